@@ -115,6 +115,8 @@ pub struct Daemon {
     pki: Option<Pki>,
     changing: Changing,
     exporter: Exporter,
+    /// Of what the service manager hears.
+    telling: JoinHandle<()>,
     /// Its lock goes last.
     _state: StateFolder,
 }
@@ -219,7 +221,7 @@ impl Daemon {
         }
         info!(grpc = %grpc_address, http = %http_address, version = VERSION, "listening");
         launch.notifier.ready();
-        tokio::spawn(manager::tell(launch.notifier, snapshots, shutdown.soft.clone()));
+        let telling = tokio::spawn(manager::tell(launch.notifier, snapshots, shutdown.soft.clone()));
         let servers = Servers { grpc: grpc_server, http: http_server, state_loop };
         Ok(Self {
             grpc_address,
@@ -230,6 +232,7 @@ impl Daemon {
             pki,
             changing,
             exporter,
+            telling,
             _state: state,
         })
     }
@@ -260,6 +263,10 @@ impl Daemon {
     /// See [`Error`].
     pub async fn ended(self) -> Result<(), Error> {
         let ended = ended(self.servers, &self.readiness, &self.shutdown).await;
+        // One that has nothing to do would be gone before it is said that it ends.
+        if self.shutdown.soft.is_cancelled() {
+            let _ = self.telling.await;
+        }
         tokio::select! {
             () = self.exporter.finish() => ended,
             () = self.shutdown.hard.cancelled() => ended,

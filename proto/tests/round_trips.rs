@@ -156,6 +156,7 @@ fn any_words() -> impl Strategy<Value = JobDraft> {
                 resume_from_checkpoint: Some(format!("checkpoint-{size}")),
                 report_to: flags[2].then(|| "none".into()),
                 compare_interval: given(size),
+                shard_optimizer: flags[1].then_some(flags[0]),
                 exchange: flags[2].then(|| "fast".into()),
             },
             cluster: ClusterDraft { world_size: Some(world_size), ..ClusterDraft::default() },

@@ -38,8 +38,8 @@ pub(crate) async fn send(stream: &mut UnixStream, bytes: &[u8], files: &[Borrowe
     let sent = stream.async_io(Interest::WRITABLE, || {
         let mut with = SendAncillaryBuffer::new(&mut space);
         // There may be room for one more, as sizes are rounded up.
-        let fits = files.len() <= MOST_FILES;
-        if !files.is_empty() && !(fits && with.push(SendAncillaryMessage::ScmRights(files))) {
+        let too_many = files.len() > MOST_FILES;
+        if too_many || !(files.is_empty() || with.push(SendAncillaryMessage::ScmRights(files))) {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "these are too many files to hand over"));
         }
         Ok(sendmsg(&*stream, &[IoSlice::new(bytes)], &mut with, SendFlags::NOSIGNAL)?)

@@ -86,7 +86,8 @@ pub struct RingSettings {
     /// Lets ring neighbours on the same machine, of the same user, reach each other through Unix sockets in their state folders,
     /// which takes no more of the processors than TCP, and half of what TLS takes.
     pub local_sockets: bool,
-    /// Where local_sockets is on: what is large lies in memory that both neighbours share, which takes about half of what TCP takes.
+    /// Where local_sockets is on: what is large lies in memory that both neighbours share, which takes three fifths of what TCP takes of the
+    /// processors.
     pub shared_memory: bool,
 }
 

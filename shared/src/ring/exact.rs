@@ -16,7 +16,7 @@ use super::hops::{Motion, Segment, TakenIn};
 use super::lent::Buffer;
 use super::pool::Pool;
 use super::tree::{Node, TreeSum, add_up, cover};
-use super::{Place, Ring, RingConfig, RingError, block_of};
+use super::{Element, Place, Reach, Ring, RingConfig, RingError, Spread, block_of, chunk_of};
 
 /// What [`Ring::sum_exactly`] gives back.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,6 +40,17 @@ impl Ring {
         length: usize,
         room: impl FnOnce() -> B,
     ) -> Result<Summed<B>, RingError> {
+        self.sum_exactly_spread(own, length, room, Spread::EVEN).await
+    }
+
+    /// The same in other chunks, which decide no bit; and their sums on all ranks or on two.
+    pub async fn sum_exactly_spread<B: Buffer>(
+        &mut self,
+        own: TreeSum<B>,
+        length: usize,
+        room: impl FnOnce() -> B,
+        spread: Spread,
+    ) -> Result<Summed<B>, RingError> {
         let (place, total) = (self.place, own.total());
         let expected = cover(&block_of(place.rank, place.world_size, total), total);
         let given: Vec<Node> = own.nodes().map(|(node, _)| node.clone()).collect();
@@ -60,7 +71,8 @@ impl Ring {
         if place.world_size == 2 && blocks.into_iter().all(|block| cover(&block, total).len() == 1) {
             // Of two numbers the sum is the same in either order.
             if let Some((_, numbers)) = rows.pop() {
-                return Ok(Summed { sum: self.all_reduce(numbers).await?, spare: Vec::new() });
+                let sum = self.all_reduce_spread(numbers, Element::Fp32, spread).await?;
+                return Ok(Summed { sum, spare: Vec::new() });
             }
         }
         // What was summed first is where the sums are.
@@ -71,8 +83,9 @@ impl Ring {
         }
         let segment_floats = narrowed(self.segment_of(length), total);
         let (came, onward) = (Vec::new(), None);
+        let sums = first;
         let exact =
-            Exact { place, segment_floats, total, length, node, sums: first, others: rows, came, onward };
+            Exact { place, spread, segment_floats, total, length, node, sums, others: rows, came, onward };
         let Exact { sums: sum, others, .. } = self.run(exact).await?;
         Ok(Summed { sum, spare: others.into_iter().map(|(_, numbers)| numbers).collect() })
     }
@@ -86,6 +99,7 @@ fn narrowed(segment_floats: usize, total: usize) -> usize {
 
 struct Exact<B: Buffer> {
     place: Place,
+    spread: Spread,
     segment_floats: usize,
     total: usize,
     length: usize,
@@ -103,7 +117,7 @@ struct Exact<B: Buffer> {
 
 impl<B: Buffer> Exact<B> {
     fn chunk(&self, hop: usize) -> Range<usize> {
-        block_of(travelling(self.place, hop), self.place.world_size, self.length)
+        chunk_of(travelling(self.place, hop), self.place.world_size, self.length, self.spread.granule)
     }
 
     /// The nodes that travel from this rank at `hop` of the first half: of the ranks from the chunk's own to this one.
@@ -183,7 +197,11 @@ fn nodes_of(first: usize, count: usize, world_size: usize, total: usize) -> Vec<
 
 impl<B: Buffer> Motion for Exact<B> {
     fn hops(&self) -> usize {
-        2 * (self.place.world_size - 1)
+        let all = 2 * (self.place.world_size - 1);
+        match self.spread.reach {
+            Reach::All => all,
+            Reach::Two => self.place.world_size.min(all),
+        }
     }
 
     fn sent_at(&self, hop: usize) -> Range<usize> {

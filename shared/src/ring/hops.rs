@@ -20,7 +20,7 @@ use crate::tasks;
 
 /// What a collective does with the numbers that travel.
 pub(super) trait Motion: Send {
-    /// Hops of the collective.
+    /// Hops of the collective, as many on all ranks.
     fn hops(&self) -> usize;
 
     /// Where in the buffer the message lies that this rank sends at `hop`.
@@ -119,7 +119,8 @@ impl Ring {
             return Err(error);
         }
         self.collective += 1;
-        if self.place.world_size == 1 {
+        // Alone, or with nothing left to move.
+        if self.place.world_size == 1 || motion.hops() == 0 {
             self.last_exchange = Exchange::default();
             return Ok(motion);
         }

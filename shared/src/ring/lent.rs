@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use bytes::Bytes;
 use tokio::sync::Notify;
 
-use super::block_of;
+use super::chunk_of;
 
 // Lent memory travels as it lies.
 const _: () = assert!(cfg!(target_endian = "little"), "numbers travel little-endian");
@@ -29,18 +29,26 @@ pub trait Buffer: DerefMut<Target = [f32]> + Send + Sync + 'static {}
 
 impl<B: DerefMut<Target = [f32]> + Send + Sync + 'static> Buffer for B {}
 
-/// Of which place in the buffer a slot is: chunk after chunk of [`block_of`], each cut into segments.
+/// Of which place in the buffer a slot is: chunk after chunk of [`chunk_of`], each cut into segments.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Cut {
     pub(super) length: usize,
     pub(super) chunks: usize,
+    /// Chunks begin at multiples of it.
+    pub(super) granule: usize,
     pub(super) segment_floats: usize,
 }
 
 impl Cut {
     /// Slots of every chunk; of a chunk that is shorter the last ones are empty.
     fn slots_of_a_chunk(self) -> usize {
-        self.length.div_ceil(self.chunks).div_ceil(self.segment_floats)
+        // The first chunk is the longest.
+        self.chunk(0).len().div_ceil(self.segment_floats)
+    }
+
+    /// The numbers of a chunk.
+    pub(super) fn chunk(self, number: usize) -> Range<usize> {
+        chunk_of(number, self.chunks, self.length, self.granule)
     }
 
     fn slots(self) -> usize {
@@ -50,7 +58,7 @@ impl Cut {
     /// The numbers of a slot: no two slots have one in common.
     fn place(self, slot: usize) -> Range<usize> {
         let each = self.slots_of_a_chunk().max(1);
-        let chunk = block_of(slot / each, self.chunks, self.length);
+        let chunk = self.chunk(slot / each);
         let start = chunk.end.min(chunk.start + slot % each * self.segment_floats);
         start..chunk.end.min(start + self.segment_floats)
     }
@@ -191,7 +199,7 @@ mod tests {
 
     use super::*;
 
-    const CUT: Cut = Cut { length: 10, chunks: 3, segment_floats: 3 };
+    const CUT: Cut = Cut { length: 10, chunks: 3, granule: 1, segment_floats: 3 };
 
     fn lending() -> Lending<Vec<f32>> {
         Lending::new((0..10).map(|number| number as f32).collect(), CUT)
@@ -277,8 +285,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn slots_cover_the_buffer_once(length in 0..500usize, chunks in 1..9usize, segment_floats in 1..70usize) {
-            let cut = Cut { length, chunks, segment_floats };
+        fn slots_cover_the_buffer_once(
+            length in 0..500usize, chunks in 1..9usize, granule in 1..40usize, segment_floats in 1..70usize,
+        ) {
+            let cut = Cut { length, chunks, granule, segment_floats };
             let mut next = 0;
             for place in (0..cut.slots()).map(|slot| cut.place(slot)).filter(|place| !place.is_empty()) {
                 prop_assert_eq!(place.start, next);

@@ -39,6 +39,10 @@
 //! - [`Ring::sum_exactly`]: the same, but what travels is added up by one tree over all microbatches ([`tree`]), so that the
 //!   bits do not depend on n either. More goes over each connection, by the shape of the tree.
 //!
+//! Both sums may stop when each chunk's is whole and has gone one rank further ([`Reach::Two`]): so each rank has the sums of two chunks, and
+//! may make something of them, and each chunk is on two ranks should one be lost. [`Ring::share_out`] takes what they made around the rest of
+//! the way: together no more goes over a connection than in a sum that ends on all ranks.
+//!
 //! # Where the numbers are
 //!
 //! A collective runs where the ring's connections are read and written, whoever waits for it: a segment that has come is
@@ -95,6 +99,7 @@ mod plan;
 mod pool;
 mod reduce;
 mod segments;
+mod spread;
 mod transport;
 pub mod tree;
 pub mod whole;
@@ -108,4 +113,5 @@ pub use member::{Canceller, Exchange, Ring, RingConfig};
 pub use membership::{Diverged, EntryPlan, Standing, plan_entry};
 pub use place::Place;
 pub use plan::{Member, PlanError, RingView, block_of};
+pub use spread::{Reach, Spread, chunk_of, held_chunks};
 pub use transport::{LinkBroken, ReceiveHalf, SendHalf, Transport};

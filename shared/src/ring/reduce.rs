@@ -10,7 +10,7 @@ use super::frame;
 use super::hops::{Motion, Segment, TakenIn};
 use super::lent::{Buffer, Cut, Lending};
 use super::pool::Pool;
-use super::{Element, Place, Ring, RingError, block_of};
+use super::{Element, Place, Reach, Ring, RingError, Spread, block_of};
 use crate::checksum::crc32c;
 
 impl Ring {
@@ -27,20 +27,50 @@ impl Ring {
     /// what it sends: a number is rounded once at each of the `world_size - 1` hops on which it is added up, and once where its sum is
     /// whole. What has no place in bf16 becomes infinite. All ranks have the same bits; a rank alone rounds nothing.
     pub async fn all_reduce_as<B: Buffer>(&mut self, buffer: B, element: Element) -> Result<B, RingError> {
-        self.reduce(buffer, Half::Both, element).await
+        self.all_reduce_spread(buffer, element, Spread::EVEN).await
+    }
+
+    /// The same in other chunks, c again in the order of ranks c, c + 1, …, c - 1; and their sums on all ranks or on two.
+    pub async fn all_reduce_spread<B: Buffer>(
+        &mut self,
+        buffer: B,
+        element: Element,
+        spread: Spread,
+    ) -> Result<B, RingError> {
+        let hops = match spread.reach {
+            Reach::All => self.hops(),
+            // One more than it takes to add up.
+            Reach::Two => 0..self.place.world_size.min(self.hops().end),
+        };
+        self.reduce(buffer, hops, element, spread.granule).await
+    }
+
+    /// What [`Reach::Two`] leaves of an all-reduce: the numbers of the two chunks that each rank has, on every rank.
+    ///
+    /// `buffer` has the same length on all ranks, and `granule` is that of the sum. The two ranks that have a chunk have the
+    /// same numbers.
+    pub async fn share_out<B: Buffer>(&mut self, buffer: B, granule: usize) -> Result<B, RingError> {
+        let hops = self.hops();
+        self.reduce(buffer, self.place.world_size.min(hops.end)..hops.end, Element::Fp32, granule).await
+    }
+
+    /// Those of an all-reduce.
+    fn hops(&self) -> Range<usize> {
+        0..2 * (self.place.world_size - 1)
     }
 
     /// The first half of [`Ring::all_reduce`]: of the buffer that comes back, this rank's chunk ([`Ring::own_chunk`]) has
     /// the sums. The rest is of no use.
     pub async fn reduce_scatter<B: Buffer>(&mut self, buffer: B) -> Result<B, RingError> {
-        self.reduce(buffer, Half::First, Element::Fp32).await
+        self.reduce(buffer, 0..self.place.world_size - 1, Element::Fp32, 1).await
     }
 
     /// The second half of [`Ring::all_reduce`]: every rank's chunk ([`Ring::own_chunk`]) of its buffer on every rank.
     ///
     /// `buffer` has the same length on all ranks.
     pub async fn all_gather<B: Buffer>(&mut self, buffer: B) -> Result<B, RingError> {
-        self.reduce(buffer, Half::Second, Element::Fp32).await
+        let hops = self.hops();
+        self.reduce(buffer, self.place.world_size - 1..hops.end, Element::Fp32, 1).await
     }
 
     /// Where in a buffer of so many numbers this rank's chunk is: what has been around the ring ends one rank before where
@@ -50,30 +80,30 @@ impl Ring {
         block_of((rank + 1) % world_size, world_size, length)
     }
 
-    async fn reduce<B: Buffer>(&mut self, buffer: B, half: Half, element: Element) -> Result<B, RingError> {
+    /// The hops of an all-reduce that are given.
+    async fn reduce<B: Buffer>(
+        &mut self,
+        buffer: B,
+        hops: Range<usize>,
+        element: Element,
+        granule: usize,
+    ) -> Result<B, RingError> {
         if buffer.len() > LARGEST_BUFFER {
             let problem = format!("a sum: got {} numbers; allowed: {LARGEST_BUFFER}", buffer.len());
             return Err(self.failed_with(RingError::Misuse(problem)));
         }
         let (chunks, segment_floats) = (self.place.world_size, self.segment_of(buffer.len()));
-        let cut = Cut { length: buffer.len(), chunks, segment_floats };
-        let reduce = Reduce { place: self.place, half, element, cut, lending: Lending::new(buffer, cut) };
+        let cut = Cut { length: buffer.len(), chunks, granule, segment_floats };
+        let reduce = Reduce { place: self.place, hops, element, cut, lending: Lending::new(buffer, cut) };
         Ok(self.run(reduce).await?.lending.into_buffer().await)
     }
-}
-
-/// Which hops of an all-reduce are done.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Half {
-    First,
-    Second,
-    Both,
 }
 
 /// Chunk after chunk of a buffer; each travels in segments, which are lent from where they lie unless they travel as something else.
 struct Reduce<B: Buffer> {
     place: Place,
-    half: Half,
+    /// Of an all-reduce, those that are done.
+    hops: Range<usize>,
     element: Element,
     cut: Cut,
     lending: Lending<B>,
@@ -82,16 +112,11 @@ struct Reduce<B: Buffer> {
 impl<B: Buffer> Reduce<B> {
     /// Which chunk travels from this rank at a hop.
     fn number(&self, hop: usize) -> usize {
-        travelling(self.place, hop + self.skipped())
-    }
-
-    /// Hops of an all-reduce that are left out before the first one.
-    fn skipped(&self) -> usize {
-        if self.half == Half::Second { self.place.world_size - 1 } else { 0 }
+        travelling(self.place, hop + self.hops.start)
     }
 
     fn chunk(&self, hop: usize) -> Range<usize> {
-        block_of(self.number(hop), self.place.world_size, self.cut.length)
+        self.cut.chunk(self.number(hop))
     }
 
     fn slot(&self, hop: usize, segment: &Segment) -> usize {
@@ -101,8 +126,7 @@ impl<B: Buffer> Reduce<B> {
 
 impl<B: Buffer> Motion for Reduce<B> {
     fn hops(&self) -> usize {
-        let one = self.place.world_size - 1;
-        if self.half == Half::Both { 2 * one } else { one }
+        self.hops.len()
     }
 
     fn segment_floats(&self) -> usize {
@@ -138,7 +162,7 @@ impl<B: Buffer> Motion for Reduce<B> {
     fn take_in(&mut self, segment: &Segment, payload: &[u8]) -> TakenIn {
         let hands_on = self.hands_on(segment.hop);
         let slot = self.slot(segment.hop + 1, segment);
-        let becomes_whole = segment.hop + self.skipped() + 2 == self.place.world_size;
+        let becomes_whole = segment.hop + self.hops.start + 2 == self.place.world_size;
         match (self.lending.write(slot), self.element) {
             (Some(numbers), Element::Fp32) if hands_on => {
                 let came = frame::replace(numbers, payload);
@@ -164,7 +188,7 @@ impl<B: Buffer> Motion for Reduce<B> {
 
     /// Sums that are whole.
     fn hands_on(&self, hop: usize) -> bool {
-        hop + self.skipped() + 1 >= self.place.world_size
+        hop + self.hops.start + 1 >= self.place.world_size
     }
 
     /// Rounded when it is sent: all of a chunk may wait for that.

@@ -94,12 +94,16 @@ async fn workers_die_one_after_the_other_and_come_back() -> Result<()> {
     kill_each(job(&ground)?, &ground, &sandbox).await
 }
 
-/// Taking the loss takes most of the time: what it says belongs to no state yet when a ring breaks.
+/// Taking the loss takes most of the time: what it says belongs to no state yet when a ring breaks. The ranks have the optimizer together.
 #[tokio::test]
 async fn workers_die_while_the_validation_loss_is_taken() -> Result<()> {
     let sandbox = Sandbox::new()?;
     let ground = Ground::lay(&sandbox).await?;
-    let job = job(&ground)?.set("gpt2.n_embd", 32).set("gpt2.eval_interval", 2).set("gpt2.eval_iters", 150);
+    let job = job(&ground)?
+        .set("gpt2.n_embd", 32)
+        .set("gpt2.eval_interval", 2)
+        .set("gpt2.eval_iters", 150)
+        .set("gpt2.shard_optimizer", true);
     kill_each(job, &ground, &sandbox).await
 }
 
@@ -111,6 +115,7 @@ async fn what_is_dropped_is_the_same_whoever_dies() -> Result<()> {
     let job = job(&Ground::lay(&sandbox).await?)?
         .set("gpt2.dropout", 0.2)
         .set("gpt2.mixed_precision", "bf16")
+        .set("gpt2.shard_optimizer", true)
         .set("gpt2.max_iters", 30)
         .set("gpt2.checkpointing_steps", 10);
     let file = sandbox.write_job("job.toml", &job)?;
@@ -170,18 +175,53 @@ async fn all_workers_die_and_others_go_on() -> Result<()> {
     expect_same_as(&straight, &sandbox.path("out"))
 }
 
+/// Neighbours that have an optimizer together with a third rank take parts of it with them: the job goes on from what was kept.
+#[tokio::test]
+async fn neighbours_die_together_and_the_job_goes_on_from_a_checkpoint() -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    let job = job(&Ground::lay(&sandbox).await?)?
+        .set("gpt2.n_embd", 64)
+        .set("gpt2.eval_iters", 2)
+        .set("gpt2.checkpointing_steps", 10)
+        .set("gpt2.shard_optimizer", true);
+    let file = sandbox.write_job("job.toml", &job)?;
+    let straight = run(&sandbox, "job.toml", 1, "straight").await?;
+    let mut cluster = Cluster::start(&sandbox, 3).await?;
+    let id = cluster.submit(&file).await?;
+    let kept = || async {
+        let name = "checkpoint-10.safetensors";
+        let fetched = cluster.finish(&["fetch", &id, "--name", name, "-o", "kept"]).await?;
+        Ok((fetched.code == Some(0)).then_some(()))
+    };
+    until("a checkpoint is kept", SOON, kept).await?;
+    for label in ["worker-1", "worker-3"] {
+        cluster.signal(label, Signal::KILL)?;
+    }
+    for label in ["worker-1", "worker-3"] {
+        cluster.daemon(label)?.ended().await?;
+        cluster.start_again(label).await?;
+    }
+    let job = cluster.wait_for_end(&id).await?;
+    ensure!(job.state() == JobState::Succeeded, "{:?}: {}", job.state(), job.state_reason);
+    fetch(&cluster, &id, "out").await?;
+    expect_same_as(&straight, &sandbox.path("out"))
+}
+
 /// What a cancelled job keeps is the state after a whole step, wherever it was: in a pass, an update or a validation.
 #[tokio::test]
 async fn a_cancelled_job_goes_on_to_the_same_bytes() -> Result<()> {
     let sandbox = Sandbox::new()?;
     let ground = Ground::lay(&sandbox).await?;
-    let job = job(&ground)?.set("gpt2.eval_interval", 3).set("gpt2.eval_iters", 20);
+    let job = job(&ground)?
+        .set("gpt2.eval_interval", 3)
+        .set("gpt2.eval_iters", 20)
+        .set("gpt2.shard_optimizer", true);
     let file = sandbox.write_job("job.toml", &job)?;
     sandbox.write_job("resume.toml", &job.set("gpt2.resume_from_checkpoint", "latest"))?;
     let straight = run(&sandbox, "job.toml", 1, "straight").await?;
     let mut seed = chaos::seed();
     chaos::say(&format!("seed {seed}"));
-    let cluster = Cluster::start(&sandbox, 2).await?;
+    let cluster = Cluster::start(&sandbox, 3).await?;
     let id = cluster.submit(&file).await?;
     cluster.wait_for_step(&id, 5).await?;
     tokio::time::sleep(Duration::from_millis(below(&mut seed, 400))).await;

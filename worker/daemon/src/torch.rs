@@ -9,8 +9,8 @@ use ringtune_engine::{
     AlignedFloats, Applied, Buckets, DrawPictures, EncodeImages, Engine, EngineError, EngineIdentity,
     FeedTokens, GenerateText, Gradient, HeldState, ImageRequest, LanguageGradient, LanguageModelInfo,
     LoadModel, LookedUp, Microbatch, ModelInfo, Moments, OpenLanguageModel, OpenTextModel, OptimizerStep,
-    Pixels, RgbImage, StateTensor, TextModelInfo, TextualInversion, Threads, TokenBatch, TrainLanguageModel,
-    TrainingSize, Wanted,
+    Pixels, RgbImage, Shares, StateTensor, TextModelInfo, TextualInversion, Threads, TokenBatch,
+    TrainLanguageModel, TrainingSize, Wanted,
 };
 use ringtune_model::{Error, Gpt2, Gpt2Text, Runtime, StableDiffusion};
 
@@ -172,6 +172,33 @@ impl TrainLanguageModel for TorchEngine {
         buckets: &mut [AlignedFloats],
     ) -> Result<Applied, EngineError> {
         self.language()?.apply(step, looked_up, buckets).map_err(engine_error)
+    }
+
+    fn gradient_squares(
+        &mut self,
+        looked_up: &LookedUp,
+        buckets: &mut [AlignedFloats],
+        shares: &Shares,
+    ) -> Result<Vec<f64>, EngineError> {
+        self.language()?.gradient_squares(looked_up, buckets, shares).map_err(engine_error)
+    }
+
+    fn apply_share(
+        &mut self,
+        step: &OptimizerStep,
+        squares: f64,
+        buckets: &mut [AlignedFloats],
+        shares: &Shares,
+    ) -> Result<Applied, EngineError> {
+        self.language()?.apply_share(step, squares, buckets, shares).map_err(engine_error)
+    }
+
+    fn take_parameters(&mut self, buckets: &[AlignedFloats], shares: &Shares) -> Result<(), EngineError> {
+        self.language()?.take_parameters(buckets, shares).map_err(engine_error)
+    }
+
+    fn keep_moments(&mut self, shares: &Shares) -> Result<(), EngineError> {
+        self.language()?.keep_moments(shares).map_err(engine_error)
     }
 
     fn language_state(&mut self) -> Result<Vec<StateTensor>, EngineError> {

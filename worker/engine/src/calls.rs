@@ -3,8 +3,8 @@
 use crate::{
     Activity, AlignedFloats, Applied, Buckets, EngineError, EngineHandle, EngineIdentity, FeedTokens,
     Gradient, HeldState, ImageRequest, LanguageGradient, LanguageModelInfo, LoadModel, LookedUp, Microbatch,
-    ModelInfo, Moments, OpenLanguageModel, OpenTextModel, OptimizerStep, Pixels, RgbImage, StateTensor,
-    TextModelInfo, TokenBatch,
+    ModelInfo, Moments, OpenLanguageModel, OpenTextModel, OptimizerStep, Pixels, RgbImage, Shares,
+    StateTensor, TextModelInfo, TokenBatch,
 };
 
 /// What every engine does.
@@ -115,6 +115,49 @@ impl EngineHandle {
         mut buckets: Vec<AlignedFloats>,
     ) -> Result<(Applied, Vec<AlignedFloats>), EngineError> {
         self.run_anyway(move |engine| Ok((engine.apply(&step, &looked_up, &mut buckets)?, buckets))).await
+    }
+
+    /// See [`crate::TrainLanguageModel::gradient_squares`]. The buckets come back; after an error they are gone.
+    pub async fn gradient_squares(
+        &self,
+        looked_up: LookedUp,
+        mut buckets: Vec<AlignedFloats>,
+        shares: Shares,
+    ) -> Result<(Vec<f64>, Vec<AlignedFloats>), EngineError> {
+        self.run(move |engine, _| Ok((engine.gradient_squares(&looked_up, &mut buckets, &shares)?, buckets)))
+            .await
+    }
+
+    /// See [`crate::TrainLanguageModel::apply_share`]. As [`EngineHandle::apply`].
+    pub async fn apply_share(
+        &self,
+        step: OptimizerStep,
+        squares: f64,
+        mut buckets: Vec<AlignedFloats>,
+        shares: Shares,
+    ) -> Result<(Applied, Vec<AlignedFloats>), EngineError> {
+        self.run_anyway(move |engine| {
+            Ok((engine.apply_share(&step, squares, &mut buckets, &shares)?, buckets))
+        })
+        .await
+    }
+
+    /// See [`crate::TrainLanguageModel::take_parameters`]. The buckets come back. Done even when nobody waits for it any more.
+    pub async fn take_parameters(
+        &self,
+        buckets: Vec<AlignedFloats>,
+        shares: Shares,
+    ) -> Result<Vec<AlignedFloats>, EngineError> {
+        self.run_anyway(move |engine| {
+            engine.take_parameters(&buckets, &shares)?;
+            Ok(buckets)
+        })
+        .await
+    }
+
+    /// See [`crate::TrainLanguageModel::keep_moments`].
+    pub async fn keep_moments(&self, shares: Shares) -> Result<(), EngineError> {
+        self.run_anyway(move |engine| engine.keep_moments(&shares)).await
     }
 
     /// See [`crate::TrainLanguageModel::language_state`].

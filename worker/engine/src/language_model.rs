@@ -13,6 +13,12 @@
 //! whoever computes it. So it is as long for all microbatches, which are added up number by number, and the table's own buckets
 //! need not wait for it. [`TrainLanguageModel::apply`] puts both together.
 //!
+//! # Ranks may have the optimizer together
+//! Where each rank has a part of the moments ([`Shares`]), a step is one of parts too. [`TrainLanguageModel::gradient_squares`] of each rank's own
+//! part make the norm of all of the gradient, [`TrainLanguageModel::apply_share`] moves what the rank has, and leaves the parameters where
+//! their gradients were; the caller brings the others, and [`TrainLanguageModel::take_parameters`] takes them in. Bit for bit what comes of it is what
+//! [`TrainLanguageModel::apply`] makes.
+//!
 //! # The state is held while others read it
 //! Passes read the parameters, and the optimizer alone changes them. So whoever has to read gigabytes of the state, to
 //! write them to a disk, holds them ([`TrainLanguageModel::hold_language_state`]) and reads on a thread of its own while
@@ -20,7 +26,9 @@
 
 use std::{fmt, path::PathBuf};
 
-use crate::{AlignedFloats, BucketPlan, BucketSizes, Engine, EngineError, LookedUp, Parameter, Precision};
+use crate::{
+    AlignedFloats, BucketPlan, BucketSizes, Engine, EngineError, LookedUp, Parameter, Precision, Shares,
+};
 
 /// Trains one causal language model, which stays open until another model is opened or loaded.
 pub trait TrainLanguageModel: Engine {
@@ -65,6 +73,45 @@ pub trait TrainLanguageModel: Engine {
         looked_up: &LookedUp,
         buckets: &mut [AlignedFloats],
     ) -> Result<Applied, EngineError>;
+
+    /// The squares of a gradient that was added up, for its norm: sums over [`LanguageModelInfo::part`] numbers each of what is the rank's own,
+    /// bucket after bucket. Own parts begin at multiples of `part`. What was looked up is added to the table's before, in
+    /// all that the rank holds.
+    ///
+    /// # Errors
+    /// As [`TrainLanguageModel::apply`]'s, but that nothing moves here: it may be asked for while the state is held.
+    fn gradient_squares(
+        &mut self,
+        looked_up: &LookedUp,
+        buckets: &mut [AlignedFloats],
+        shares: &Shares,
+    ) -> Result<Vec<f64>, EngineError>;
+
+    /// The part of [`TrainLanguageModel::apply`] that is this rank's. `squares`: of all of the gradient, added up per bucket and then over the buckets.
+    /// `buckets`: as [`TrainLanguageModel::gradient_squares`] left them. Where it moves something, the buckets then have the new parameters
+    /// in the place of what is held.
+    ///
+    /// # Errors
+    /// As there.
+    fn apply_share(
+        &mut self,
+        step: &OptimizerStep,
+        squares: f64,
+        buckets: &mut [AlignedFloats],
+        shares: &Shares,
+    ) -> Result<Applied, EngineError>;
+
+    /// Takes the parameters that the rank does not hold from the plan's buckets.
+    ///
+    /// # Errors
+    /// Buckets of other lengths; [`EngineError::Held`].
+    fn take_parameters(&mut self, buckets: &[AlignedFloats], shares: &Shares) -> Result<(), EngineError>;
+
+    /// Forgets the moments that are not held: they are zeros from then on, and their memory is the system's.
+    ///
+    /// # Errors
+    /// Shares of another plan; [`EngineError::Held`].
+    fn keep_moments(&mut self, shares: &Shares) -> Result<(), EngineError>;
 
     /// The tensors of the state, all fp32: parameters as `model.NAME`, the optimizer's moments as `adamw.mean.NAME` and
     /// `adamw.square.NAME`.
@@ -150,6 +197,8 @@ pub struct LanguageModelInfo {
     pub plan: BucketPlan,
     /// Numbers of a row of the token table, and so of what is looked up.
     pub width: usize,
+    /// Numbers of a bucket whose squares are added up by themselves, and then one after the other.
+    pub part: usize,
     /// config.json, for whoever saves the model.
     pub config: String,
 }

@@ -5,8 +5,12 @@
 
 #include <ATen/Parallel.h>
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <numeric>
 
 namespace ringtune::training {
@@ -285,14 +289,29 @@ void drop(const Tensor &x, const ringtune_mask &mask) {
     });
 }
 
-double squares(const Tensor &x) {
+void squares(const Tensor &x, double *parts) {
     check_floats("x", x);
     RINGTUNE_RECORD("squares", x);
-    std::vector<double> parts((x.numel() + PART - 1) / PART);
     in_parts(x.numel(), PART, [&](int64_t first, int64_t count) {
         parts[first / PART] = ringtune::language::squares(count, floats(x) + first);
     });
-    return std::accumulate(parts.begin(), parts.end(), 0.0);
+}
+
+// Makes zeros of what nobody needs, and gives its memory back to the system: a page that is not touched again costs nothing.
+void forget(const Tensor &x) {
+    check_floats("x", x);
+    static const uintptr_t page = uintptr_t(sysconf(_SC_PAGESIZE));
+    char *const start = reinterpret_cast<char *>(floats(x));
+    char *const end = start + x.nbytes();
+    char *const first = reinterpret_cast<char *>((uintptr_t(start) + page - 1) / page * page);
+    char *const last = reinterpret_cast<char *>(uintptr_t(end) / page * page);
+    // Private memory of no file comes back as zeros; where the system will not have it, zeros are written.
+    if (first < last && madvise(first, size_t(last - first), MADV_DONTNEED) == 0) {
+        std::memset(start, 0, size_t(first - start));
+        std::memset(last, 0, size_t(end - last));
+    } else {
+        std::memset(start, 0, size_t(end - start));
+    }
 }
 
 bool finite(const Tensor &x) {
@@ -401,8 +420,14 @@ bool ringtune_language_drop(at::Tensor *x, const ringtune_mask *mask) {
     return ringtune::guarded(false, [&] { return ringtune::training::drop(*x, *mask), true; });
 }
 
-double ringtune_language_squares(const at::Tensor *x) {
-    return ringtune::guarded(-1.0, [&] { return ringtune::training::squares(*x); });
+int64_t ringtune_language_part() { return ringtune::training::PART; }
+
+bool ringtune_language_squares(const at::Tensor *x, double *parts) {
+    return ringtune::guarded(false, [&] { return ringtune::training::squares(*x, parts), true; });
+}
+
+bool ringtune_language_forget(at::Tensor *x) {
+    return ringtune::guarded(false, [&] { return ringtune::training::forget(*x), true; });
 }
 
 int ringtune_language_finite(const at::Tensor *x) {

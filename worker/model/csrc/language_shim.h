@@ -36,10 +36,14 @@ bool ringtune_language_column_sums(const at::Tensor *x, bool add, at::Tensor *ta
 at::Tensor *ringtune_language_cross_entropy(at::Tensor *logits, const at::Tensor *targets, bool gradient, double scale);
 // target (+)= x, of any kind of activation.
 bool ringtune_language_put(const at::Tensor *x, bool add, at::Tensor *target);
-// The sum of squares, which is never negative; -1: failure.
 // x [samples * tokens, width], of any kind of activation, times 0 or the mask's scale, in place; a token is a row.
 bool ringtune_language_drop(at::Tensor *x, const ringtune_mask *mask);
-double ringtune_language_squares(const at::Tensor *x);
+// Numbers whose squares are one sum.
+int64_t ringtune_language_part();
+// The sums of the squares of so many numbers of x each, in double precision; the last of what is left.
+bool ringtune_language_squares(const at::Tensor *x, double *parts);
+// Zeros, whose memory is the system's again as far as whole pages go.
+bool ringtune_language_forget(at::Tensor *x);
 // 1: all are finite; 0: not; -1: failure.
 int ringtune_language_finite(const at::Tensor *x);
 // One step of AdamW on `parameter`, `mean` and `square`, in place; `low`, its bf16 copy, may be null. `numbers`: the

@@ -27,13 +27,14 @@ const SOURCES: [(&str, &str); 12] = [
     ("threads.cpp", include_str!("../csrc/threads.cpp")),
 ];
 /// Types that may cross, in Rust and in C++.
-const TYPES: [(&str, &str); 17] = [
+const TYPES: [(&str, &str); 18] = [
     ("*const C_tensor", "const at::Tensor *"),
     ("*mut C_tensor", "at::Tensor *"),
     ("*mut *mut C_tensor", "at::Tensor **"),
     ("*const RawMask", "const ringtune_mask *"),
     ("*const i64", "const int64_t *"),
     ("*const f64", "const double *"),
+    ("*mut f64", "double *"),
     ("*const c_int", "const int *"),
     ("*const c_char", "const char *"),
     ("*mut c_char", "char *"),

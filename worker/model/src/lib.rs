@@ -44,7 +44,7 @@ pub use ringtune_engine::{
     AlignedFloats, Applied, BucketSizes, Buckets, Dropout, EngineError, FeedTokens, Gradient, HeldState,
     LanguageGradient, LanguageModelInfo, LanguageModelSource, LookedUp, ModelInfo, ModelOptions, Moments,
     NewLanguageModel, OpenLanguageModel, OpenTextModel, OptimizerStep, Pixels, Precision, PredictionType,
-    RgbImage, SamplerKind, StateTensor, TextContext, TextModelInfo, TokenBatch,
+    RgbImage, SamplerKind, Shares, StateTensor, TextContext, TextModelInfo, TokenBatch,
 };
 pub use runtime::{Runtime, RuntimeInfo};
 pub use stable_diffusion::{StableDiffusion, check_folder};

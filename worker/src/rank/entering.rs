@@ -27,6 +27,7 @@ pub(super) async fn enter<W: Work>(
     }
     agreed?;
     let ring = lent.get()?;
+    work.assemble(rank, ring).await?;
     if ring.can_reform() {
         level(rank, work, ring).await?;
     }

@@ -12,6 +12,7 @@ use crate::{
     engine::TrainingSize,
     journal::Journal,
     rank_state::{RankState, TakenState},
+    ring::RankRing,
     session::{Assignment, RankEvent, RankKey, RankOrders, StepSummary},
 };
 
@@ -134,6 +135,19 @@ pub(crate) trait Work: Send + 'static {
     /// # Errors
     /// The state cannot be read.
     fn standing(&mut self) -> impl Future<Output = Result<Standing, Error>> + Send;
+
+    /// Where the ranks have parts of the state together: brings what falls to this rank of a ring that it enters, together with all
+    /// others.
+    ///
+    /// # Errors
+    /// The ring's; parts that are lost.
+    fn assemble(
+        &mut self,
+        _rank: &Rank,
+        _ring: &mut RankRing,
+    ) -> impl Future<Output = Result<(), Error>> + Send {
+        async { Ok(()) }
+    }
 
     /// The state that the standing is about, for a rank that is behind.
     fn state(&self) -> RankState;

@@ -7,7 +7,7 @@ use std::{
 };
 
 use ringtune_shared::{
-    ring::{Buffer, Element, Ring, RingError, Summed, block_of, tree::TreeSum},
+    ring::{Buffer, Element, Ring, RingError, Spread, Summed, block_of, tree::TreeSum},
     version::REFORMING_RING_PROTOCOL,
 };
 
@@ -191,26 +191,43 @@ impl RankRing {
     }
 
     /// The sum of all microbatches' numbers, whoever computed them: the same bits for any number of ranks. `own`: this rank's,
-    /// those of [`RankRing::microbatches`]; `length`: numbers of each; `room`: as many, where this rank has none.
+    /// those of [`RankRing::microbatches`]; `length`: numbers of each; `room`: as many, where this rank has none; `spread`: which
+    /// ranks get which sums.
     pub async fn sum<B: Buffer>(
         &mut self,
         own: TreeSum<B>,
         length: usize,
         room: impl FnOnce() -> B,
+        spread: Spread,
     ) -> Result<Summed<B>, Error> {
         let began = Instant::now();
-        let sum = self.ring.sum_exactly(own, length, room).await?;
+        let sum = self.ring.sum_exactly_spread(own, length, room, spread).await?;
         self.summed(began, length * Element::Fp32.bytes());
         Ok(sum)
     }
 
     /// The sum of all ranks' numbers in the ring's own order, in numbers that travel as `element`: the same bits for the same number
-    /// of ranks.
-    pub async fn sum_fast<B: Buffer>(&mut self, own: B, element: Element) -> Result<B, Error> {
+    /// of ranks and the same chunks.
+    pub async fn sum_fast<B: Buffer>(
+        &mut self,
+        own: B,
+        element: Element,
+        spread: Spread,
+    ) -> Result<B, Error> {
         let (began, length) = (Instant::now(), own.len());
-        let sum = self.ring.all_reduce_as(own, element).await?;
+        let sum = self.ring.all_reduce_spread(own, element, spread).await?;
         self.summed(began, length * element.bytes());
         Ok(sum)
+    }
+
+    /// The rest of the way of a sum that ended on two ranks: what each rank made of its two chunks, on every rank.
+    pub async fn share_out<B: Buffer>(&mut self, made: B, granule: usize) -> Result<B, Error> {
+        Ok(self.ring.share_out(made, granule).await?)
+    }
+
+    /// What rank `root` has, on every rank. `numbers`: as many on all of them.
+    pub async fn broadcast(&mut self, numbers: Vec<f32>, root: usize) -> Result<Vec<f32>, Error> {
+        Ok(self.ring.broadcast(numbers, root).await?)
     }
 
     /// Takes note of a sum that has ended, whose numbers are so many bytes on their way.

@@ -175,6 +175,11 @@ impl TrainingFiles {
         }
     }
 
+    /// Whether it is time to keep the state for the loss of the whole ring.
+    pub(super) fn recovery_is_due(&self) -> bool {
+        self.recovery.is_due()
+    }
+
     /// Begins to keep the state after `step` for the loss of the whole ring, where it is time and no checkpoint has it.
     pub(super) async fn keep_recovery_point(&mut self, step: u64, state: &RankState, pending: bool) {
         if self.recovery.is_due() && self.checkpoints.is_behind(step) {

@@ -9,10 +9,14 @@ mod recovery;
 mod resume;
 mod settled;
 mod steps;
+mod telling;
+mod together;
 mod trainee;
 mod writing;
 
 pub(crate) use judging::measure;
 pub(crate) use resume::{Resumed, class_and_threads, fetch, numerics, read, unreadable};
 pub(crate) use steps::Training;
-pub(crate) use trainee::{Course, Named, Origin, Previews, Shown, StepJudged, Trainee, Validation};
+pub(crate) use trainee::{
+    Collect, Course, Named, Origin, Previews, Shown, StepJudged, Trainee, Validation, Wish,
+};

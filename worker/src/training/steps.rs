@@ -17,14 +17,14 @@ use super::{
     files::TrainingFiles,
     judging::{StepTaken, judge, previews, update},
     settled::{Settled, compare},
-    trainee::{Course, Trainee},
+    telling::{plan, say_early_stop},
+    trainee::{Collect, Trainee, Wish},
 };
 use crate::{
     rank::{Error, GivenUp, Left, LentRing, Orders, Rank, StepPace, Work},
     rank_state::{RankState, TakenState},
     ring::{News, RankRing},
-    session::{RankEvent, StepSummary},
-    train::Selection,
+    session::{RankEvent, StepSummary, ended},
 };
 
 /// Steps kept for a coordinator that has not stored them; the oldest go first.
@@ -33,12 +33,12 @@ const MOST_UNSTORED: usize = 200_000;
 /// A trainee, and what rank 0 writes of it.
 #[derive(Debug)]
 pub(crate) struct Training<T: Trainee> {
-    trainee: T,
-    settled: Settled,
+    pub(super) trainee: T,
+    pub(super) settled: Settled,
     /// The settled step, where not all is found out yet that its report says: see [`Trainee::IN_PLACE`].
     open: Option<StepSummary>,
     /// Rank 0's.
-    files: Option<TrainingFiles>,
+    pub(super) files: Option<TrainingFiles>,
     /// After the last finished step of this rank.
     learned: Option<T::Learned>,
     /// Steps done that may not be stored yet.
@@ -67,7 +67,7 @@ impl<T: Trainee> Training<T> {
         })
     }
 
-    fn step(&self) -> u64 {
+    pub(super) fn step(&self) -> u64 {
         self.settled.step
     }
 
@@ -98,6 +98,20 @@ impl<T: Trainee> Work for Training<T> {
     async fn standing(&mut self) -> Result<Standing, Error> {
         self.last_step().await?;
         self.settled.standing().await
+    }
+
+    async fn assemble(&mut self, rank: &Rank, ring: &mut RankRing) -> Result<(), Error> {
+        let step = self.last_step().await?;
+        if let Some(taken) = self.trainee.assemble(step, ring).await? {
+            let text = format!(
+                "step {} was broken off, and is taken to its end: another rank had all of it",
+                taken.step
+            );
+            rank.journal.info(text).await;
+            self.settle(taken.step).await?;
+            self.open = Some(taken);
+        }
+        Ok(())
     }
 
     fn state(&self) -> RankState {
@@ -152,12 +166,23 @@ impl<T: Trainee> Work for Training<T> {
         let ring = ring.get()?;
         let epoch = rank.assignment.ring.epoch;
         let mut given_up = GivenUp::of(ring.failed(), epoch, orders);
+        given_up = given_up.ending_with_others(self.trainee.is_shared());
         tokio::select! {
             entered = self.trainee.enter(rank, ring) => entered?,
             error = given_up.reason() => return Err(error),
         }
         rank.say_entered(self.step()).await;
+        // The rank 0 before this one may not have kept it.
+        let collected = !rank.is_in_first_ring() && self.is_due_together(self.step());
+        if collected {
+            self.collect(rank, ring, &mut given_up).await?;
+        }
         self.find_out(rank, ring, &mut given_up).await?;
+        if collected && let Some(mut files) = self.files.take() {
+            let kept = self.keep_due(&mut files, None).await;
+            self.files = Some(files);
+            kept?;
+        }
         if self.step() > 0 && self.is_over() {
             self.learned = Some(self.trainee.learned());
             tokio::select! {
@@ -189,9 +214,9 @@ impl<T: Trainee> Work for Training<T> {
 
     async fn finish(&mut self, rank: &Rank, can_go_on: bool) -> Result<(), Error> {
         self.close(rank).await?;
+        let learned = self.learned.take_if(|_| self.files.is_some());
+        let state = self.whole_state().filter(|_| can_go_on && learned.is_some());
         let Some(files) = &mut self.files else { return Ok(()) };
-        let learned = self.learned.take();
-        let state = (can_go_on && learned.is_some()).then(|| self.settled.state.clone());
         files.finish(rank, &self.trainee, learned, state, self.unstored.make_contiguous()).await
     }
 
@@ -200,7 +225,14 @@ impl<T: Trainee> Work for Training<T> {
             return Ok(());
         }
         let step = self.last_step().await?;
-        let state = self.settled.state.clone();
+        let Some(state) = self.whole_state() else {
+            // Otherwise rank 0 has it, or says so.
+            if rank.assignment.is_first() {
+                let text = format!("the state after step {step} is not kept: parts of it are on other ranks");
+                rank.journal.warn(text).await;
+            }
+            return Ok(());
+        };
         let pending = self.is_pending(step) || self.open.is_some();
         if let Some(files) = &mut self.files {
             return files.keep_state(step, state, pending).await;
@@ -226,6 +258,7 @@ impl<T: Trainee> Training<T> {
         while !self.is_over() {
             let step = self.step() + 1;
             ring.tell(self.news(rank, orders, ring));
+            self.trainee.wish(self.wish(orders));
             let mut span = rank.step_span(step, &mut self.pace);
             let taken = self.take_step((rank, &span), ring, given_up).await;
             if taken.is_err() {
@@ -234,7 +267,20 @@ impl<T: Trainee> Training<T> {
             taken?;
             drop(span);
             self.hear(rank, ring.heard()).await;
+            if self.trainee.wished() == Wish::End {
+                // The order is on its way to all of them.
+                let mut orders = orders.clone();
+                return tokio::select! {
+                    biased;
+                    _ = ended(&mut orders) => Err(Error::Stopped),
+                    error = given_up.reason() => Err(error),
+                };
+            }
             if !self.is_over() && ring.heard().newest_epoch > epoch {
+                tokio::select! {
+                    collected = self.trainee.collect(Collect::Everywhere, ring) => collected?,
+                    error = given_up.reason() => return Err(error),
+                }
                 return Ok(Left::ToChange);
             }
         }
@@ -280,6 +326,10 @@ impl<T: Trainee> Training<T> {
         };
         if !T::IN_PLACE {
             self.settle(step).await?;
+        }
+        let is_wished = self.trainee.wished() > Wish::Nothing && self.trainee.course().proof.is_none();
+        if is_wished || self.is_due_together(step) {
+            self.collect(rank, ring, given_up).await?;
         }
         self.keep_step((rank, span), taken).await
     }
@@ -375,7 +425,9 @@ impl<T: Trainee> Training<T> {
                     files.checkpoint_is_due(self.step()).then(|| rank.span_below(span, "checkpoint"));
                 self.keep_due(&mut files, checkpoint).await?;
                 let pending = self.is_pending(self.step());
-                files.keep_recovery_point(self.step(), &self.settled.state, pending).await;
+                if let Some(state) = self.whole_state() {
+                    files.keep_recovery_point(self.step(), &state, pending).await;
+                }
                 for (shown, drawn) in previews {
                     files.save_previews(shown, drawn.pictures).await?;
                 }
@@ -396,8 +448,9 @@ impl<T: Trainee> Training<T> {
         if self.trainee.course().saves_after(step) {
             files.save_step(&self.trainee, &self.trainee.learned()).await?;
         }
-        if files.checkpoint_is_due(step) {
-            let state = self.settled.state.clone();
+        if files.checkpoint_is_due(step)
+            && let Some(state) = self.whole_state()
+        {
             files.save_checkpoint(step, state, self.is_pending(step), checkpoint).await?;
         }
         Ok(())
@@ -443,31 +496,5 @@ async fn failure_of(files: &mut Option<TrainingFiles>) -> Error {
     match files {
         Some(files) => files.failure().await,
         None => future::pending().await,
-    }
-}
-
-async fn say_early_stop(rank: &Rank, step: u64, selection: &Selection) {
-    if rank.assignment.is_first() {
-        let best =
-            selection.best().map(|best| format!("; the lowest is {:.6} after step {}", best.loss, best.step));
-        let best = best.unwrap_or_default();
-        let since = selection.without_improvement();
-        rank.journal
-            .info(format!(
-                "stopping early after step {step}: no lower validation loss in {since} validations{best}"
-            ))
-            .await;
-    }
-}
-
-/// "training: 9 steps", or from where.
-fn plan(done: u64, course: &Course) -> String {
-    if let Some(last) = course.proof {
-        return format!("computing steps {} to {last} again; no file is made", done + 1);
-    }
-    let total = course.total;
-    match done {
-        0 => format!("training: {total} steps"),
-        _ => format!("resumed after step {done}; training: steps {} to {total}", done + 1),
     }
 }

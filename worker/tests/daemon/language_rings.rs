@@ -22,10 +22,10 @@ use crate::{
 };
 
 /// Microbatches of a step, which one or two ranks share.
-const MICROBATCHES: u32 = 4;
+pub const MICROBATCHES: u32 = 4;
 
 /// The files that depend on the job alone.
-fn results(coordinator: &Coordinator, id: JobId, checkpoint: u64) -> Vec<Vec<u8>> {
+pub fn results(coordinator: &Coordinator, id: JobId, checkpoint: u64) -> Vec<Vec<u8>> {
     let checkpoint = format!("checkpoint-{checkpoint}.safetensors");
     let names = ["model.safetensors", "config.json", &checkpoint];
     names.map(|name| coordinator.kept(id, name).unwrap_or_else(|| panic!("{name} is missing"))).into()
@@ -37,7 +37,7 @@ fn bits(step: &v1::StepReport) -> (i64, u64, Option<u64>, String) {
 }
 
 /// Workers of a coordinator that gives running jobs other rings.
-async fn ring_of(scripts: Vec<FakeScript>) -> Ring {
+pub async fn ring_of(scripts: Vec<FakeScript>) -> Ring {
     let language = Language { re_forms: true, ..Language::default() };
     ring_at(Coordinator::speaking(language).await, scripts).await
 }
@@ -224,7 +224,7 @@ async fn a_newcomer_tells_the_step_of_a_language_model_that_rank_0_was_lost_in()
 }
 
 /// One worker has the job; another one, which is prepared before, enters after a step from `from` on. `is_first`: as rank 0.
-async fn newcomer(spec: &JobSpec, from: i64, is_first: bool) {
+pub async fn newcomer(spec: &JobSpec, from: i64, is_first: bool) {
     let (alone, id, steps) = run_alone(FakeScript::default(), spec).await;
     let expected = (results(&alone.coordinator, id, 30), steps.iter().map(bits).collect::<Vec<_>>());
     // 1. Slow enough for the other one to come before the last step.

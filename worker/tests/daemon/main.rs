@@ -13,6 +13,7 @@ mod language_checkpoints;
 mod language_models;
 mod language_refusals;
 mod language_rings;
+mod language_sharding;
 mod latents;
 mod re_forming;
 mod recorded;

@@ -28,8 +28,12 @@ fn slow() -> FakeScript {
 
 /// Workers of a coordinator that gives running jobs other rings.
 async fn ring_of(workers: usize) -> Ring {
+    ring_with(vec![slow(); workers]).await
+}
+
+async fn ring_with(scripts: Vec<FakeScript>) -> Ring {
     let language = Language { re_forms: true, ..Language::default() };
-    ring_at(Coordinator::speaking(language).await, vec![slow(); workers]).await
+    ring_at(Coordinator::speaking(language).await, scripts).await
 }
 
 /// A job that keeps checkpoints, judges itself and draws pictures.
@@ -181,7 +185,9 @@ async fn pictures_that_nobody_has_yet_are_encoded_in_the_next_ring() {
 async fn a_new_rank_0_takes_state_steps_and_files_over() {
     in_time(async {
         let expected = undisturbed().await;
-        let mut ring = ring_of(2).await;
+        // A worker that starts meanwhile, on a busy machine, is to come before the last step.
+        let slower = FakeScript { gradient_takes: Duration::from_millis(30), ..FakeScript::default() };
+        let mut ring = ring_with(vec![slower; 2]).await;
         let (id, spec) = (JobId::new(), job_of(&ring.coordinator));
         ring.sessions.iter_mut().for_each(|session| session.stores_steps = false);
         begin(&mut ring, id, &spec).await;

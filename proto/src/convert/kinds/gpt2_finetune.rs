@@ -41,6 +41,7 @@ pub(in crate::convert) fn draft_from_wire(wire: v1::Gpt2FinetuneSpec) -> Gpt2Dra
         compare_interval: wire.compare_interval,
         dropout: wire.dropout,
         exchange: wire.exchange,
+        shard_optimizer: wire.shard_optimizer,
     }
 }
 
@@ -78,6 +79,7 @@ pub(in crate::convert) fn to_wire(gpt2: &Gpt2Spec) -> v1::Gpt2FinetuneSpec {
         compare_interval: Some(signed(gpt2.compare_interval)),
         dropout: Some(gpt2.dropout),
         exchange: Some(gpt2.exchange.as_str().to_owned()),
+        shard_optimizer: Some(gpt2.shard_optimizer),
     }
 }
 
@@ -131,6 +133,7 @@ mod tests {
             compare_interval: Some(19),
             dropout: Some(0.625),
             exchange: Some("fast".to_owned()),
+            shard_optimizer: Some(true),
         });
         let spec = spec_from_wire(sent.clone()).unwrap();
         let wire = spec_to_wire(&spec);

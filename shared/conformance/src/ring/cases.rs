@@ -9,7 +9,7 @@ use ringtune_shared::ring::{Element, Frame, Place, Ring, RingConfig, RingError, 
 use tokio::time::{Instant, sleep};
 
 use super::harness::{Case, EPOCH, Outcome};
-use super::{Failure, Fault, SuiteConfig, TransportFactory, reference};
+use super::{Failure, Fault, SuiteConfig, TransportFactory, reference, spread};
 
 /// Numbers in the buffers of the cases with faults: enough for several segments in every hop.
 const SIZE: usize = 500;
@@ -121,6 +121,9 @@ async fn other_collectives(
         if let Some(problem) = differs(&format!("sum_exactly of {total} microbatches"), difference) {
             return Ok(Some(problem));
         }
+    }
+    if let Some(problem) = spread::sums_on_two_ranks(ring, size, 7).await? {
+        return Ok(Some(problem));
     }
     ring.barrier().await?;
     Ok(None)

@@ -11,6 +11,7 @@ mod lease_tests;
 pub mod memory;
 mod reference;
 pub mod schedule;
+mod spread;
 #[cfg(test)]
 mod tests;
 

@@ -32,9 +32,16 @@ pub(super) fn buffer(rank: usize, size: usize) -> Vec<f32> {
 
 /// The sum of all ranks' buffers, each chunk in the order c, c + 1, …, c - 1.
 pub(super) fn reduced(world_size: usize, size: usize) -> Vec<f32> {
+    reduced_in_chunks(world_size, size, 1)
+}
+
+/// The same in chunks that begin at multiples of `granule`.
+pub(super) fn reduced_in_chunks(world_size: usize, size: usize, granule: usize) -> Vec<f32> {
     let mut sums = Vec::with_capacity(size);
+    let granules = size.div_ceil(granule);
     for chunk in 0..world_size {
-        for index in block_of(chunk, world_size, size) {
+        let block = block_of(chunk, world_size, granules);
+        for index in block.start * granule..(block.end * granule).min(size) {
             let mut sum = contribution(chunk, index);
             for later in 1..world_size {
                 sum += contribution((chunk + later) % world_size, index);

@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep};
 
 use super::harness::{Case, Outcome};
 use super::reference::{self, mix};
-use super::{Failure, Fault, NewRing, SuiteConfig, TransportFactory};
+use super::{Failure, Fault, NewRing, SuiteConfig, TransportFactory, spread};
 
 /// What happened in a schedule: one line an event, the same for the same seed.
 pub type Trace = Vec<String>;
@@ -85,8 +85,11 @@ async fn some_collectives(mut ring: Ring, seed: u64, count: usize) -> Result<Opt
     for _ in 0..count {
         sleep(Duration::from_millis(pace.below(3000) as u64)).await;
         let size = random.below(300);
-        let kind = random.below(4);
-        let difference = if kind == 0 {
+        let kind = random.below(5);
+        let difference = if kind == 4 {
+            let granule = 1 + random.below(50);
+            spread::sums_on_two_ranks(&mut ring, size, granule).await?
+        } else if kind == 0 {
             let buffer = ring.all_reduce(reference::buffer(rank, size)).await?;
             reference::difference(&buffer, &reference::reduced(world_size, size))
         } else if kind == 3 {

@@ -18,9 +18,9 @@ use std::{
 };
 
 use ringtune_engine::{
-    AlignedFloats, Applied, BucketPlan, Buckets, Dropout, EngineError, HeldState, LanguageGradient,
-    LanguageModelInfo, LanguageModelSource, LookedUp, OpenLanguageModel, OptimizerStep, Parameter,
-    StateTensor, TokenBatch,
+    AlignedFloats, Applied, Bucket, BucketPlan, Buckets, Dropout, EngineError, HeldState, LanguageGradient,
+    LanguageModelInfo, LanguageModelSource, LookedUp, OpenLanguageModel, OptimizerStep, Parameter, Piece,
+    Shares, StateTensor, TokenBatch, common,
 };
 use ringtune_random::philox4x32;
 
@@ -111,6 +111,7 @@ impl FakeLanguageModel {
             parameters: self.parameters.clone(),
             plan: self.plan.clone(),
             width: WIDTH,
+            part: WIDTH,
             config: format!(
                 "{{\"model_type\": \"gpt2\", \"vocab_size\": {}, \"n_positions\": {}}}",
                 self.vocab_size, self.n_positions
@@ -223,16 +224,47 @@ impl FakeLanguageModel {
         buckets: &mut [AlignedFloats],
     ) -> Result<Applied, EngineError> {
         step.check().map_err(|error| EngineError::OfJob(error.into()))?;
+        self.may_change()?;
+        let all = Shares::of(self.plan.buckets.iter().map(|bucket| [0..bucket.length, 0..bucket.length]));
+        let parts = self.gradient_squares(looked_up, buckets, &all)?;
+        let mut parts = parts.into_iter();
+        let of_bucket = |bucket: &Bucket| parts.by_ref().take(bucket.length.div_ceil(WIDTH)).sum::<f64>();
+        let squares = self.plan.buckets.iter().map(of_bucket).sum();
+        self.apply_share(step, squares, buckets, &all)
+    }
+
+    fn check_buckets(&self, buckets: &[AlignedFloats], rows: Option<usize>) -> Result<(), EngineError> {
         let lengths = self.plan.buckets.iter().map(|bucket| bucket.length);
-        let lengths: Vec<usize> = lengths.chain([looked_up.count() * WIDTH]).collect();
+        let lengths: Vec<usize> = lengths.chain(rows).collect();
         let given: Vec<usize> = buckets.iter().map(|bucket| bucket.len()).collect();
         if given != lengths {
             return Err(wrong(format!("buckets are of {given:?} numbers, allowed is {lengths:?}")));
         }
+        Ok(())
+    }
+
+    fn check_shares(&self, shares: &Shares) -> Result<(), EngineError> {
+        let within = |(number, bucket): (usize, &Bucket)| {
+            shares.held(number).all(|held| held.end <= bucket.length)
+                && shares.own(number).start.is_multiple_of(WIDTH)
+        };
+        if shares.count() == self.plan.buckets.len() && self.plan.buckets.iter().enumerate().all(within) {
+            return Ok(());
+        }
+        Err(wrong(format!("shares is {shares:?}, allowed are parts of the plan's buckets")))
+    }
+
+    pub(crate) fn gradient_squares(
+        &self,
+        looked_up: &LookedUp,
+        buckets: &mut [AlignedFloats],
+        shares: &Shares,
+    ) -> Result<Vec<f64>, EngineError> {
+        self.check_buckets(buckets, Some(looked_up.count() * WIDTH))?;
+        self.check_shares(shares)?;
         if let Some(id) = looked_up.ids().iter().find(|id| !(0..self.vocab_size as i64).contains(id)) {
             return Err(wrong(format!("looked_up has id {id}, allowed is 0 to {}", self.vocab_size - 1)));
         }
-        self.may_change()?;
         let (buckets, rows) = buckets.split_at_mut(self.plan.buckets.len());
         for (id, row) in looked_up.ids().iter().zip(rows.iter().flat_map(|rows| rows.chunks_exact(WIDTH))) {
             let first = *id as usize * WIDTH;
@@ -244,24 +276,76 @@ impl FakeLanguageModel {
                 }
             }
         }
+        let own =
+            buckets.iter().enumerate().flat_map(|(number, bucket)| bucket[shares.own(number)].chunks(WIDTH));
+        Ok(own.map(|part| part.iter().map(|g| f64::from(*g).powi(2)).sum()).collect())
+    }
+
+    pub(crate) fn apply_share(
+        &mut self,
+        step: &OptimizerStep,
+        squares: f64,
+        buckets: &mut [AlignedFloats],
+        shares: &Shares,
+    ) -> Result<Applied, EngineError> {
+        step.check().map_err(|error| EngineError::OfJob(error.into()))?;
+        self.check_buckets(&buckets[..buckets.len().saturating_sub(1)], None)?;
+        self.check_shares(shares)?;
+        self.may_change()?;
         let share = 1.0 / f64::from(step.divide_by);
-        let squares: f64 =
-            buckets.iter().flat_map(|bucket| bucket.iter()).map(|g| f64::from(*g).powi(2)).sum();
         let grad_norm = squares.sqrt() * share;
         if !grad_norm.is_finite() {
             return Ok(Applied { grad_norm, skipped: true });
         }
         let clip = step.max_grad_norm.map_or(1.0, |most| (most / (grad_norm + 1e-6)).min(1.0));
-        for (bucket, memory) in self.plan.buckets.iter().zip(&*buckets) {
-            for piece in &bucket.pieces {
+        for (bucket, memory) in buckets.iter_mut().enumerate() {
+            for (held, piece) in pieces(&self.plan, bucket, shares.held(bucket)) {
                 let parameter = &self.parameters[piece.parameter];
-                for number in 0..piece.count {
-                    let gradient = f64::from(memory[piece.offset + number]) * share * clip;
-                    move_one(&mut self.state, parameter, piece.first + number, gradient, step);
+                for place in held {
+                    let gradient = f64::from(memory[place]) * share * clip;
+                    let number = piece.first + place - piece.offset;
+                    memory[place] = move_one(&mut self.state, parameter, number, gradient, step);
                 }
             }
         }
         Ok(Applied { grad_norm, skipped: false })
+    }
+
+    pub(crate) fn take_parameters(
+        &mut self,
+        buckets: &[AlignedFloats],
+        shares: &Shares,
+    ) -> Result<(), EngineError> {
+        self.check_buckets(buckets, None)?;
+        self.check_shares(shares)?;
+        self.may_change()?;
+        for (bucket, memory) in buckets.iter().enumerate() {
+            for (missing, piece) in pieces(&self.plan, bucket, shares.missing(bucket, memory.len())) {
+                let name = state_name("model", &self.parameters[piece.parameter]);
+                let first = piece.first + missing.start - piece.offset;
+                if let Some(values) = self.state.get_mut(&name).and_then(Arc::get_mut) {
+                    values[first..first + missing.len()].copy_from_slice(&memory[missing]);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn keep_moments(&mut self, shares: &Shares) -> Result<(), EngineError> {
+        self.check_shares(shares)?;
+        self.may_change()?;
+        for (bucket, about) in self.plan.buckets.iter().enumerate() {
+            for (missing, piece) in pieces(&self.plan, bucket, shares.missing(bucket, about.length)) {
+                let first = piece.first + missing.start - piece.offset;
+                for kind in ["adamw.mean", "adamw.square"] {
+                    let name = state_name(kind, &self.parameters[piece.parameter]);
+                    if let Some(values) = self.state.get_mut(&name).and_then(Arc::get_mut) {
+                        values[first..first + missing.len()].fill(0.0);
+                    }
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Turns one bit of a parameter, high enough for no later rounding to take it back.
@@ -338,8 +422,29 @@ fn read(state: &Tensors, tensor: &str, offset: u64, into: &mut [u8]) -> Result<(
     Ok(())
 }
 
-/// AdamW of one number.
-fn move_one(state: &mut Tensors, parameter: &Parameter, number: usize, gradient: f64, step: &OptimizerStep) {
+/// What of these places of a bucket belongs to each of its pieces.
+fn pieces(
+    plan: &BucketPlan,
+    bucket: usize,
+    places: impl Iterator<Item = Range<usize>>,
+) -> Vec<(Range<usize>, Piece)> {
+    let pieces = plan.buckets.get(bucket).map_or(&[][..], |bucket| &bucket.pieces);
+    let of = |places: Range<usize>| {
+        let within =
+            move |piece: &Piece| (common(&places, &(piece.offset..piece.offset + piece.count)), *piece);
+        pieces.iter().map(within).filter(|(places, _)| !places.is_empty())
+    };
+    places.flat_map(of).collect()
+}
+
+/// AdamW of one number, and what it then is.
+fn move_one(
+    state: &mut Tensors,
+    parameter: &Parameter,
+    number: usize,
+    gradient: f64,
+    step: &OptimizerStep,
+) -> f32 {
     let mut changed = |kind: &str, change: &dyn Fn(f64) -> f64| {
         let values = state.get_mut(&state_name(kind, parameter)).and_then(Arc::get_mut);
         let value = values.and_then(|values| values.get_mut(number));
@@ -355,5 +460,5 @@ fn move_one(state: &mut Tensors, parameter: &Parameter, number: usize, gradient:
     let decay = if parameter.decayed { step.learning_rate * step.weight_decay } else { 0.0 };
     changed("model", &|value| {
         value * (1.0 - decay) - step.learning_rate * mean / corrected(step.beta1) / deviation
-    });
+    }) as f32
 }

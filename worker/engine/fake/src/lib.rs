@@ -20,7 +20,7 @@ use ringtune_engine::{
     EngineIdentity, FeedTokens, GenerateText, Gradient, HeldState, ImageRequest, LanguageGradient,
     LanguageModelInfo, LanguageModelSource, LoadModel, LookedUp, Microbatch, ModelInfo, ModelOptions,
     Moments, NewLanguageModel, OpenLanguageModel, OpenTextModel, OptimizerStep, Pixels, Precision,
-    PredictionType, RgbImage, SamplerKind, StateTensor, TextModelInfo, TextualInversion, TokenBatch,
+    PredictionType, RgbImage, SamplerKind, Shares, StateTensor, TextModelInfo, TextualInversion, TokenBatch,
     TrainLanguageModel, Wanted,
 };
 
@@ -123,6 +123,15 @@ impl FakeEngine {
 
     fn language(&mut self) -> Result<&mut FakeLanguageModel, EngineError> {
         self.language.as_mut().ok_or(EngineError::NothingLoaded)
+    }
+
+    /// After an update of the language model.
+    fn updated(&mut self) -> Result<(), EngineError> {
+        self.updates += 1;
+        if self.script.machine.wrong_update == Some(self.updates) {
+            self.language()?.spoil();
+        }
+        Ok(())
     }
 
     /// The next gradient, as the script has it: whether it is finite.
@@ -286,11 +295,37 @@ impl TrainLanguageModel for FakeEngine {
         buckets: &mut [AlignedFloats],
     ) -> Result<Applied, EngineError> {
         let applied = self.language()?.apply(step, looked_up, buckets)?;
-        self.updates += 1;
-        if self.script.machine.wrong_update == Some(self.updates) {
-            self.language()?.spoil();
-        }
+        self.updated()?;
         Ok(applied)
+    }
+
+    fn gradient_squares(
+        &mut self,
+        looked_up: &LookedUp,
+        buckets: &mut [AlignedFloats],
+        shares: &Shares,
+    ) -> Result<Vec<f64>, EngineError> {
+        self.language()?.gradient_squares(looked_up, buckets, shares)
+    }
+
+    fn apply_share(
+        &mut self,
+        step: &OptimizerStep,
+        squares: f64,
+        buckets: &mut [AlignedFloats],
+        shares: &Shares,
+    ) -> Result<Applied, EngineError> {
+        let applied = self.language()?.apply_share(step, squares, buckets, shares)?;
+        self.updated()?;
+        Ok(applied)
+    }
+
+    fn take_parameters(&mut self, buckets: &[AlignedFloats], shares: &Shares) -> Result<(), EngineError> {
+        self.language()?.take_parameters(buckets, shares)
+    }
+
+    fn keep_moments(&mut self, shares: &Shares) -> Result<(), EngineError> {
+        self.language()?.keep_moments(shares)
     }
 
     fn language_state(&mut self) -> Result<Vec<StateTensor>, EngineError> {

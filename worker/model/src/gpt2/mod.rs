@@ -26,7 +26,7 @@ use std::time::Instant;
 
 use ringtune_engine::{
     AlignedFloats, Applied, BucketPlan, Buckets, LanguageGradient, LanguageModelInfo, LanguageModelSource,
-    LookedUp, OpenLanguageModel, OptimizerStep, Precision, StateTensor, TokenBatch,
+    LookedUp, OpenLanguageModel, OptimizerStep, Precision, Shares, StateTensor, TokenBatch,
 };
 use tch::Tensor;
 
@@ -84,6 +84,7 @@ impl Gpt2 {
             parameters: self.parameters.layout.parameters.clone(),
             plan: self.plan.clone(),
             width: config.n_embd as usize,
+            part: native::part(),
             config: config.text().to_owned(),
         }
     }
@@ -138,6 +139,53 @@ impl Gpt2 {
         // What was written to is rounded before a step rounds what it moves.
         self.parameters.refresh()?;
         optimizer::apply(&mut self.parameters, &self.plan, step, looked_up, buckets)
+    }
+
+    /// The sums of squares of what is this rank's own of a gradient, for [`Gpt2::apply_share`]; [`ringtune_engine::TrainLanguageModel`]
+    /// says how.
+    ///
+    /// # Errors
+    /// Buckets or shares that are not the plan's, ids beyond the vocabulary.
+    pub fn gradient_squares(
+        &self,
+        looked_up: &LookedUp,
+        buckets: &mut [AlignedFloats],
+        shares: &Shares,
+    ) -> Result<Vec<f64>> {
+        self.check_looked_up(looked_up)?;
+        optimizer::gradient_squares(&self.parameters, &self.plan, looked_up, buckets, shares)
+    }
+
+    /// One step of the optimizer with what this rank holds of it.
+    ///
+    /// # Errors
+    /// As [`Gpt2::apply`]'s: then nothing has moved.
+    pub fn apply_share(
+        &mut self,
+        step: &OptimizerStep,
+        squares: f64,
+        buckets: &mut [AlignedFloats],
+        shares: &Shares,
+    ) -> Result<Applied> {
+        self.parameters.refresh()?;
+        optimizer::apply_share(&mut self.parameters, &self.plan, (step, squares), buckets, shares)
+    }
+
+    /// Takes the parameters that this rank does not hold.
+    ///
+    /// # Errors
+    /// Buckets or shares that are not the plan's; a state that is held.
+    pub fn take_parameters(&mut self, buckets: &[AlignedFloats], shares: &Shares) -> Result<()> {
+        self.parameters.refresh()?;
+        optimizer::take_parameters(&mut self.parameters, &self.plan, buckets, shares)
+    }
+
+    /// Forgets the moments that this rank does not hold.
+    ///
+    /// # Errors
+    /// Shares that are not the plan's; a state that is held.
+    pub fn keep_moments(&mut self, shares: &Shares) -> Result<()> {
+        optimizer::keep_moments(&mut self.parameters, &self.plan, shares)
     }
 
     /// The state's tensors, all fp32.

@@ -60,7 +60,9 @@ unsafe extern "C" {
     ) -> *mut C_tensor;
     fn ringtune_language_put(x: *const C_tensor, add: bool, target: *mut C_tensor) -> bool;
     fn ringtune_language_drop(x: *mut C_tensor, mask: *const RawMask) -> bool;
-    fn ringtune_language_squares(x: *const C_tensor) -> f64;
+    fn ringtune_language_part() -> i64;
+    fn ringtune_language_squares(x: *const C_tensor, parts: *mut f64) -> bool;
+    fn ringtune_language_forget(x: *mut C_tensor) -> bool;
     fn ringtune_language_finite(x: *const C_tensor) -> c_int;
     fn ringtune_language_adamw(
         gradient: *const C_tensor,
@@ -274,12 +276,24 @@ pub(crate) fn drop(x: &mut Tensor, mask: &Mask) -> Result<()> {
     done(unsafe { ringtune_language_drop(x.as_mut_ptr(), &raw) })
 }
 
-/// The sum of squares, added up in double precision, in an order that the length alone decides.
-pub(crate) fn squares(x: &Tensor) -> Result<f64> {
-    // SAFETY: a live tensor that the shim only reads.
-    let sum = unsafe { ringtune_language_squares(x.as_ptr()) };
-    // Negative is what failed; NaN is the sum of what holds one.
-    if sum < 0.0 { Err(last_error()) } else { Ok(sum) }
+/// Numbers whose squares are added up by themselves.
+pub(crate) fn part() -> usize {
+    // SAFETY: it reads a constant.
+    unsafe { ringtune_language_part() }.unsigned_abs() as usize
+}
+
+/// The sums of squares of so many numbers each ([`part`]), added up in double precision, in an order that their number alone decides.
+pub(crate) fn squares(x: &Tensor) -> Result<Vec<f64>> {
+    let mut parts = vec![0.0; x.numel().div_ceil(part())];
+    // SAFETY: a live tensor that the shim only reads; it writes a number for each of its parts.
+    done(unsafe { ringtune_language_squares(x.as_ptr(), parts.as_mut_ptr()) })?;
+    Ok(parts)
+}
+
+/// Makes zeros of `x`, fp32 and contiguous, and gives its memory back to the system as far as whole pages go.
+pub(crate) fn forget(x: &mut Tensor) -> Result<()> {
+    // SAFETY: a live tensor that is lent to be written; its memory is private and no file's.
+    done(unsafe { ringtune_language_forget(x.as_mut_ptr()) })
 }
 
 /// Whether all numbers are finite.
@@ -359,12 +373,28 @@ mod tests {
     use crate::Runtime;
 
     #[test]
+    fn what_is_forgotten_is_zeros_and_its_neighbours_stay() {
+        for (length, start, count) in [(100_000, 777, 98_000), (100_000, 0, 100_000), (50, 7, 20), (5, 2, 0)]
+        {
+            let whole = Tensor::from_slice(&vec![1.5f32; length]);
+            forget(&mut whole.narrow(0, start, count)).unwrap();
+            let sum = whole.sum(Kind::Double).double_value(&[]);
+            assert_eq!(sum, 1.5 * (length as f64 - count as f64), "{start} {count}");
+            // It is written to again as ever.
+            let _ = whole.narrow(0, start, count).fill_(2.0);
+            let sum = whole.sum(Kind::Double).double_value(&[]);
+            assert_eq!(sum, 1.5 * length as f64 + 0.5 * count as f64);
+        }
+    }
+
+    #[test]
     fn a_sum_of_squares_that_fails_is_an_error_and_no_number() {
         Runtime::initialise(1).unwrap();
         let failed = squares(&Tensor::from_slice(&[1i64, 2]));
         assert!(matches!(failed, Err(Error::Torch(_))), "{failed:?}");
-        assert_eq!(squares(&Tensor::from_slice(&[3f32, -4.0])).unwrap(), 25.0);
-        assert!(squares(&Tensor::from_slice(&[3f32, f32::NAN])).unwrap().is_nan());
+        assert_eq!(squares(&Tensor::from_slice(&[3f32, -4.0])).unwrap(), [25.0]);
+        assert!(squares(&Tensor::from_slice(&[3f32, f32::NAN])).unwrap()[0].is_nan());
+        assert_eq!(squares(&Tensor::from_slice(&vec![1f32; part() + 3])).unwrap(), [part() as f64, 3.0]);
     }
 
     #[test]

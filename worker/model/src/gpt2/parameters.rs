@@ -6,7 +6,7 @@ use tch::{Device, Kind, Tensor};
 use super::config::Gpt2Config;
 use super::held::{HeldTensors, Holds, whole_numbers};
 use super::layout::Layout;
-use super::native::Moved;
+use super::native::{self, Moved};
 use crate::error::{Error, Result};
 
 /// One parameter.
@@ -51,7 +51,10 @@ impl Parameters {
             let low = precision == Precision::Bf16 && layout.in_products(number);
             let low =
                 if low { Some(Tensor::f_empty(master.size(), (Kind::BFloat16, Device::Cpu))?) } else { None };
-            let (mean, square) = (master.f_zeros_like()?, master.f_zeros_like()?);
+            // Not touched before the optimizer does: a rank may have a part of them alone.
+            let (mut mean, mut square) = (master.f_empty_like()?, master.f_empty_like()?);
+            native::forget(&mut mean)?;
+            native::forget(&mut square)?;
             values.push(Values { master, mean, square, stale: low.is_some(), low });
         }
         let mut parameters = Parameters { config, layout, precision, values, holds: Holds::default() };
@@ -191,6 +194,26 @@ pub(crate) struct Part {
 }
 
 impl Part {
+    /// What it is now.
+    pub(crate) fn parameter(&self) -> &Tensor {
+        &self.parameter
+    }
+
+    /// Makes it `values`.
+    pub(crate) fn set(&mut self, values: &Tensor) -> Result<()> {
+        self.parameter.f_copy_(values)?;
+        if let Some(low) = &mut self.low {
+            low.f_copy_(values)?;
+        }
+        Ok(())
+    }
+
+    /// Makes zeros of its moments, whose memory is the system's again.
+    pub(crate) fn forget(&mut self) -> Result<()> {
+        native::forget(&mut self.mean)?;
+        native::forget(&mut self.square)
+    }
+
     pub(crate) fn moved(&mut self) -> Moved<'_> {
         let Part { parameter, mean, square, low } = self;
         Moved { parameter, mean, square, low: low.as_mut() }

@@ -114,7 +114,11 @@ fn optimizer(
         keep(result)?;
     }
     let mut sum = floats(&[1], 84)?;
-    native::put(&Tensor::f_from_slice(&[native::squares(&gradient)? as f32])?, true, &mut sum)?;
+    native::put(
+        &Tensor::f_from_slice(&[native::squares(&gradient)?.iter().sum::<f64>() as f32])?,
+        true,
+        &mut sum,
+    )?;
     keep(&sum)?;
     keep(&Tensor::f_from_slice(&[f32::from(u8::from(native::finite(&gradient)?))])?)
 }

@@ -21,6 +21,7 @@ mod attention;
 mod blocks;
 mod gpt2;
 mod gpt2_dropout;
+mod gpt2_shares;
 mod gpt2_text;
 mod pipeline;
 mod samplers;

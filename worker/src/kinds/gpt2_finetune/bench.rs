@@ -2,7 +2,10 @@
 
 use std::{error::Error, future::Future, time::Instant};
 
-use ringtune_shared::job::kinds::gpt2_finetune::Gpt2Exchange;
+use ringtune_shared::{
+    job::kinds::gpt2_finetune::Gpt2Exchange,
+    ring::{Reach, Spread},
+};
 
 use super::exchange::{Spares, StepSums};
 use crate::{
@@ -39,6 +42,7 @@ pub struct GradientBench {
     engine: EngineHandle,
     ring: RankRing,
     spares: Spares,
+    spread: Spread,
     batches: Vec<TokenBatch>,
 }
 
@@ -53,7 +57,8 @@ impl GradientBench {
         let looked_up = LookedUp::of(batches.iter().flat_map(|batch| batch.inputs.iter().copied()));
         let spares = Spares::new(&model.plan).of_step(model.looked_up_length(&looked_up));
         batches.iter_mut().for_each(|batch| batch.looked_up = looked_up.clone());
-        Self { engine, ring, spares, batches }
+        let spread = Spread { granule: model.part, reach: Reach::All };
+        Self { engine, ring, spares, spread, batches }
     }
 
     /// One step, which all ranks begin together.
@@ -63,7 +68,7 @@ impl GradientBench {
     pub async fn step(&mut self, exchange: Gpt2Exchange, leaving: Leaving) -> Result<GradientTimes, Failure> {
         self.ring.gather_one_each(vec![0.0]).await?;
         let began = Instant::now();
-        let mut sums = StepSums::new(&self.spares, exchange, self.ring.all_microbatches());
+        let mut sums = StepSums::new(&self.spares, exchange, self.ring.all_microbatches(), self.spread);
         let own = self.ring.microbatches();
         let (mut compute, mut ended) = (0.0, began);
         for microbatch in own.clone() {

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use ringtune_shared::{
     job::kinds::gpt2_finetune::Gpt2Exchange,
-    ring::{Element, Summed, tree::TreeSum},
+    ring::{Element, Reach, Spread, Summed, tree::TreeSum},
 };
 use tokio::sync::mpsc;
 
@@ -119,6 +119,8 @@ impl Buckets for Outlet {
 pub(super) struct StepSums {
     spares: Spares,
     own: Own,
+    /// Which ranks get which sums of the plan's buckets.
+    spread: Spread,
     /// Of all ranks', in the plan's order.
     whole: Vec<AlignedFloats>,
 }
@@ -139,15 +141,16 @@ impl Own {
 }
 
 impl StepSums {
-    /// `total`: microbatches over all ranks.
-    pub(super) fn new(spares: &Spares, exchange: Gpt2Exchange, total: usize) -> Self {
+    /// `total`: microbatches over all ranks; `spread`: which ranks get which sums of the plan's buckets. Those of what is looked up all
+    /// ranks get.
+    pub(super) fn new(spares: &Spares, exchange: Gpt2Exchange, total: usize, spread: Spread) -> Self {
         let buckets = 0..spares.count();
         let own = match exchange {
             Gpt2Exchange::Exact => Own::Exact(buckets.map(|_| Some(TreeSum::new(total))).collect()),
             Gpt2Exchange::Fast => Own::fast(buckets.len(), Element::Fp32),
             Gpt2Exchange::FastBf16 => Own::fast(buckets.len(), Element::Bf16),
         };
-        Self { spares: spares.clone(), own, whole: Vec::new() }
+        Self { spares: spares.clone(), own, spread, whole: Vec::new() }
     }
 
     /// For the backward pass of this rank's next microbatch.
@@ -186,24 +189,30 @@ impl StepSums {
     ) -> Result<(), Error> {
         while let Some((bucket, memory)) = given.recv().await {
             self.push(microbatch, bucket, memory).await?;
+            let spread = self.spread_of(bucket);
             let whole = match &mut self.own {
                 Own::Exact(sums) => {
                     let Some(own) = sums.get_mut(bucket).and_then(Option::take) else { continue };
                     match own.into_whole() {
                         // A rank that is alone.
                         Ok(whole) => whole,
-                        Err(own) => self.exchange(bucket, own, ring).await?,
+                        Err(own) => self.exchange(bucket, own, spread, ring).await?,
                     }
                 }
                 Own::Fast { sums, element, .. } => {
                     let Some(own) = sums.get_mut(bucket).and_then(Option::take) else { continue };
-                    ring.sum_fast(own, *element).await?
+                    ring.sum_fast(own, *element, spread).await?
                 }
             };
             // Buckets come in the plan's order.
             self.whole.push(whole);
         }
         Ok(())
+    }
+
+    fn spread_of(&self, bucket: usize) -> Spread {
+        let is_of_plan = bucket + 1 < self.spares.count();
+        if is_of_plan { self.spread } else { Spread { reach: Reach::All, ..self.spread } }
     }
 
     async fn push(&mut self, microbatch: usize, bucket: usize, memory: AlignedFloats) -> Result<(), Error> {
@@ -238,10 +247,11 @@ impl StepSums {
         &mut self,
         bucket: usize,
         own: TreeSum<AlignedFloats>,
+        spread: Spread,
         ring: &mut RankRing,
     ) -> Result<AlignedFloats, Error> {
         let (spares, length) = (self.spares.clone(), self.spares.length(bucket));
-        let Summed { sum, spare } = ring.sum(own, length, move || spares.take(bucket)).await?;
+        let Summed { sum, spare } = ring.sum(own, length, move || spares.take(bucket), spread).await?;
         spare.into_iter().for_each(|memory| self.spares.put(bucket, memory));
         Ok(sum)
     }
@@ -293,7 +303,7 @@ mod tests {
         for (exchange, adds) in
             [(Gpt2Exchange::Fast, true), (Gpt2Exchange::FastBf16, true), (Gpt2Exchange::Exact, false)]
         {
-            let mut sums = StepSums::new(&spares, exchange, 3);
+            let mut sums = StepSums::new(&spares, exchange, 3, Spread::EVEN);
             let mut before = None;
             for microbatch in 0..3 {
                 let (mut outlet, given) = sums.outlet();

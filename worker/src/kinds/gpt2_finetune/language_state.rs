@@ -5,8 +5,8 @@ use std::{path::PathBuf, sync::Arc};
 use ringtune_shared::state::{Cursor, StateError, TensorList};
 
 use super::{
-    best_file::BestFile,
-    tensors::{BEST, Layout, Tensors, engine_error},
+    tensors::{BEST, Layout, Moments, Tensors, engine_error},
+    unnamed_file::UnnamedFile,
 };
 use crate::{
     engine::EngineHandle,
@@ -45,9 +45,16 @@ impl LanguageState {
         (patience, keeps_best): (u64, bool),
         engine: EngineHandle,
         layout: Arc<Layout>,
+        moments: Moments,
     ) -> Self {
-        let tensors = Tensors::new(engine, layout, None);
+        let tensors = Tensors::new(engine, layout, moments, None);
         Self { count: 0, skipped_in_a_row: 0, selection: Selection::new(patience), keeps_best, tensors }
+    }
+
+    /// As others see it, with all moments in a file.
+    pub(super) fn to_whole_state(&self, moments: Arc<UnnamedFile>) -> RankState {
+        let tensors = self.tensors.with_moments(Moments::InFile(moments));
+        Self { tensors, ..self.clone() }.to_state()
     }
 
     /// As others see it.
@@ -82,20 +89,24 @@ impl LanguageState {
     }
 
     /// With the same engine, in the state that comes. Parameters and moments are changed while it comes, so that after an
-    /// error they are of no use. Blocks. `folder`: on whose disk the best parameters are put.
+    /// error they are of no use. Blocks. `folder`: on whose disk the best parameters are put, and moments that the ranks have
+    /// together: then those of the state are given too, where it has them.
     ///
     /// # Errors
     /// See [`RestoreError`].
-    pub(super) fn restored(&self, state: TakenState, folder: PathBuf) -> Result<Self, RestoreError> {
+    pub(super) fn restored(
+        &self,
+        state: TakenState,
+        folder: PathBuf,
+    ) -> Result<(Self, Option<Arc<UnnamedFile>>), RestoreError> {
         let TakenState { numbers, mut source } = state;
         let layout = Arc::clone(&self.tensors.layout);
         let list = source.list().clone();
-        let places = Places::of(&list, &layout)?;
-        let best = if places.has_best {
-            Some(Arc::new(BestFile::create(&folder).map_err(StateError::from)?))
-        } else {
-            None
-        };
+        let shared = !matches!(self.tensors.moments, Moments::InEngine);
+        let places = Places::of(&list, &layout, shared)?;
+        let file = |wanted: bool| wanted.then(|| UnnamedFile::create(&folder).map(Arc::new)).transpose();
+        let best = file(places.has_best).map_err(StateError::from)?;
+        let moments = file(shared && places.has_moments).map_err(StateError::from)?;
         let tensors = self.tensors.with_best(best);
         // 1. The tensors, each to its place.
         let mut small = SavedState { numbers, ..SavedState::default() };
@@ -126,6 +137,11 @@ impl LanguageState {
                         best.write(start + place.offset, chunk).map_err(StateError::from)?;
                     }
                 }
+                Some(Home::Moments(start)) => {
+                    if let Some(moments) = &moments {
+                        moments.write(start + place.offset, chunk).map_err(StateError::from)?;
+                    }
+                }
                 // Of a few numbers there is one chunk.
                 Some(Home::Small) => small.put_tensor(name, numbers_of(chunk)),
                 None => return Err(RestoreError::Other(format!("tensor {name:?} has no place"))),
@@ -148,7 +164,7 @@ impl LanguageState {
             ));
         }
         small.finish().map_err(other)?;
-        Ok(Self { count, skipped_in_a_row, selection, keeps_best: self.keeps_best, tensors })
+        Ok((Self { count, skipped_in_a_row, selection, keeps_best: self.keeps_best, tensors }, moments))
     }
 }
 
@@ -193,25 +209,31 @@ enum Home {
     Engine,
     /// From this byte of the file on.
     Best(u64),
+    Moments(u64),
     Small,
 }
 
 struct Places {
     all: Vec<Home>,
     has_best: bool,
+    has_moments: bool,
 }
 
 impl Places {
-    /// Of a state that comes: the engine's tensors are all there, the best ones all or none, and of others few and small ones.
-    fn of(list: &TensorList, layout: &Layout) -> Result<Self, RestoreError> {
+    /// Of a state that comes: parameters are all there, moments too unless ranks have them together (`shared`), the best ones all or none,
+    /// and of others few and small ones.
+    fn of(list: &TensorList, layout: &Layout, shared: bool) -> Result<Self, RestoreError> {
         /// Numbers of a tensor that is none of these.
         const MOST_SMALL: u64 = 16;
-        let (mut all, mut engines, mut bests) = (Vec::new(), 0, 0);
+        let (mut all, mut parameters, mut moments, mut bests) = (Vec::new(), 0, 0, 0);
         for tensor in list.tensors() {
             let (name, shape) = (tensor.name(), tensor.shape());
-            let home = if let Some(own) = layout.engine.iter().find(|own| own.name() == name) {
-                engines += 1;
+            let home = if let Some(own) = layout.parameters.iter().find(|own| own.name() == name) {
+                parameters += 1;
                 (own == tensor).then_some(Home::Engine)
+            } else if let Some((own, start)) = layout.moments.iter().find(|(own, _)| own.name() == name) {
+                moments += 1;
+                (own == tensor).then_some(if shared { Home::Moments(*start) } else { Home::Engine })
             } else if name.starts_with(BEST) {
                 bests += 1;
                 let own = layout.best.iter().find(|(own, _)| own == tensor);
@@ -227,13 +249,15 @@ impl Places {
             };
             all.push(home.ok_or_else(wrong)?);
         }
-        if engines != layout.engine.len() || (bests != 0 && bests != layout.best.len()) {
-            let missing =
-                layout.engine.iter().find(|own| list.tensors().iter().all(|one| one.name() != own.name()));
+        let all_moments = moments == layout.moments.len() || (shared && moments == 0);
+        let all_bests = bests == 0 || bests == layout.best.len();
+        if parameters != layout.parameters.len() || !all_moments || !all_bests {
+            let mut wanted = layout.parameters.iter().chain(layout.moments.iter().map(|(own, _)| own));
+            let missing = wanted.find(|own| list.tensors().iter().all(|one| one.name() != own.name()));
             let missing = missing.map_or("one of the best parameters", |tensor| tensor.name());
             return Err(RestoreError::Other(format!("it has no tensor {missing:?}")));
         }
-        Ok(Self { all, has_best: bests > 0 })
+        Ok(Self { all, has_best: bests > 0, has_moments: moments > 0 })
     }
 }
 

@@ -2,7 +2,6 @@
 
 mod batches;
 pub(super) mod bench;
-mod best_file;
 mod exchange;
 mod language_state;
 mod looked_up;
@@ -10,9 +9,14 @@ mod prepare;
 pub(super) mod rehearsal;
 mod results;
 mod schedule;
+mod sharded_steps;
+mod sharding;
+mod shares;
+mod step;
 mod tensors;
 mod tokens;
 mod trainee;
+mod unnamed_file;
 
 use ringtune_shared::job::kinds::gpt2_finetune::Gpt2Spec;
 

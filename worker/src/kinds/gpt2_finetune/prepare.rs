@@ -14,7 +14,9 @@ use super::{
     language_state::LanguageState,
     looked_up::Ahead,
     results::Results,
-    tensors::Layout,
+    sharding::Sharding,
+    shares::Cutting,
+    tensors::{Layout, Moments},
     tokens::{self, Tokens},
     trainee::LanguageTrainee,
 };
@@ -62,11 +64,12 @@ pub(super) async fn prepare(rank: &Rank, job: Gpt2Spec) -> Result<LanguageTraine
     // 4. The state.
     let tensors = context.engine.language_state().await.map_err(Error::of_engine)?;
     let layout = Arc::new(Layout::new(&tensors, &info.parameters)?);
-    let fresh =
-        LanguageState::new((job.early_stop_patience, job.select_best), context.engine.clone(), layout);
+    let moments = if job.shard_optimizer { Moments::Shared } else { Moments::InEngine };
+    let select = (job.early_stop_patience, job.select_best);
+    let fresh = LanguageState::new(select, context.engine.clone(), layout, moments);
     let model_hash = model.hash;
-    let (state, done, provenance) = match checkpoint {
-        None => (fresh, 0, class_and_threads(&numerics(assignment))),
+    let ((state, moments), done, provenance) = match checkpoint {
+        None => ((fresh, None), 0, class_and_threads(&numerics(assignment))),
         Some(checkpoint) => {
             let Resumed { steps, state, provenance } =
                 Resumed::of(checkpoint, model_hash, (TOKENS, data_hash), assignment)?;
@@ -76,6 +79,10 @@ pub(super) async fn prepare(rank: &Rank, job: Gpt2Spec) -> Result<LanguageTraine
             (restored.map_err(|error| error.of_checkpoint(assignment))?, steps, provenance)
         }
     };
+    let sharding = job.shard_optimizer.then(|| {
+        let names = info.parameters.iter().map(|parameter| parameter.name.clone());
+        Sharding::new(Cutting::new(&info), names, done, moments)
+    });
     let origin = Origin { model_hash, data_hash, data: TOKENS, provenance };
     Ok(LanguageTrainee {
         engine: context.engine.clone(),
@@ -85,10 +92,15 @@ pub(super) async fn prepare(rank: &Rank, job: Gpt2Spec) -> Result<LanguageTraine
         ahead: Ahead::new(batches.clone(), job.max_iters),
         batches,
         width: info.width,
+        granule: info.part,
         spares: Spares::new(&info.plan),
         judged: state.selection.clone(),
         state,
         applying: None,
+        untold: None,
+        sharding,
+        unshared: Vec::new(),
+        collected: None,
         durations: Durations::default(),
         results: Results {
             config: config_with_tokens(info.config, &base_config),
@@ -198,13 +210,14 @@ fn check_block(job: &Gpt2Spec, model: &LanguageModelInfo) -> Result<(), Refusal>
 /// are.
 fn facts(rank: &Rank, options: &Gpt2Spec, origin: &Origin) -> Result<Value, Error> {
     /// Options that decide no bit of a model.
-    const WITHOUT_EFFECT: [&str; 6] = [
+    const WITHOUT_EFFECT: [&str; 7] = [
         "tokens",
         "checkpointing_steps",
         "checkpoints_total_limit",
         "resume_from_checkpoint",
         "report_to",
         "compare_interval",
+        "shard_optimizer",
     ];
     let spec = &rank.assignment.spec;
     let mut job = serde_json::to_value(spec).map_err(|error| Refusal::of(JOB_FILE, error.to_string()))?;

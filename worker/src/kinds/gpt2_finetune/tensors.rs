@@ -1,11 +1,12 @@
 //! The large tensors of a state: parameters and moments, which the engine has, and the best parameters so far, which lie on
-//! the disk. They are lent until the next step changes them, or held, and then read beside the passes of the next one.
+//! the disk; so do moments that ranks have together, where all of them are wanted. They are lent until the next step changes them, or
+//! held, and then read beside the passes of the next one.
 
 use std::{io, sync::Arc};
 
 use ringtune_shared::state::{CHUNK_BYTES, Dtype, StateError, TensorInfo};
 
-use super::best_file::BestFile;
+use super::unnamed_file::UnnamedFile;
 use crate::{
     engine::{EngineError, EngineHandle, HeldState, Parameter, StateTensor},
     rank_state::{Hold, Holds, LargeTensors},
@@ -20,8 +21,10 @@ pub(super) const BEST: &str = "best.";
 /// first validation.
 #[derive(Debug)]
 pub(super) struct Layout {
-    /// The engine's.
-    pub(super) engine: Vec<TensorInfo>,
+    /// The parameters, which the engine has.
+    pub(super) parameters: Vec<TensorInfo>,
+    /// The optimizer's moments, each with the bytes in front of it where they lie in a file.
+    pub(super) moments: Vec<(TensorInfo, u64)>,
     /// The best parameters, each with the bytes in front of it in their file.
     pub(super) best: Vec<(TensorInfo, u64)>,
 }
@@ -35,23 +38,53 @@ impl Layout {
         let info = |name: &str, shape: &[usize]| {
             TensorInfo::new(name, Dtype::F32, shape.iter().map(|side| *side as u64).collect())
         };
-        let engine = state.iter().map(|tensor| info(&tensor.name, &tensor.shape));
-        let engine = engine.collect::<Result<_, _>>()?;
-        let (mut best, mut offset) = (Vec::new(), 0);
-        for parameter in parameters {
-            let tensor = info(&format!("{BEST}{}", parameter.name), &parameter.shape)?;
-            let bytes = tensor.bytes();
-            best.push((tensor, offset));
-            offset += bytes;
-        }
-        Ok(Self { engine, best })
+        let in_a_file = |tensors: &mut dyn Iterator<Item = Result<TensorInfo, StateError>>| {
+            let mut offset = 0;
+            let mut all = Vec::new();
+            for tensor in tensors {
+                let tensor = tensor?;
+                let bytes = tensor.bytes();
+                all.push((tensor, offset));
+                offset += bytes;
+            }
+            Ok::<_, StateError>(all)
+        };
+        let (own, moments): (Vec<_>, Vec<_>) = state.iter().partition(|one| one.name.starts_with(MODEL));
+        let of_engine = |tensor: &&StateTensor| info(&tensor.name, &tensor.shape);
+        Ok(Self {
+            parameters: own.iter().map(of_engine).collect::<Result<_, _>>()?,
+            moments: in_a_file(&mut moments.iter().map(of_engine))?,
+            best: in_a_file(
+                &mut parameters.iter().map(|one| info(&format!("{BEST}{}", one.name), &one.shape)),
+            )?,
+        })
     }
 
     /// Bytes of all tensors.
     pub(super) fn bytes(&self) -> u64 {
-        let best = self.best.iter().map(|(tensor, _)| tensor);
-        self.engine.iter().chain(best).map(TensorInfo::bytes).fold(0, u64::saturating_add)
+        let in_files = self.moments.iter().chain(&self.best).map(|(tensor, _)| tensor);
+        self.parameters.iter().chain(in_files).map(TensorInfo::bytes).fold(0, u64::saturating_add)
     }
+}
+
+/// Where the optimizer's moments are, as far as a state has them.
+#[derive(Clone, Debug)]
+pub(super) enum Moments {
+    /// The engine has all of them.
+    InEngine,
+    /// The ranks have them together: they are in no rank's state.
+    Shared,
+    /// All of them, of a state that ranks have together.
+    InFile(Arc<UnnamedFile>),
+}
+
+/// Where one tensor is.
+#[derive(Clone, Copy, Debug)]
+enum Home {
+    Engine,
+    /// From this byte of their file on.
+    Moments(u64),
+    Best(u64),
 }
 
 /// Lends them.
@@ -59,33 +92,60 @@ impl Layout {
 pub(super) struct Tensors {
     pub(super) engine: EngineHandle,
     pub(super) layout: Arc<Layout>,
-    pub(super) best: Option<Arc<BestFile>>,
+    pub(super) best: Option<Arc<UnnamedFile>>,
+    pub(super) moments: Moments,
     /// Who holds what the engine has.
     pub(super) holds: Holds,
-    /// Those that there are.
+    /// Those that there are, and where.
     listed: Arc<[TensorInfo]>,
+    homes: Arc<[Home]>,
 }
 
 impl Tensors {
     /// `best`: the best parameters, where there are any.
-    pub(super) fn new(engine: EngineHandle, layout: Arc<Layout>, best: Option<Arc<BestFile>>) -> Self {
-        let best_ones = layout.best.iter().map(|(tensor, _)| tensor).filter(|_| best.is_some());
-        let listed = layout.engine.iter().chain(best_ones).cloned().collect();
-        Self { engine, layout, best, holds: Holds::default(), listed }
+    pub(super) fn new(
+        engine: EngineHandle,
+        layout: Arc<Layout>,
+        moments: Moments,
+        best: Option<Arc<UnnamedFile>>,
+    ) -> Self {
+        let own = layout.parameters.iter().map(|tensor| (tensor, Home::Engine));
+        let moments_home = |offset: u64| match moments {
+            Moments::InEngine => Some(Home::Engine),
+            Moments::Shared => None,
+            Moments::InFile(_) => Some(Home::Moments(offset)),
+        };
+        let of_moments =
+            layout.moments.iter().filter_map(|(tensor, offset)| Some((tensor, moments_home(*offset)?)));
+        let of_best = layout.best.iter().map(|(tensor, offset)| (tensor, Home::Best(*offset)));
+        let all: Vec<(TensorInfo, Home)> = own
+            .chain(of_moments)
+            .chain(of_best.filter(|_| best.is_some()))
+            .map(|(tensor, home)| (tensor.clone(), home))
+            .collect();
+        let (listed, homes): (Vec<_>, Vec<_>) = all.into_iter().unzip();
+        let (listed, homes, holds) = (listed.into(), homes.into(), Holds::default());
+        Self { engine, layout, best, moments, holds, listed, homes }
     }
 
     /// The same with other best parameters, or none.
-    pub(super) fn with_best(&self, best: Option<Arc<BestFile>>) -> Self {
-        let holds = self.holds.clone();
-        Self { holds, ..Self::new(self.engine.clone(), Arc::clone(&self.layout), best) }
+    pub(super) fn with_best(&self, best: Option<Arc<UnnamedFile>>) -> Self {
+        let (engine, layout, moments) = (self.engine.clone(), Arc::clone(&self.layout), self.moments.clone());
+        Self { holds: self.holds.clone(), ..Self::new(engine, layout, moments, best) }
+    }
+
+    /// The same with its moments elsewhere.
+    pub(super) fn with_moments(&self, moments: Moments) -> Self {
+        let (engine, layout) = (self.engine.clone(), Arc::clone(&self.layout));
+        Self { holds: self.holds.clone(), ..Self::new(engine, layout, moments, self.best.clone()) }
     }
 
     /// Copies the parameters as they are now to a file on the disk that `folder` is on. Blocks.
     ///
     /// # Errors
     /// The engine's, or the disk's.
-    pub(super) fn keep_best(&self, folder: &std::path::Path) -> Result<BestFile, StateError> {
-        let file = BestFile::create(folder)?;
+    pub(super) fn keep_best(&self, folder: &std::path::Path) -> Result<UnnamedFile, StateError> {
+        let file = UnnamedFile::create(folder)?;
         let mut buffer = Vec::new();
         for (tensor, start) in &self.layout.best {
             let name = tensor.name().strip_prefix(BEST).unwrap_or_default();
@@ -109,12 +169,12 @@ impl LargeTensors for Tensors {
     }
 
     fn fill(&self, tensor: usize, offset: u64, into: &mut [u8]) -> Result<(), StateError> {
-        if let Some(tensor) = self.layout.engine.get(tensor) {
-            let bytes = self.engine.read_language_state(tensor.name(), offset, vec![0; into.len()]);
+        let engines = |name: &str, into: &mut [u8]| {
+            let bytes = self.engine.read_language_state(name, offset, vec![0; into.len()]);
             into.copy_from_slice(&bytes.map_err(engine_error)?);
-            return Ok(());
-        }
-        self.fill_best(tensor, offset, into)
+            Ok(())
+        };
+        self.fill_with(tensor, offset, into, engines)
     }
 
     fn hold(&self) -> Result<Arc<dyn LargeTensors>, StateError> {
@@ -124,13 +184,22 @@ impl LargeTensors for Tensors {
 }
 
 impl Tensors {
-    /// One that is none of the engine's.
-    fn fill_best(&self, tensor: usize, offset: u64, into: &mut [u8]) -> Result<(), StateError> {
-        let best = tensor.checked_sub(self.layout.engine.len()).and_then(|best| self.layout.best.get(best));
-        let (Some((_, start)), Some(file)) = (best, &self.best) else {
-            return Err(StateError::refused("there is no such tensor"));
-        };
-        Ok(file.read(start + offset, into)?)
+    /// `engines`: reads what the engine has, by its name.
+    fn fill_with(
+        &self,
+        tensor: usize,
+        offset: u64,
+        into: &mut [u8],
+        engines: impl FnOnce(&str, &mut [u8]) -> Result<(), StateError>,
+    ) -> Result<(), StateError> {
+        let gone = || StateError::refused("there is no such tensor");
+        let (about, home) = self.listed.get(tensor).zip(self.homes.get(tensor)).ok_or_else(gone)?;
+        match (home, &self.moments, &self.best) {
+            (Home::Engine, ..) => engines(about.name(), into),
+            (Home::Moments(start), Moments::InFile(file), _) => Ok(file.read(start + offset, into)?),
+            (Home::Best(start), _, Some(file)) => Ok(file.read(start + offset, into)?),
+            _ => Err(gone()),
+        }
     }
 }
 
@@ -149,10 +218,8 @@ impl LargeTensors for HeldTensors {
     }
 
     fn fill(&self, tensor: usize, offset: u64, into: &mut [u8]) -> Result<(), StateError> {
-        match self.of.layout.engine.get(tensor) {
-            Some(tensor) => self.state.read(tensor.name(), offset, into).map_err(engine_error),
-            None => self.of.fill_best(tensor, offset, into),
-        }
+        let held = |name: &str, into: &mut [u8]| self.state.read(name, offset, into).map_err(engine_error);
+        self.of.fill_with(tensor, offset, into, held)
     }
 
     fn hold(&self) -> Result<Arc<dyn LargeTensors>, StateError> {

@@ -7,7 +7,11 @@ use std::{
     time::Instant,
 };
 
-use ringtune_shared::{ids::Epoch, job::kinds::gpt2_finetune::Gpt2Spec};
+use ringtune_shared::{
+    ids::Epoch,
+    job::kinds::gpt2_finetune::Gpt2Spec,
+    ring::{Reach, Spread},
+};
 use ringtune_sources::LocalModel;
 use tokio::{task::JoinHandle, time::timeout};
 
@@ -18,11 +22,15 @@ use super::{
     looked_up::Ahead,
     results::{LearnedModel, Results},
     schedule::learning_rate,
+    sharding::Sharding,
+    shares::Held,
+    step::{Computed, StepBegun},
     tokens,
+    unnamed_file::UnnamedFile,
 };
 use crate::{
     engine::{
-        AlignedFloats, Applied, EngineError, EngineHandle, LanguageGradient, LookedUp, OptimizerStep,
+        AlignedFloats, Applied, EngineError, EngineHandle, LanguageGradient, OptimizerStep, Shares,
         TokenBatch,
     },
     http::Metrics,
@@ -31,7 +39,7 @@ use crate::{
     ring::{self, RankRing},
     session::StepSummary,
     train::{Selection, mean_loss},
-    training::{Course, Origin, Previews, Shown, StepJudged, Trainee, Validation, measure},
+    training::{Collect, Course, Origin, Previews, Shown, StepJudged, Trainee, Validation, Wish, measure},
 };
 
 /// Added to the root of AdamW's second moment, as torch has it.
@@ -51,12 +59,22 @@ pub(crate) struct LanguageTrainee {
     pub(super) ahead: Ahead,
     /// Numbers of a row of the token table.
     pub(super) width: usize,
+    /// What chunks of buckets begin at multiples of.
+    pub(super) granule: usize,
     pub(super) spares: Spares,
     pub(super) state: LanguageState,
     /// With what was found out after the last step, which the next step takes into the state.
     pub(super) judged: Selection,
     /// A step whose update has begun, and is not taken into the counters yet.
     pub(super) applying: Option<Applying>,
+    /// A step that is taken, and that nobody was told of yet.
+    pub(super) untold: Option<StepSummary>,
+    /// Of a job whose ranks have the optimizer together.
+    pub(super) sharding: Option<Sharding>,
+    /// Buckets with parameters that other ranks lack.
+    pub(super) unshared: Vec<AlignedFloats>,
+    /// All moments of a step.
+    pub(super) collected: Option<(u64, Arc<UnnamedFile>)>,
     /// Of a microbatch's gradient.
     pub(super) durations: Durations,
     pub(super) results: Results,
@@ -72,6 +90,8 @@ pub(super) struct Applying {
     /// Of the step, but for whether it was skipped.
     summary: StepSummary,
     began: Instant,
+    /// Of the whole gradient, where this rank has a part of it alone.
+    squares: Option<f64>,
     update: JoinHandle<Result<Updated, Error>>,
 }
 
@@ -106,7 +126,7 @@ impl LanguageTrainee {
         let total = ring.all_microbatches();
         let looked_up = self.ahead.of_step(step, u32::try_from(total).unwrap_or(u32::MAX)).await?;
         let spares = self.spares.of_step(looked_up.count() * self.width);
-        let mut sums = StepSums::new(&spares, self.job.exchange, total);
+        let mut sums = StepSums::new(&spares, self.job.exchange, total, self.spread());
         let own = ring.microbatches();
         let (mut rows, mut compute_seconds, mut computed) = (Vec::new(), 0.0, Instant::now());
         for microbatch in own.clone() {
@@ -134,10 +154,26 @@ impl LanguageTrainee {
         Ok(Computed { looked_up, buckets, rows, compute_seconds, computed })
     }
 
-    /// Begins the update. From here on the step is taken to its end.
-    fn begin(&mut self, step: &OptimizerStep, computed: Computed, summary: StepSummary, began: Instant) {
+    /// Which ranks get which sums.
+    fn spread(&self) -> Spread {
+        let reach = if self.sharding.is_some() { Reach::Two } else { Reach::All };
+        Spread { granule: self.granule, reach }
+    }
+
+    /// Begins the update. From here on the step is taken to its end. `squares`: of the whole gradient, where this rank has a
+    /// part of it alone.
+    pub(super) fn begin(&mut self, begun: StepBegun, computed: Computed, squares: Option<f64>) {
+        let StepBegun { optimizer: step, summary, began } = begun;
+        self.collected = None;
         let mut state = self.state.clone();
-        let (judged, folder, step) = (self.judged.clone(), self.folder.clone(), *step);
+        let (judged, folder) = (self.judged.clone(), self.folder.clone());
+        let held = match &self.sharding {
+            Some(Sharding { cutting, held: Held::Share { rank, ranks }, .. }) => {
+                cutting.shares(*rank, *ranks)
+            }
+            Some(Sharding { cutting, .. }) => cutting.nothing(),
+            None => Shares::of([]),
+        };
         let update = async move {
             // 1. The parameters that were found to be the best so far are about to change.
             let is_best = judged.best().map(|best| best.step) != state.selection.best().map(|best| best.step);
@@ -150,43 +186,48 @@ impl LanguageTrainee {
             state.selection = judged;
             // 2. They change.
             let began = Instant::now();
-            let applied = state.tensors.engine.apply(step, computed.looked_up, computed.buckets).await;
+            let (engine, Computed { looked_up, buckets, .. }) = (&state.tensors.engine, computed);
+            let applied = match squares {
+                None => engine.apply(step, looked_up, buckets).await,
+                Some(squares) => engine.apply_share(step, squares, buckets, held).await,
+            };
             let (applied, buckets) = applied.map_err(Error::of_engine)?;
             let seconds = began.elapsed().as_secs_f64();
             state.count_step(summary.step, applied.skipped, summary.loss)?;
             Ok(Updated { state, applied, buckets, seconds })
         };
         let update = ringtune_shared::tasks::spawn(update);
-        self.applying = Some(Applying { summary, began, update });
+        self.applying = Some(Applying { summary, began, squares, update });
     }
 
     /// Waits for the end of an update that has begun.
-    async fn applied(&mut self) -> Result<Option<StepSummary>, Error> {
+    pub(super) async fn applied(&mut self) -> Result<Option<StepSummary>, Error> {
         let Some(applying) = &mut self.applying else { return Ok(None) };
         let updated = (&mut applying.update).await;
-        let Some(Applying { mut summary, began, .. }) = self.applying.take() else { return Ok(None) };
+        let Some(Applying { mut summary, began, squares, .. }) = self.applying.take() else {
+            return Ok(None);
+        };
         let Updated { state, applied, buckets, seconds } = updated??;
-        buckets.into_iter().enumerate().for_each(|(bucket, memory)| self.spares.put(bucket, memory));
+        match squares {
+            None => {
+                buckets.into_iter().enumerate().for_each(|(bucket, memory)| self.spares.put(bucket, memory))
+            }
+            Some(squares) => self.share_was_applied((summary.step, squares), applied.skipped, buckets),
+        }
         self.judged = state.selection.clone();
         self.state = state;
         summary.skipped = applied.skipped;
         summary.compute_seconds += seconds;
         summary.step_seconds = began.elapsed().as_secs_f64();
-        measure(&self.metrics, &summary);
         Ok(Some(summary))
     }
-}
 
-/// What a rank has of a step before its update.
-struct Computed {
-    looked_up: LookedUp,
-    /// The plan's, and that of what is looked up.
-    buckets: Vec<AlignedFloats>,
-    /// Of each microbatch: its loss, and the seconds that it took.
-    rows: Vec<Vec<f32>>,
-    compute_seconds: f64,
-    /// When the last backward pass ended: what of the exchange comes later it did not hide.
-    computed: Instant,
+    /// A step that is taken, if there is one that nobody was told of yet.
+    pub(super) fn tell(&mut self) -> Option<StepSummary> {
+        let summary = self.untold.take()?;
+        measure(&self.metrics, &summary);
+        Some(summary)
+    }
 }
 
 /// Both, side by side; the first error ends both. That nobody wants the gradient any more is said by whoever ended it.
@@ -267,11 +308,26 @@ impl Trainee for LanguageTrainee {
             divide_by: u32::try_from(ring.all_microbatches()).unwrap_or(u32::MAX),
         };
         optimizer.check().map_err(|error| Error::of_engine(EngineError::OfJob(Box::new(error))))?;
+        let (mut begun, mut squares) = (StepBegun { optimizer, summary, began }, None);
+        if self.sharding.is_some() {
+            let (all, of_all);
+            (begun, all, of_all) = self.squares(begun, computed, ring).await?;
+            (computed, squares) = (all, Some(of_all));
+        }
         // A checkpoint of the state before it may still be on its way to the disk.
         self.state.tensors.holds.all_let_go().await;
-        self.begin(&optimizer, computed, summary, began);
-        let taken = self.applied().await?;
-        taken.ok_or(Error::Ring(ring::Error::Replaced))
+        self.begin(begun, computed, squares);
+        self.untold = self.applied().await?;
+        // 4. Where each rank has moved a part, the others'. Nothing hides that.
+        let sharing = Instant::now();
+        if self.share_out(ring).await?
+            && let Some(summary) = &mut self.untold
+        {
+            let seconds = sharing.elapsed().as_secs_f64();
+            summary.exchange_seconds += seconds;
+            summary.step_seconds += seconds;
+        }
+        self.tell().ok_or(Error::Ring(ring::Error::Replaced))
     }
 
     fn is_validated_after(&self, step: u64) -> bool {
@@ -315,13 +371,55 @@ impl Trainee for LanguageTrainee {
     fn settle(&mut self) {}
 
     async fn recover(&mut self) -> Result<Option<StepSummary>, Error> {
-        self.applied().await
+        if let Some(taken) = self.applied().await? {
+            self.untold = Some(taken);
+        }
+        Ok(self.tell())
+    }
+
+    fn is_shared(&self) -> bool {
+        self.sharding.is_some()
+    }
+
+    async fn assemble(&mut self, step: u64, ring: &mut RankRing) -> Result<Option<StepSummary>, Error> {
+        self.assemble_shares(step, ring).await
+    }
+
+    async fn collect(&mut self, wanted: Collect, ring: &mut RankRing) -> Result<(), Error> {
+        match wanted {
+            Collect::Here => self.collect_moments(true, ring).await,
+            Collect::Elsewhere => self.collect_moments(false, ring).await,
+            Collect::Everywhere => {
+                self.collect_moments(true, ring).await?;
+                self.hold_all();
+                Ok(())
+            }
+        }
+    }
+
+    fn whole_state(&self, step: u64) -> Option<RankState> {
+        let Some(sharding) = &self.sharding else { return Some(self.state()) };
+        let collected = self.collected.as_ref().filter(|(of_step, _)| *of_step == step);
+        let file = collected.map(|(_, file)| Arc::clone(file)).or_else(|| sharding.all_after(step))?;
+        Some(self.state.to_whole_state(file))
+    }
+
+    fn wish(&mut self, wish: Wish) {
+        if let Some(sharding) = &mut self.sharding {
+            sharding.wish = wish;
+        }
+    }
+
+    fn wished(&self) -> Wish {
+        self.sharding.as_ref().map(|sharding| sharding.wished).unwrap_or_default()
     }
 
     async fn restore(&mut self, state: TakenState) -> Result<(), Error> {
         let (own, folder) = (self.state.clone(), self.folder.clone());
         own.tensors.holds.all_let_go().await;
-        self.state = ringtune_shared::tasks::spawn_blocking(move || own.restored(state, folder)).await??;
+        // Moments that ranks have together are brought when a ring is entered.
+        (self.state, _) =
+            ringtune_shared::tasks::spawn_blocking(move || own.restored(state, folder)).await??;
         self.judged = self.state.selection.clone();
         Ok(())
     }
@@ -348,7 +446,8 @@ impl Trainee for LanguageTrainee {
     }
 
     fn is_hashed_after(&self, step: u64) -> bool {
-        step.is_multiple_of(self.job.compare_interval.max(1)) || step == self.course.total
+        let is_here = self.sharding.as_ref().is_none_or(|sharding| !sharding.incomplete);
+        is_here && (step.is_multiple_of(self.job.compare_interval.max(1)) || step == self.course.total)
     }
 
     async fn write_step(

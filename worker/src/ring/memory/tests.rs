@@ -48,7 +48,7 @@ async fn a_receiver_that_keeps_what_came_leaves_slots_to_the_sender() {
 async fn a_sender_waits_for_a_slot_and_never_misses_one() {
     let (mut sending, receiving) = connected();
     let (slots, mut sent) = tokio::sync::mpsc::channel(100);
-    let taking = tokio::spawn(async move {
+    let taking = ringtune_shared::tasks::spawn(async move {
         let mut held = Vec::new();
         let mut number = 0;
         while let Some(slot) = sent.recv().await {

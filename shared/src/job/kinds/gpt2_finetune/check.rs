@@ -76,6 +76,7 @@ impl Check {
                 1..=limits::STEPS,
             ),
             exchange: self.choice("gpt2.exchange", draft.exchange, Gpt2Exchange::Exact),
+            shard_optimizer: draft.shard_optimizer.unwrap_or(false),
         }
     }
 

@@ -8,13 +8,14 @@ use super::Gpt2Spec;
 use crate::job::ClusterSpec;
 
 /// Keys of `[gpt2]` that decide no bit of what is learned: what is kept, where it went on, what is shown, and how often
-/// ranks look whether they agree.
-const WITHOUT_EFFECT: [&str; 5] = [
+/// ranks look whether they agree; and which rank has what.
+const WITHOUT_EFFECT: [&str; 6] = [
     "gpt2.checkpointing_steps",
     "gpt2.checkpoints_total_limit",
     "gpt2.resume_from_checkpoint",
     "gpt2.report_to",
     "gpt2.compare_interval",
+    "gpt2.shard_optimizer",
 ];
 
 const COMPARED_OTHERWISE: [&str; 3] = [

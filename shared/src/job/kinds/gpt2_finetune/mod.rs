@@ -97,6 +97,9 @@ pub struct Gpt2Spec {
     /// In which order gradients are added up. Default exact; fast costs less, and its bits are those of one number of ranks.
     #[serde(default = "Gpt2Exchange::before", skip_serializing_if = "Gpt2Exchange::is_as_before")]
     pub exchange: Gpt2Exchange,
+    /// Whether the ranks have AdamW's moments together, each those of two parts. Default false: each has all. It decides no bit.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub shard_optimizer: bool,
 }
 
 section! {
@@ -134,11 +137,16 @@ section! {
         report_to: String as string,
         compare_interval: i64 as integer,
         exchange: String as string,
+        shard_optimizer: bool as boolean,
     }
 }
 
 fn is_zero(number: &f64) -> bool {
     *number == 0.0
+}
+
+fn is_false(flag: &bool) -> bool {
+    !flag
 }
 
 impl Gpt2Spec {

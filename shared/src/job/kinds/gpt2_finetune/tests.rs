@@ -60,6 +60,7 @@ fn what_is_left_out_takes_nanogpts_defaults() {
         report_to: ReportTo::Tensorboard,
         compare_interval: 100,
         exchange: Gpt2Exchange::Exact,
+        shard_optimizer: false,
     };
     assert_eq!(spec.work, Work::Gpt2Finetune(expected));
     assert_eq!((spec.kind(), spec.common.name.as_str()), (JobKind::Gpt2Finetune, "gpt2_finetune"));
@@ -74,7 +75,8 @@ const FULL: &str = "init_from = \"scratch\"\nn_layer = 2\nn_head = 3\nn_embd = 6
      warmup_iters = 11\nlr_decay_iters = 12\nmin_lr = 0.25\nweight_decay = 0.75\nbeta1 = 0.125\nbeta2 = 0\n\
      grad_clip = 2.5\neval_interval = 13\neval_iters = 14\nselect_best = false\nearly_stop_patience = 15\n\
      seed = 16\nmixed_precision = \"no\"\ncheckpointing_steps = 17\ncheckpoints_total_limit = 18\n\
-     resume_from_checkpoint = 500\nreport_to = \"none\"\ncompare_interval = 19\nexchange = \"fast\"\n[cluster]\nworld_size = 4\n";
+     resume_from_checkpoint = 500\nreport_to = \"none\"\ncompare_interval = 19\nexchange = \"fast\"\n\
+     shard_optimizer = true\n[cluster]\nworld_size = 4\n";
 
 #[test]
 fn a_job_is_read_back_as_toml_as_json_and_as_it_is_stored() {
@@ -93,7 +95,7 @@ fn a_job_is_read_back_as_toml_as_json_and_as_it_is_stored() {
     let full = spec.gpt2().unwrap();
     assert_eq!((full.n_layer, full.n_head, full.n_embd, full.bias), (2, 3, 6, false));
     assert_eq!((full.beta2, full.resume_from_checkpoint.as_str()), (0.0, "500"));
-    assert_eq!(full.exchange, Gpt2Exchange::Fast);
+    assert_eq!((full.exchange, full.shard_optimizer), (Gpt2Exchange::Fast, true));
     assert_eq!((spec.global_microbatches(), spec.checkpoints_total_limit()), (36, 18));
     assert_eq!(spec.resume_option(), Some("gpt2.resume_from_checkpoint"));
     assert!(spec.may_stop_early());
@@ -306,6 +308,7 @@ fn what_decides_no_bit_may_differ_and_everything_else_may_not() {
         "gpt2.resume_from_checkpoint",
         "gpt2.report_to",
         "gpt2.compare_interval",
+        "gpt2.shard_optimizer",
         "gpt2.max_iters",
         "gpt2.warmup_iters",
         "gpt2.lr_decay_iters",

@@ -1,4 +1,5 @@
-//! The parameters of the step with the lowest validation loss so far: on the disk, as they may be as large as the model.
+//! What is as large as the model, or twice as large, and is not to lie in memory: the parameters of the step with the lowest validation
+//! loss so far, and moments that other ranks have.
 
 use std::{
     fs::{File, OpenOptions},
@@ -7,19 +8,19 @@ use std::{
     path::Path,
 };
 
-/// A file without a name, gone with the last of its holders. Its bytes are those of all parameters, one behind the other.
+/// A file without a name, gone with the last of its holders. Its bytes are those of some tensors, one behind the other.
 #[derive(Debug)]
-pub(super) struct BestFile {
+pub(super) struct UnnamedFile {
     file: File,
 }
 
-impl BestFile {
+impl UnnamedFile {
     /// An empty one on the disk that `folder` is on. Blocks.
     ///
     /// # Errors
     /// The file system's.
     pub(super) fn create(folder: &Path) -> io::Result<Self> {
-        let path = folder.join("best.tmp");
+        let path = folder.join("tensors.tmp");
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path)?;
         std::fs::remove_file(&path)?;
         Ok(Self { file })

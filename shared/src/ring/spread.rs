@@ -1,0 +1,83 @@
+//! How a buffer is cut into chunks, and on how many ranks their sums end.
+
+use std::ops::Range;
+
+use super::block_of;
+
+/// How the sums of a buffer are spread over the ranks. The same on all of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Spread {
+    /// Chunks begin at multiples of so many numbers, at least 1.
+    pub granule: usize,
+    /// Where sums end.
+    pub reach: Reach,
+}
+
+/// On which ranks a sum ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reach {
+    /// On all.
+    All,
+    /// On two for each chunk, see [`held_chunks`]; the rest of a rank's buffer is of no use. [`super::Ring::share_out`] is
+    /// what is left of the way.
+    Two,
+}
+
+impl Spread {
+    /// Every sum on every rank, in chunks as long as can be.
+    pub const EVEN: Self = Self { granule: 1, reach: Reach::All };
+}
+
+/// The numbers of a chunk: of `chunks`, in a buffer of `length`, that begin at multiples of `granule`.
+pub fn chunk_of(chunk: usize, chunks: usize, length: usize, granule: usize) -> Range<usize> {
+    let granule = granule.max(1);
+    let block = block_of(chunk, chunks, length.div_ceil(granule));
+    let place = |granules: usize| granules.saturating_mul(granule).min(length);
+    place(block.start)..place(block.end)
+}
+
+/// The two chunks whose sums a rank has after a sum of [`Reach::Two`]: its own, which are whole there first, and those of the rank
+/// before it. In a ring of one they are the same.
+pub fn held_chunks(rank: usize, ranks: usize, length: usize, granule: usize) -> [Range<usize>; 2] {
+    let ranks = ranks.max(1);
+    [(rank + 1) % ranks, rank % ranks].map(|chunk| chunk_of(chunk, ranks, length, granule))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn chunks_begin_at_multiples_and_the_last_ones_may_be_empty() {
+        let all =
+            |length, granule| -> Vec<_> { (0..3).map(|chunk| chunk_of(chunk, 3, length, granule)).collect() };
+        assert_eq!(all(10, 1), [0..4, 4..7, 7..10]);
+        assert_eq!(all(10, 4), [0..4, 4..8, 8..10]);
+        assert_eq!(all(5, 4), [0..4, 4..5, 5..5]);
+        assert_eq!(all(0, 4), [0..0, 0..0, 0..0]);
+        assert_eq!(held_chunks(0, 3, 10, 4), [4..8, 0..4]);
+        assert_eq!(held_chunks(2, 3, 10, 4), [0..4, 8..10]);
+        assert_eq!(held_chunks(0, 1, 10, 4), [0..10, 0..10]);
+    }
+
+    proptest! {
+        #[test]
+        fn every_number_is_in_one_chunk_and_on_two_ranks(
+            length in 0..1000usize, ranks in 1..9usize, granule in 1..50usize,
+        ) {
+            let mut next = 0;
+            for chunk in (0..ranks).map(|chunk| chunk_of(chunk, ranks, length, granule)) {
+                prop_assert_eq!(chunk.start, next);
+                prop_assert!(chunk.start.is_multiple_of(granule) || chunk.start == length);
+                next = chunk.end;
+            }
+            prop_assert_eq!(next, length);
+            for number in 0..length {
+                let holds = |rank: &usize| held_chunks(*rank, ranks, length, granule).iter().any(|held| held.contains(&number));
+                prop_assert_eq!((0..ranks).filter(holds).count(), ranks.min(2));
+            }
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! Steps of ranks that have the optimizer together, and how they enter rings.
+//!
+//! A step's gradients are added up until each chunk's sums are on the two ranks that have its moments. These move the chunk's
+//! parameters, both alike, and the parameters then go the rest of the way around the ring. What counts of a rank is therefore what it
+//! holds: parameters of others come again from whoever has them.
+//!
+//! The norm of the gradient is the last thing that a step needs of others before it changes anything. Whoever has it knows
+//! that all ranks had all else: so a rank whose ring broke before it came keeps what it had, and takes the step in the next ring, where
+//! another one has taken it.
+
+use std::{path::PathBuf, sync::Arc};
+
+use ringtune_shared::{state::StateError, tasks::spawn_blocking};
+
+use super::{
+    sharding::{Gives, Pending, Takes, bring},
+    shares::{Entry, Held, Standing, squares_from_row, squares_to_row},
+    step::{Computed, StepBegun},
+    trainee::LanguageTrainee,
+    unnamed_file::UnnamedFile,
+};
+use crate::{
+    engine::AlignedFloats,
+    fault::{Blame, Fault},
+    rank::Error,
+    ring::{self, RankRing},
+    session::StepSummary,
+};
+
+/// Moments that nobody has any more.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "gpt2.shard_optimizer: ranks that are neighbours were lost together, and with them moments of the optimizer after step {step}: the job goes \
+     on from what was kept last"
+)]
+struct Lost {
+    step: u64,
+}
+
+impl Blame for Lost {
+    fn fault(&self) -> Fault {
+        Fault::Node
+    }
+}
+
+impl LanguageTrainee {
+    /// The squares of the whole gradient of a step that this rank has computed its part of. Dropped or failed, all of the step stays here.
+    pub(super) async fn squares(
+        &mut self,
+        begun: StepBegun,
+        mut computed: Computed,
+        ring: &mut RankRing,
+    ) -> Result<(StepBegun, Computed, f64), Error> {
+        let Some(sharding) = &mut self.sharding else { return Err(Error::Ring(ring::Error::Rows)) };
+        let (looked_up, buckets) = (computed.looked_up.clone(), std::mem::take(&mut computed.buckets));
+        let own = self.engine.gradient_squares(looked_up, buckets, sharding.shares(ring)).await;
+        let (own, buckets) = own.map_err(Error::of_engine)?;
+        computed.buckets = buckets;
+        let row = squares_to_row(&own, sharding.wish, sharding.cutting.most_parts(ring.world_size()));
+        sharding.pending = Some(Pending { begun, computed });
+        let rows = ring.gather_one_each(row).await?;
+        let missing = || Error::Ring(ring::Error::Rows);
+        let rows: Option<Vec<_>> = rows.iter().map(|row| squares_from_row(row)).collect();
+        let (parts, wishes): (Vec<_>, Vec<_>) = rows.ok_or_else(missing)?.into_iter().unzip();
+        let squares = sharding.cutting.squares(&parts).ok_or_else(missing)?;
+        sharding.wished = wishes.into_iter().max().unwrap_or_default();
+        let Pending { begun, computed } = sharding.pending.take().ok_or_else(missing)?;
+        Ok((begun, computed, squares))
+    }
+
+    /// Takes note of a step that was taken, and keeps its buckets where others are to have what is in them.
+    pub(super) fn share_was_applied(
+        &mut self,
+        (step, squares): (u64, f64),
+        skipped: bool,
+        buckets: Vec<AlignedFloats>,
+    ) {
+        let Some(sharding) = &mut self.sharding else { return };
+        (sharding.of_step, sharding.taken) = (step, Some((step, squares)));
+        let is_all = !matches!(sharding.held, Held::Share { ranks, .. } if ranks > 2);
+        if skipped || is_all {
+            buckets.into_iter().enumerate().for_each(|(bucket, memory)| self.spares.put(bucket, memory));
+        } else {
+            sharding.incomplete = true;
+            self.unshared = buckets;
+        }
+    }
+
+    /// Brings the parameters that other ranks moved, if there are any. After an error they are missing until the next ring is entered.
+    pub(super) async fn share_out(&mut self, ring: &mut RankRing) -> Result<bool, Error> {
+        let Some(sharding) = self.sharding.as_mut().filter(|sharding| sharding.incomplete) else {
+            return Ok(false);
+        };
+        let mut buckets = std::mem::take(&mut self.unshared);
+        let behind = buckets.split_off(sharding.cutting.plan().buckets.len().min(buckets.len()));
+        let mut whole = Vec::with_capacity(buckets.len());
+        for bucket in buckets {
+            whole.push(ring.share_out(bucket, sharding.cutting.granule()).await?);
+        }
+        let taken = self.engine.take_parameters(whole, sharding.shares(ring)).await;
+        let whole = taken.map_err(Error::of_engine)?;
+        sharding.incomplete = false;
+        whole
+            .into_iter()
+            .chain(behind)
+            .enumerate()
+            .for_each(|(bucket, memory)| self.spares.put(bucket, memory));
+        Ok(true)
+    }
+
+    /// All ranks of a ring come to have what falls to them there, of the newest step that any of them has taken. Gives that step where this
+    /// rank takes it now.
+    pub(super) async fn assemble_shares(
+        &mut self,
+        step: u64,
+        ring: &mut RankRing,
+    ) -> Result<Option<StepSummary>, Error> {
+        let Some(sharding) = &mut self.sharding else { return Ok(None) };
+        let (rank, ranks) = (ring.rank(), ring.world_size());
+        // 1. Where all stand.
+        let own = Standing {
+            step,
+            pending: sharding.pending.as_ref().map_or(0, |pending| pending.begun.summary.step),
+            held: if sharding.of_step == step { sharding.held } else { Held::Nothing },
+            incomplete: sharding.incomplete,
+            squares: sharding.taken.filter(|(taken, _)| *taken == step).map(|(_, squares)| squares),
+        };
+        let rows = ring.gather_one_each(own.to_row()).await?;
+        let all: Option<Vec<Standing>> = rows.iter().map(|row| Standing::from_row(row)).collect();
+        let entry = Entry::of(&all.ok_or(Error::Ring(ring::Error::Rows))?, &sharding.cutting);
+        // 2. A step that another rank has taken, and of which this one lacked the squares alone.
+        if let Some(Pending { begun, computed }) = sharding.pending.take() {
+            match entry.squares.filter(|_| own.step + 1 == entry.last && own.pending == entry.last) {
+                Some(squares) => {
+                    self.state.tensors.holds.all_let_go().await;
+                    self.begin(begun, computed, Some(squares));
+                    // Should this ring break too, it is told in the next one.
+                    self.untold = self.applied().await?;
+                }
+                None => self.put_back(computed.buckets),
+            }
+        }
+        self.put_back_unshared();
+        let Some(sharding) = &mut self.sharding else { return Ok(None) };
+        let has_step = own.step == entry.last || self.untold.is_some();
+        // 3. What is missing comes from those who have it.
+        self.state.tensors.holds.all_let_go().await;
+        let store = sharding.store(&self.state.tensors);
+        let shares = sharding.cutting.shares(rank, ranks);
+        if entry.is_whole {
+            match sharding.all.clone().filter(|_| sharding.held == Held::All) {
+                Some(file) => {
+                    let (own, shares) = (store.clone(), shares.clone());
+                    spawn_blocking(move || own.load(&shares, &file)).await??;
+                }
+                // Whatever was brought here for a ring that broke.
+                None if sharding.held == Held::All => {
+                    self.engine.keep_moments(sharding.cutting.nothing()).await.map_err(Error::of_engine)?;
+                }
+                None => {}
+            }
+        } else {
+            let lost = || Lost { step: entry.last };
+            let sources = sharding.cutting.sources(&entry.held).ok_or_else(lost)?;
+            let from = match entry.held.get(rank) {
+                Some(Held::All) => Gives::All(sharding.all.clone()),
+                _ => Gives::Engine,
+            };
+            if !has_step {
+                // What comes is of another step than what is here.
+                sharding.held = Held::Nothing;
+            }
+            let into = Takes::Engine { parameters: has_step, shares: shares.clone() };
+            bring(&store, &sources, (&from, &into), true, ring).await?;
+        }
+        // 4. Nobody forgets anything before all have all.
+        ring.gather_one_each(vec![0.0]).await?;
+        self.engine.keep_moments(shares).await.map_err(Error::of_engine)?;
+        (sharding.held, sharding.of_step, sharding.incomplete) =
+            (Held::Share { rank, ranks }, entry.last, false);
+        sharding.all = None;
+        Ok(self.tell())
+    }
+
+    /// Puts all moments, of the step that all ranks have taken, into a file of this rank, or of others only.
+    pub(super) async fn collect_moments(&mut self, keep: bool, ring: &mut RankRing) -> Result<(), Error> {
+        let Some(sharding) = &mut self.sharding else { return Ok(()) };
+        let store = sharding.store(&self.state.tensors);
+        let file = match keep {
+            true => Some(Arc::new(create(self.folder.clone()).await?)),
+            false => None,
+        };
+        let into = Takes::File(file.clone());
+        let sources = sharding.cutting.own_of_each(ring.world_size());
+        bring(&store, &sources, (&Gives::Engine, &into), false, ring).await?;
+        self.collected = file.map(|file| (sharding.of_step, file));
+        Ok(())
+    }
+
+    /// Goes on with all moments in the file that was made last: whoever is in the next ring, nothing is missing there.
+    pub(super) fn hold_all(&mut self) {
+        let (Some(sharding), Some((step, file))) = (&mut self.sharding, &self.collected) else { return };
+        if *step == sharding.of_step {
+            (sharding.held, sharding.all) = (Held::All, Some(Arc::clone(file)));
+        }
+    }
+
+    fn put_back(&self, buckets: Vec<AlignedFloats>) {
+        buckets.into_iter().enumerate().for_each(|(bucket, memory)| self.spares.put(bucket, memory));
+    }
+
+    fn put_back_unshared(&mut self) {
+        let unshared = std::mem::take(&mut self.unshared);
+        self.put_back(unshared);
+    }
+}
+
+async fn create(folder: PathBuf) -> Result<UnnamedFile, Error> {
+    let create = move || UnnamedFile::create(&folder).map_err(StateError::from);
+    Ok(spawn_blocking(create).await??)
+}

@@ -1,0 +1,30 @@
+//! A step on its way: what a rank has of it before anything changes.
+
+use std::time::Instant;
+
+use crate::{
+    engine::{AlignedFloats, LookedUp, OptimizerStep},
+    session::StepSummary,
+};
+
+/// What a rank has of a step before its update.
+#[derive(Debug)]
+pub(super) struct Computed {
+    pub(super) looked_up: LookedUp,
+    /// The plan's, and that of what is looked up.
+    pub(super) buckets: Vec<AlignedFloats>,
+    /// Of each microbatch: its loss, and the seconds that it took.
+    pub(super) rows: Vec<Vec<f32>>,
+    pub(super) compute_seconds: f64,
+    /// When the last backward pass ended: what of the exchange comes later it did not hide.
+    pub(super) computed: Instant,
+}
+
+/// A step of which everything is computed.
+#[derive(Debug)]
+pub(super) struct StepBegun {
+    pub(super) optimizer: OptimizerStep,
+    /// But for its update.
+    pub(super) summary: StepSummary,
+    pub(super) began: Instant,
+}

@@ -1,0 +1,187 @@
+//! Ranks that have a language model's optimizer together: whoever is lost, comes or ends, the bytes are those of a rank that has all of it.
+
+use std::time::Duration;
+
+use ringtune_fake_engine::FakeScript;
+use ringtune_proto::v1::{self, RankFault, RankPhase};
+use ringtune_shared::{ids::JobId, job::JobSpec};
+use tokio::time::sleep;
+
+use crate::{
+    coordinator::Coordinator,
+    language_models::{Ground, run_alone, until_failed},
+    language_rings::{MICROBATCHES, newcomer, results, ring_of},
+    re_forming::{enter, until_step_of, view},
+    rings::{Ring, begin, ring},
+    worker::in_time,
+};
+
+const OPTIONS: &str = "max_iters = 9\nwarmup_iters = 2\nlearning_rate = 0.01\neval_interval = 4\neval_iters = 5\n\
+                       checkpointing_steps = 3\ncompare_interval = 2\n";
+const SHARED: &str = "shard_optimizer = true\n";
+
+/// Of a step what does not depend on who has what: hashes are of what each rank has.
+fn bits(step: &v1::StepReport) -> (i64, u64, Option<u64>) {
+    (step.step, step.loss.to_bits(), step.validation_loss.map(f64::to_bits))
+}
+
+/// What a job that each rank has all of comes to.
+struct Expected {
+    files: Vec<Vec<u8>>,
+    steps: Vec<(i64, u64, Option<u64>)>,
+}
+
+impl Expected {
+    async fn of(spec: &JobSpec, checkpoint: u64) -> Self {
+        let (alone, id, steps) = run_alone(FakeScript::default(), spec).await;
+        Self { files: results(&alone.coordinator, id, checkpoint), steps: steps.iter().map(bits).collect() }
+    }
+
+    fn check(&self, coordinator: &Coordinator, id: JobId, checkpoint: u64, about: &str) {
+        let told: Vec<_> = coordinator.steps.of_job(id).iter().map(bits).collect();
+        assert_eq!(told, self.steps, "{about}");
+        assert!(results(coordinator, id, checkpoint) == self.files, "{about}: other bytes");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn any_number_of_ranks_leaves_the_bytes_of_one_that_has_all() {
+    in_time(Box::pin(async {
+        let ground = Ground::lay();
+        let expected = Expected::of(&ground.job(OPTIONS, MICROBATCHES), 6).await;
+        let spec = ground.job(&format!("{OPTIONS}{SHARED}"), MICROBATCHES);
+        for workers in 1..=4 {
+            let mut ring = ring(vec![FakeScript::default(); workers]).await;
+            let id = JobId::new();
+            begin(&mut ring, id, &spec).await;
+            ring.sessions[0].until(RankPhase::Finished).await;
+            expected.check(&ring.coordinator, id, 6, &format!("{workers} ranks"));
+        }
+        // In the ring's own order, as three ranks that each have all.
+        let fast = format!("{OPTIONS}exchange = \"fast\"\n");
+        let mut files = Vec::new();
+        for options in [fast.clone(), format!("{fast}{SHARED}")] {
+            let mut ring = ring(vec![FakeScript::default(); 3]).await;
+            let id = JobId::new();
+            begin(&mut ring, id, &ground.job(&options, 3)).await;
+            ring.sessions[0].until(RankPhase::Finished).await;
+            files.push(results(&ring.coordinator, id, 6));
+        }
+        assert!(files[0] == files[1], "fast sums: other bytes");
+    }))
+    .await;
+}
+
+/// A ring of three that has begun, slowly enough to be broken in any part of a step.
+async fn three(id: JobId, spec: &JobSpec) -> Ring {
+    let script = FakeScript { gradient_takes: Duration::from_millis(6), ..FakeScript::default() };
+    let mut ring = ring_of(vec![script; 3]).await;
+    begin(&mut ring, id, spec).await;
+    ring
+}
+
+/// The ranks that are left form the next ring, in this order, and finish the job.
+async fn go_on(ring: &mut Ring, id: JobId, left: [usize; 2]) {
+    for rank in left {
+        ring.sessions[rank].until(RankPhase::Waiting).await;
+    }
+    let members = left.map(|rank| ring.members[rank].clone());
+    for (rank, session) in left.into_iter().enumerate() {
+        enter(&ring.sessions[session], view(id, 2, &members), rank as i32, false).await;
+    }
+    ring.sessions[left[0]].until(RankPhase::Finished).await;
+}
+
+/// At any time of a step: in a pass, in the exchange of gradients, of squares or of parameters, in the update, in a checkpoint.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_of_three_is_lost_no_step_is() {
+    in_time(Box::pin(async {
+        let ground = Ground::lay();
+        let options = OPTIONS.replace("max_iters = 9", "max_iters = 90");
+        let expected = Expected::of(&ground.job(&options, MICROBATCHES), 87).await;
+        let spec = ground.job(&format!("{options}{SHARED}"), MICROBATCHES);
+        for (round, lost) in [1, 2, 0, 1, 2, 0].into_iter().enumerate() {
+            let id = JobId::new();
+            let mut ring = three(id, &spec).await;
+            while until_step_of(&mut ring.sessions[0], 1).await.step < 2 + round as i64 {}
+            sleep(Duration::from_micros(1700 * round as u64)).await;
+            ring.workers[lost].shutdown.hard.cancel();
+            // The ranks change their places too.
+            let left = [[2, 1], [0, 2], [1, 0]][lost];
+            go_on(&mut ring, id, left).await;
+            expected.check(&ring.coordinator, id, 87, &format!("round {round} without rank {lost}"));
+        }
+    }))
+    .await;
+}
+
+/// Of three ranks any two are neighbours: what both had nobody has.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn neighbours_that_are_lost_together_take_moments_with_them() {
+    in_time(Box::pin(async {
+        let ground = Ground::lay();
+        let spec = ground
+            .job(&format!("{OPTIONS}{SHARED}").replace("max_iters = 9", "max_iters = 100000"), MICROBATCHES);
+        let id = JobId::new();
+        let mut ring = three(id, &spec).await;
+        while until_step_of(&mut ring.sessions[0], 1).await.step < 4 {}
+        for lost in [1, 2] {
+            ring.workers[lost].shutdown.hard.cancel();
+        }
+        ring.sessions[0].until(RankPhase::Waiting).await;
+        enter(&ring.sessions[0], view(id, 2, &ring.members[..1]), 0, false).await;
+        let (report, _) = until_failed(&mut ring.sessions[0], id).await;
+        assert_eq!(report.fault(), RankFault::Node, "{}", report.reason);
+        assert!(
+            report.reason.contains("gpt2.shard_optimizer: ranks that are neighbours"),
+            "{}",
+            report.reason
+        );
+    }))
+    .await;
+}
+
+/// It takes the parameters and the counters from another rank, and its part of the moments from whoever has them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_newcomer_takes_its_share() {
+    let options = "max_iters = 40\nwarmup_iters = 2\nlearning_rate = 0.01\neval_interval = 0\ncheckpointing_steps = 30\n\
+                   compare_interval = 3\n";
+    in_time(async {
+        newcomer(&Ground::lay().job(&format!("{options}{SHARED}"), MICROBATCHES), 3, true).await
+    })
+    .await;
+}
+
+/// All ranks know that the job is to end, and bring its state together before they do.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_job_that_is_stopped_keeps_all_that_it_goes_on_from() {
+    in_time(Box::pin(async {
+        let ground = Ground::lay();
+        let options = OPTIONS.replace("max_iters = 9", "max_iters = 60");
+        let expected = Expected::of(&ground.job(&options, MICROBATCHES), 60).await;
+        let spec = ground.job(&format!("{options}{SHARED}"), MICROBATCHES);
+        let id = JobId::new();
+        let mut ring = three(id, &spec).await;
+        while until_step_of(&mut ring.sessions[0], 1).await.step < 4 {}
+        for session in &ring.sessions {
+            session.stop(id, true).await;
+        }
+        ring.sessions[0].until(RankPhase::Stopped).await;
+        let last = *ring.coordinator.steps.numbers(id).last().unwrap();
+        let kept = ring.coordinator.kept(id, &format!("checkpoint-{last}.safetensors"));
+        let kept = kept
+            .unwrap_or_else(|| panic!("no state after step {last}: {:?}", ring.coordinator.kept_names(id)));
+        // Ranks that each have all go on from it, and two that have it together.
+        for (workers, shared) in [(1, ""), (2, SHARED)] {
+            let mut ring = crate::rings::ring(vec![FakeScript::default(); workers]).await;
+            let uri = ring.coordinator.add(kept.clone());
+            let spec =
+                ground.job(&format!("{options}{shared}resume_from_checkpoint = \"{uri}\"\n"), MICROBATCHES);
+            let id = JobId::new();
+            begin(&mut ring, id, &spec).await;
+            ring.sessions[0].until(RankPhase::Finished).await;
+            assert!(results(&ring.coordinator, id, 60) == expected.files, "{workers} ranks: other bytes");
+        }
+    }))
+    .await;
+}
