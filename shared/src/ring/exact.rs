@@ -232,9 +232,13 @@ impl<B: Buffer> Motion for Exact<B> {
             return TakenIn::Whole { came, onward: Some(came) };
         }
         let mut rows = std::mem::take(&mut self.came);
-        rows.resize(self.comes_as(segment), 0.0);
-        let came = frame::replace(&mut rows, payload);
-        let together = self.put_together(segment, &rows);
+        let length = self.comes_as(segment);
+        // It never shrinks: zeros that are written over at once cost as much as the sum.
+        if rows.len() < length {
+            rows.resize(length, 0.0);
+        }
+        let came = frame::replace(&mut rows[..length], payload);
+        let together = self.put_together(segment, &rows[..length]);
         self.came = rows;
         if self.keeps(segment.hop) {
             self.sums[place].copy_from_slice(&together);

@@ -2,7 +2,7 @@
 
 use std::io::Read;
 
-use super::{Cursor, Header, StateError, StateSource, TensorList, fill::fill};
+use super::{Cursor, Header, StateError, StateSource, TensorList, fill::fill, stream::room};
 
 /// Reads a state from anything that gives bytes: safetensors, canonical or not. What it allocates is bounded by the
 /// header's limits and one chunk, whatever the header says.
@@ -52,13 +52,13 @@ impl<R: Read> StateSource for Decoder<R> {
             self.ended = true;
             return Ok(None);
         };
-        self.buffer.resize(place.length, 0);
-        let count = fill(&mut self.reader, &mut self.buffer)?;
+        let chunk = room(&mut self.buffer, place.length);
+        let count = fill(&mut self.reader, chunk)?;
         self.came += count as u64;
         if count < place.length {
             // A file may become shorter while it is read, too.
             return Err(StateError::Truncated { expected: self.header.size(), found: self.came });
         }
-        Ok(Some(&self.buffer))
+        Ok(Some(chunk))
     }
 }

@@ -72,6 +72,15 @@ pub fn transfer(source: &mut dyn StateSource, sink: &mut dyn StateSink) -> Resul
     sink.finish()
 }
 
+/// That much of a buffer, which grows to its largest chunk and never shrinks: what a shorter one left is written over, as
+/// making zeros of it before every chunk took longer than hashing it.
+pub(super) fn room(buffer: &mut Vec<u8>, length: usize) -> &mut [u8] {
+    if buffer.len() < length {
+        buffer.resize(length, 0);
+    }
+    &mut buffer[..length]
+}
+
 /// A source of tensors that can be read anywhere: asks `fill` to put each chunk into a buffer of its length.
 pub struct FromTensors<F> {
     cursor: Cursor,
@@ -93,8 +102,8 @@ impl<F: FnMut(Place, &mut [u8]) -> Result<(), StateError>> StateSource for FromT
 
     fn next_chunk(&mut self) -> Result<Option<&[u8]>, StateError> {
         let Some(place) = self.cursor.advance() else { return Ok(None) };
-        self.buffer.resize(place.length, 0);
-        (self.fill)(place, &mut self.buffer)?;
-        Ok(Some(&self.buffer))
+        let chunk = room(&mut self.buffer, place.length);
+        (self.fill)(place, chunk)?;
+        Ok(Some(chunk))
     }
 }
