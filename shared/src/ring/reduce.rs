@@ -37,12 +37,7 @@ impl Ring {
         element: Element,
         spread: Spread,
     ) -> Result<B, RingError> {
-        let hops = match spread.reach {
-            Reach::All => self.hops(),
-            // One more than it takes to add up.
-            Reach::Two => 0..self.place.world_size.min(self.hops().end),
-        };
-        self.reduce(buffer, hops, element, spread.granule).await
+        self.reduce(buffer, spread.reach.hops(self.place.world_size), element, spread.granule).await
     }
 
     /// What [`Reach::Two`] leaves of an all-reduce: the numbers of the two chunks that each rank has, on every rank.
@@ -50,13 +45,7 @@ impl Ring {
     /// `buffer` has the same length on all ranks, and `granule` is that of the sum. The two ranks that have a chunk have the
     /// same numbers.
     pub async fn share_out<B: Buffer>(&mut self, buffer: B, granule: usize) -> Result<B, RingError> {
-        let hops = self.hops();
-        self.reduce(buffer, self.place.world_size.min(hops.end)..hops.end, Element::Fp32, granule).await
-    }
-
-    /// Those of an all-reduce.
-    fn hops(&self) -> Range<usize> {
-        0..2 * (self.place.world_size - 1)
+        self.reduce(buffer, Reach::Two.rest(self.place.world_size), Element::Fp32, granule).await
     }
 
     /// The first half of [`Ring::all_reduce`]: of the buffer that comes back, this rank's chunk ([`Ring::own_chunk`]) has
@@ -69,7 +58,7 @@ impl Ring {
     ///
     /// `buffer` has the same length on all ranks.
     pub async fn all_gather<B: Buffer>(&mut self, buffer: B) -> Result<B, RingError> {
-        let hops = self.hops();
+        let hops = Reach::All.hops(self.place.world_size);
         self.reduce(buffer, self.place.world_size - 1..hops.end, Element::Fp32, 1).await
     }
 

@@ -23,6 +23,23 @@ pub enum Reach {
     Two,
 }
 
+impl Reach {
+    /// Which hops of an all-reduce over so many ranks bring the sums there. In each, every rank sends a chunk.
+    pub fn hops(self, ranks: usize) -> Range<usize> {
+        let all = 2 * ranks.saturating_sub(1);
+        match self {
+            Self::All => 0..all,
+            // One more than it takes to add up.
+            Self::Two => 0..ranks.min(all),
+        }
+    }
+
+    /// Those that are left of it then.
+    pub fn rest(self, ranks: usize) -> Range<usize> {
+        self.hops(ranks).end..Self::All.hops(ranks).end
+    }
+}
+
 impl Spread {
     /// Every sum on every rank, in chunks as long as can be.
     pub const EVEN: Self = Self { granule: 1, reach: Reach::All };
@@ -60,6 +77,14 @@ mod tests {
         assert_eq!(held_chunks(0, 3, 10, 4), [4..8, 0..4]);
         assert_eq!(held_chunks(2, 3, 10, 4), [0..4, 8..10]);
         assert_eq!(held_chunks(0, 1, 10, 4), [0..10, 0..10]);
+    }
+
+    #[test]
+    fn the_rest_of_the_way_is_what_others_lack() {
+        let of = |ranks| [Reach::All, Reach::Two].map(|reach| (reach.hops(ranks), reach.rest(ranks)));
+        assert_eq!(of(4), [(0..6, 6..6), (0..4, 4..6)]);
+        assert_eq!(of(2), [(0..2, 2..2), (0..2, 2..2)]);
+        assert_eq!(of(1), [(0..0, 0..0), (0..0, 0..0)]);
     }
 
     proptest! {

@@ -7,7 +7,7 @@ use std::{
 };
 
 use ringtune_shared::{
-    ring::{Buffer, Element, Ring, RingError, Spread, Summed, block_of, tree::TreeSum},
+    ring::{Buffer, Element, Reach, Ring, RingError, Spread, Summed, block_of, tree::TreeSum},
     version::REFORMING_RING_PROTOCOL,
 };
 
@@ -185,7 +185,7 @@ impl RankRing {
         let gathered = self.ring.gather_rows(&own.concat(), width, rows).await?;
         let (exchange, ranks) = (self.ring.last_exchange(), self.world_size());
         if let Some(all) = &mut self.exchanges {
-            all.gathered(began, exchange, size_of_val(gathered.as_slice()), ranks);
+            all.add(began, exchange, size_of_val(gathered.as_slice()), (ranks - 1, ranks));
         }
         Ok(Gathered { rows: gathered.chunks_exact(width).map(<[f32]>::to_vec).collect() })
     }
@@ -202,7 +202,7 @@ impl RankRing {
     ) -> Result<Summed<B>, Error> {
         let began = Instant::now();
         let sum = self.ring.sum_exactly_spread(own, length, room, spread).await?;
-        self.summed(began, length * Element::Fp32.bytes());
+        self.travelled(began, length * Element::Fp32.bytes(), spread.reach.hops(self.world_size()));
         Ok(sum)
     }
 
@@ -216,13 +216,16 @@ impl RankRing {
     ) -> Result<B, Error> {
         let (began, length) = (Instant::now(), own.len());
         let sum = self.ring.all_reduce_spread(own, element, spread).await?;
-        self.summed(began, length * element.bytes());
+        self.travelled(began, length * element.bytes(), spread.reach.hops(self.world_size()));
         Ok(sum)
     }
 
     /// The rest of the way of a sum that ended on two ranks: what each rank made of its two chunks, on every rank.
     pub async fn share_out<B: Buffer>(&mut self, made: B, granule: usize) -> Result<B, Error> {
-        Ok(self.ring.share_out(made, granule).await?)
+        let (began, length) = (Instant::now(), made.len());
+        let made = self.ring.share_out(made, granule).await?;
+        self.travelled(began, length * Element::Fp32.bytes(), Reach::Two.rest(self.world_size()));
+        Ok(made)
     }
 
     /// What rank `root` has, on every rank. `numbers`: as many on all of them.
@@ -230,11 +233,11 @@ impl RankRing {
         Ok(self.ring.broadcast(numbers, root).await?)
     }
 
-    /// Takes note of a sum that has ended, whose numbers are so many bytes on their way.
-    fn summed(&mut self, began: Instant, bytes: usize) {
+    /// Takes note of these hops of a sum, whose numbers are so many bytes on their way.
+    fn travelled(&mut self, began: Instant, bytes: usize, hops: Range<usize>) {
         let (exchange, ranks) = (self.ring.last_exchange(), self.world_size());
         if let Some(all) = &mut self.exchanges {
-            all.summed(began, exchange, bytes, ranks);
+            all.add(began, exchange, bytes, (hops.len(), ranks));
         }
     }
 

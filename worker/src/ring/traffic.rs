@@ -45,24 +45,18 @@ pub struct StepExchange {
     pub traffic: Traffic,
 }
 
-/// What `bytes` are told as, of which all but one part in `ranks` travel `times` times.
-fn bus(bytes: usize, ranks: usize, times: f64) -> f64 {
-    times * bytes as f64 * (ranks.saturating_sub(1) as f64 / ranks.max(1) as f64)
-}
-
 impl Exchanges {
-    /// Takes in a sum of so many bytes over so many ranks.
-    pub(super) fn summed(&mut self, began: Instant, exchange: Exchange, bytes: usize, ranks: usize) {
-        self.add(began, exchange, bus(bytes, ranks, 2.0));
-    }
-
-    /// Takes in a gather of so many bytes, those of all ranks together.
-    pub(super) fn gathered(&mut self, began: Instant, exchange: Exchange, bytes: usize, ranks: usize) {
-        self.add(began, exchange, bus(bytes, ranks, 1.0));
-    }
-
-    fn add(&mut self, began: Instant, exchange: Exchange, bus_bytes: f64) {
+    /// Takes in a collective over so many ranks: one part of `bytes` in `ranks` travels from each of them, so many times. A sum's
+    /// buffer does so 2 (n - 1) times, a gather's rows of all ranks together n - 1 times.
+    pub(super) fn add(
+        &mut self,
+        began: Instant,
+        exchange: Exchange,
+        bytes: usize,
+        (times, ranks): (usize, usize),
+    ) {
         if !exchange.total.is_zero() {
+            let bus_bytes = bytes as f64 * times as f64 / ranks.max(1) as f64;
             self.collectives.push(Collective { began, exchange, bus_bytes });
         }
     }
@@ -124,9 +118,9 @@ mod tests {
         let began = Instant::now();
         let mut all = Exchanges::default();
         // One bucket waits while the backward pass goes on, the next ends behind it, and the losses come last.
-        all.summed(began + seconds(1.0), exchange(0.5, 0.2, 700), 1_000, 4);
-        all.summed(began + seconds(1.5), exchange(1.0, 0.25, 300), 3_000, 4);
-        all.gathered(began + seconds(2.75), exchange(0.25, 0.125, 8), 16, 4);
+        all.add(began + seconds(1.0), exchange(0.5, 0.2, 700), 1_000, (6, 4));
+        all.add(began + seconds(1.5), exchange(1.0, 0.25, 300), 3_000, (6, 4));
+        all.add(began + seconds(2.75), exchange(0.25, 0.125, 8), 16, (3, 4));
         let seen = all.seen(began + seconds(2.0), 0.0);
         // From 2 to 3 s nothing is computed: 0.125 s of it are waited, and a pause is part of the exchange.
         assert_eq!(rounded(seen), [0.875, 0.125, 0.3 + 0.25, 0.3 + 0.75 + 0.125]);
@@ -143,7 +137,7 @@ mod tests {
         let computed = Instant::now();
         let mut all = Exchanges::default();
         // Its neighbour's frame came at once; then nothing, until the slow rank had computed.
-        all.gathered(computed, exchange(1.1, 0.001, 100), 400, 4);
+        all.add(computed, exchange(1.1, 0.001, 100), 400, (3, 4));
         assert_eq!(rounded(all.seen(computed, 1.0)), [0.1, 1.0, 0.0, 1.099]);
         // It never waited longer than it was there.
         assert_eq!(rounded(all.seen(computed, 5.0)), [0.0, 1.1, 0.0, 1.099]);
@@ -153,7 +147,7 @@ mod tests {
     #[test]
     fn one_rank_alone_exchanges_nothing() {
         let mut all = Exchanges::default();
-        all.gathered(Instant::now(), Exchange::default(), 400, 1);
+        all.add(Instant::now(), Exchange::default(), 400, (0, 1));
         assert_eq!(all.seen(Instant::now(), 0.0), StepExchange::default());
         assert_eq!(Traffic::default().bus_bandwidth(), 0.0);
     }

@@ -225,6 +225,15 @@ impl Traffic {
     }
 }
 
+impl std::ops::AddAssign for Traffic {
+    fn add_assign(&mut self, more: Self) {
+        self.hidden_seconds += more.hidden_seconds;
+        self.sent_bytes += more.sent_bytes;
+        self.collective_seconds += more.collective_seconds;
+        self.bus_bytes += more.bus_bytes;
+    }
+}
+
 /// What a rank's steps took of late, each number the mean of a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Timings {

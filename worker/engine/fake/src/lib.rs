@@ -25,7 +25,7 @@ use ringtune_engine::{
 };
 
 use language_model::FakeLanguageModel;
-pub use script::{FakeMachine, FakeScript, HeldReads};
+pub use script::{FakeMachine, FakeScript, HeldReads, SquaresScript};
 use text::FakeTextModel;
 
 /// Deterministic and fast; see the module.
@@ -305,6 +305,11 @@ impl TrainLanguageModel for FakeEngine {
         buckets: &mut [AlignedFloats],
         shares: &Shares,
     ) -> Result<Vec<f64>, EngineError> {
+        let SquaresScript { begun, held, let_go, .. } = self.script.machine.squares.clone();
+        let number = begun.fetch_add(1, Ordering::Relaxed) + 1;
+        while held == Some(number) && !let_go.load(Ordering::Relaxed) {
+            compute_for(Duration::from_millis(1));
+        }
         self.language()?.gradient_squares(looked_up, buckets, shares)
     }
 
@@ -317,6 +322,7 @@ impl TrainLanguageModel for FakeEngine {
     ) -> Result<Applied, EngineError> {
         let applied = self.language()?.apply_share(step, squares, buckets, shares)?;
         self.updated()?;
+        self.script.machine.squares.updates.fetch_add(1, Ordering::Relaxed);
         Ok(applied)
     }
 

@@ -1,7 +1,10 @@
 //! What a fake engine is told to do.
 
 use std::{
-    sync::{Arc, Mutex, atomic::AtomicU64},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64},
+    },
     time::Duration,
 };
 
@@ -45,6 +48,19 @@ pub struct HeldReads {
     pub seen: Arc<Mutex<Vec<u64>>>,
 }
 
+/// Squares of a language model's gradients, by one engine: a step's last word to others before it is taken.
+#[derive(Clone, Debug, Default)]
+pub struct SquaresScript {
+    /// How often they were begun.
+    pub begun: Arc<AtomicU64>,
+    /// Those, counted from 1, that are not done before [`Self::let_go`].
+    pub held: Option<u64>,
+    /// Ends the waiting.
+    pub let_go: Arc<AtomicBool>,
+    /// How often parts were updated with them.
+    pub updates: Arc<AtomicU64>,
+}
+
 /// How slow and large a machine is, and whether it hangs.
 #[derive(Clone, Debug, Default)]
 pub struct FakeMachine {
@@ -60,6 +76,8 @@ pub struct FakeMachine {
     pub wrong_update: Option<u64>,
     /// How a language model's state is read by whoever holds it.
     pub held_reads: HeldReads,
+    /// Squares of gradients.
+    pub squares: SquaresScript,
     /// How long one request for pictures takes.
     pub pictures_take: Duration,
     /// What the engine says of its kernels: engines that differ in it are of different numerics classes.

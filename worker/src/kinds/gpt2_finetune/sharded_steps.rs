@@ -8,14 +8,14 @@
 //! that all ranks had all else: so a rank whose ring broke before it came keeps what it had, and takes the step in the next ring, where
 //! another one has taken it.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{path::PathBuf, sync::Arc, time::Instant};
 
 use ringtune_shared::{state::StateError, tasks::spawn_blocking};
 
 use super::{
     sharding::{Gives, Pending, Takes, bring},
     shares::{Entry, Held, Standing, squares_from_row, squares_to_row},
-    step::{Computed, StepBegun},
+    step::{Computed, StepBegun, also_exchanged},
     trainee::LanguageTrainee,
     unnamed_file::UnnamedFile,
 };
@@ -58,13 +58,17 @@ impl LanguageTrainee {
         computed.buckets = buckets;
         let row = squares_to_row(&own, sharding.wish, sharding.cutting.most_parts(ring.world_size()));
         sharding.pending = Some(Pending { begun, computed });
+        ring.begin_step();
+        let computed = Instant::now();
         let rows = ring.gather_one_each(row).await?;
+        let seen = ring.step_exchanged(computed, &[]);
         let missing = || Error::Ring(ring::Error::Rows);
         let rows: Option<Vec<_>> = rows.iter().map(|row| squares_from_row(row)).collect();
         let (parts, wishes): (Vec<_>, Vec<_>) = rows.ok_or_else(missing)?.into_iter().unzip();
         let squares = sharding.cutting.squares(&parts).ok_or_else(missing)?;
         sharding.wished = wishes.into_iter().max().unwrap_or_default();
-        let Pending { begun, computed } = sharding.pending.take().ok_or_else(missing)?;
+        let Pending { mut begun, computed } = sharding.pending.take().ok_or_else(missing)?;
+        also_exchanged(&mut begun.summary, seen);
         Ok((begun, computed, squares))
     }
 
@@ -86,26 +90,35 @@ impl LanguageTrainee {
         }
     }
 
-    /// Brings the parameters that other ranks moved, if there are any. After an error they are missing until the next ring is entered.
-    pub(super) async fn share_out(&mut self, ring: &mut RankRing) -> Result<bool, Error> {
+    /// Brings the parameters that other ranks moved, if there are any, and says of the step what that took. After an error they are
+    /// missing until the next ring is entered.
+    pub(super) async fn share_out(&mut self, ring: &mut RankRing) -> Result<(), Error> {
         let Some(sharding) = self.sharding.as_mut().filter(|sharding| sharding.incomplete) else {
-            return Ok(false);
+            return Ok(());
         };
+        let began = Instant::now();
+        ring.begin_step();
         let mut buckets = std::mem::take(&mut self.unshared);
         let behind = buckets.split_off(sharding.cutting.plan().buckets.len().min(buckets.len()));
         let mut whole = Vec::with_capacity(buckets.len());
         for bucket in buckets {
             whole.push(ring.share_out(bucket, sharding.cutting.granule()).await?);
         }
+        let (seen, came) = (ring.step_exchanged(began, &[]), Instant::now());
         let taken = self.engine.take_parameters(whole, sharding.shares(ring)).await;
         let whole = taken.map_err(Error::of_engine)?;
         sharding.incomplete = false;
+        if let Some(summary) = &mut self.untold {
+            also_exchanged(summary, seen);
+            summary.compute_seconds += came.elapsed().as_secs_f64();
+            summary.step_seconds += began.elapsed().as_secs_f64();
+        }
         whole
             .into_iter()
             .chain(behind)
             .enumerate()
             .for_each(|(bucket, memory)| self.spares.put(bucket, memory));
-        Ok(true)
+        Ok(())
     }
 
     /// All ranks of a ring come to have what falls to them there, of the newest step that any of them has taken. Gives that step where this

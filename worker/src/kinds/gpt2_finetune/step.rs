@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use crate::{
     engine::{AlignedFloats, LookedUp, OptimizerStep},
+    ring::StepExchange,
     session::StepSummary,
 };
 
@@ -27,4 +28,11 @@ pub(super) struct StepBegun {
     /// But for its update.
     pub(super) summary: StepSummary,
     pub(super) began: Instant,
+}
+
+/// What a step exchanged besides its gradients, which nothing hid.
+pub(super) fn also_exchanged(summary: &mut StepSummary, seen: StepExchange) {
+    summary.exchange_seconds += seen.exchange_seconds;
+    summary.wait_seconds += seen.wait_seconds;
+    summary.traffic += seen.traffic;
 }

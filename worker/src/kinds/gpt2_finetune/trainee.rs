@@ -319,14 +319,7 @@ impl Trainee for LanguageTrainee {
         self.begin(begun, computed, squares);
         self.untold = self.applied().await?;
         // 4. Where each rank has moved a part, the others'. Nothing hides that.
-        let sharing = Instant::now();
-        if self.share_out(ring).await?
-            && let Some(summary) = &mut self.untold
-        {
-            let seconds = sharing.elapsed().as_secs_f64();
-            summary.exchange_seconds += seconds;
-            summary.step_seconds += seconds;
-        }
+        self.share_out(ring).await?;
         self.tell().ok_or(Error::Ring(ring::Error::Replaced))
     }
 

@@ -31,10 +31,7 @@ impl Window {
         self.compute_seconds += step.compute_seconds;
         self.exchange_seconds += step.exchange_seconds;
         self.wait_seconds += step.wait_seconds;
-        self.traffic.hidden_seconds += step.traffic.hidden_seconds;
-        self.traffic.sent_bytes += step.traffic.sent_bytes;
-        self.traffic.collective_seconds += step.traffic.collective_seconds;
-        self.traffic.bus_bytes += step.traffic.bus_bytes;
+        self.traffic += step.traffic;
         if self.seconds < SECONDS {
             return None;
         }
