@@ -4,7 +4,7 @@ CARGO ?= cargo
 NEXTEST := $(shell $(CARGO) nextest --version >/dev/null 2>&1 && echo yes)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test lint sanitize bench bench-draw bench-first bench-ring bench-overlap bench-control chaos upgrade-test release-proto packages packages-test
+.PHONY: help setup build demo test lint sanitize bench bench-draw bench-first bench-ring bench-overlap bench-control chaos pairs upgrade-test release-proto packages packages-test
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -76,6 +76,9 @@ chaos: ## Play rounds of the fault matrix (ROUNDS=20, JOBS=3, ROWS='some names',
 	@RINGTUNE_CHAOS_TLS=$(TLS) $(CARGO) bench --workspace --bench chaos -- --jobs $(JOBS) $(if $(KILLS)$(CALM)$(MINUTES)$(RANKS),\
 		$(if $(KILLS),--kills $(KILLS)) $(if $(CALM),--calm $(CALM)) $(if $(MINUTES),--minutes $(MINUTES)) \
 		$(if $(RANKS),--ranks $(RANKS)),--rounds $(ROUNDS) $(ROWS))
+
+pairs: build ## Learn all four pairs of the toy checkpoint, of which make test learns one, and count what is drawn right
+	@RINGTUNE_REQUIRE_TOOLS=1 $(CARGO) test --release --workspace --test four_pairs -- --include-ignored --test-threads=1
 
 upgrade-test: build ## Run the last release's programs, which it builds once, beside this build's
 	@folder="$$(tests/upgrade/release.sh)" && RINGTUNE_RELEASED="$$folder" \

@@ -3,10 +3,11 @@
 
 usage: replay_gpt2.py loss FOLDER VAL.BIN --block N --batch N --iters N --seed N
            prints the mean loss of a model on the windows that a job validates on
-       replay_gpt2.py train OUT TOKENS START.safetensors --state-at STEP [--autocast] [--threads N]
+       replay_gpt2.py train OUT TOKENS START.safetensors --state-at STEP [--autocast] [--threads N] [--also OUT...]
            takes the steps of a job again. OUT: what the job left, with a checkpoint after STEP; TOKENS: its folder of
            tokens; START: its model before the first step. Prints a JSON object: the losses, and how far each tensor of
-           the state after STEP is from the checkpoint's, relative to its own norm
+           the state after STEP is from the checkpoint's, relative to its own norm. --also: what the same job left with
+           another gpt2.exchange or another number of workers, of which it says the same
 
 The windows are drawn as docs/gpt2.md has it: Philox4x32-10 of (seed, purpose 16, step, sample). The optimizer is that of
 github.com/karpathy/nanoGPT, model.py, configure_optimizers, and train.py.
@@ -99,6 +100,11 @@ def train(arguments):
     out = pathlib.Path(arguments.out)
     job = tomllib.loads((out / "job.toml").read_text())
     options, cluster = job["gpt2"], job["cluster"]
+    outs = [out, *map(pathlib.Path, arguments.also)]
+    for other in outs[1:]:
+        theirs = tomllib.loads((other / "job.toml").read_text())
+        if theirs["gpt2"] | {"exchange": 0} != options | {"exchange": 0} or theirs["cluster"] != cluster:
+            sys.exit(f"{other}/job.toml: another job than {out}/job.toml")
     config = GPT2Config.from_json_file(out / "config.json")
     config.resid_pdrop = config.embd_pdrop = config.attn_pdrop = 0.0
     config._attn_implementation = "eager" if not arguments.autocast else "sdpa"
@@ -129,10 +135,14 @@ def train(arguments):
         optimizer.zero_grad(set_to_none=True)
         losses.append(mean)
         if step == arguments.state_at:
-            far = distances(model, optimizer, out, step)
+            far = [distances(model, optimizer, out, step) for out in outs]
+    jobs = [{"job_losses": losses_of(out), "distances": far} for out, far in zip(outs, far)]
+    print(json.dumps({"losses": losses, **jobs[0], "also": jobs[1:]}))
+
+
+def losses_of(out):
     with open(out / "metrics.csv", newline="") as file:
-        theirs = [float(row["loss"]) for row in csv.DictReader(file)]
-    print(json.dumps({"losses": losses, "job_losses": theirs, "distances": far}))
+        return [float(row["loss"]) for row in csv.DictReader(file)]
 
 
 def distances(model, optimizer, out, step):
@@ -173,6 +183,7 @@ def main():
     other.add_argument("--state-at", type=int, required=True)
     other.add_argument("--autocast", action="store_true")
     other.add_argument("--threads", type=int, default=1)
+    other.add_argument("--also", nargs="+", default=[])
     other.set_defaults(run=train)
     arguments = parser.parse_args()
     torch.set_num_threads(getattr(arguments, "threads", 1))

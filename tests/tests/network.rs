@@ -14,6 +14,8 @@ use ringtune_tests::{
 };
 use tokio::io::AsyncWriteExt as _;
 
+/// The demo has 300.
+const FEWER_STEPS: [&str; 2] = ["--set", "train.max_train_steps=60"];
 /// What everybody on the network may read in this test: it shows that packets are seen.
 const IN_THE_CLEAR: &str = "these words are for everybody";
 
@@ -97,13 +99,15 @@ async fn three_nodes_joined_by_tokens_learn_what_one_machine_learns_and_say_noth
     let twice = ada.login(&hers).await?;
     ensure!(twice.code != Some(0) && twice.stderr.contains("token"), "{twice:?}");
     secrets.push(hers);
-    let job = ada.ringtune(&["submit", &job_file, "--watch"]).await?.expect_code(0)?;
+    let submit = [&["submit", &job_file, "--watch"][..], &FEWER_STEPS].concat();
+    let job = ada.ringtune(&submit).await?.expect_code(0)?;
     let job_id = job.stdout.lines().next().context("the job's id")?.trim().to_owned();
     ada.ringtune(&["fetch", &job_id, "-o", "out"]).await?.expect_code(0)?;
     ensure!(cluster.job(&job_id).await?.queue.context("queue")?.owner == "ada");
 
     // 3. The same on one machine, as `make demo` does it.
-    sandbox.finish(&["run", &job_file, "--workers", "2", "-o", "here"]).await?.expect_code(0)?;
+    let run = [&["run", &job_file, "--workers", "2", "-o", "here"][..], &FEWER_STEPS].concat();
+    sandbox.finish(&run).await?.expect_code(0)?;
     let embedding = |folder: &str| fs::read(sandbox.path(folder).join("learned_embeds.safetensors"));
     ensure!(embedding("out")? == embedding("here")?, "the network changed what was learned");
 

@@ -111,7 +111,7 @@ async fn a_second_ctrl_c_exits_at_once() -> Result<()> {
 
 #[tokio::test]
 async fn a_job_outlives_the_death_of_its_coordinator() -> Result<()> {
-    const STEPS: i64 = 400;
+    const STEPS: i64 = 160;
     let sandbox = Sandbox::new()?;
     let mut cluster = Cluster::start(&sandbox, 2).await?;
     let job = Job::toy()?.set("train.max_train_steps", STEPS).set("cluster.world_size", 2);

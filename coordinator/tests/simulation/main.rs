@@ -24,10 +24,16 @@ fn run(seed: u64) {
     world.settle();
 }
 
+/// A number from the environment.
+fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |text| text.parse().unwrap())
+}
+
+/// `RINGTUNE_SIMULATIONS=N` plays that many, `RINGTUNE_SIMULATION_FIRST=N` others.
 #[test]
 fn random_schedules_keep_the_invariants() {
-    let first: u64 = std::env::var("RINGTUNE_SIMULATION_FIRST").map_or(0, |text| text.parse().unwrap());
-    for seed in first..first + 3000 {
+    let first = number("RINGTUNE_SIMULATION_FIRST", 0);
+    for seed in first..first + number("RINGTUNE_SIMULATIONS", 1000) {
         let outcome = std::panic::catch_unwind(|| run(seed));
         assert!(outcome.is_ok(), "schedule failed: RINGTUNE_SIMULATION_SEED={seed}");
     }
@@ -35,7 +41,7 @@ fn random_schedules_keep_the_invariants() {
 
 #[test]
 fn replay_one_schedule() {
-    run(std::env::var("RINGTUNE_SIMULATION_SEED").map_or(7, |text| text.parse().unwrap()));
+    run(number("RINGTUNE_SIMULATION_SEED", 7));
 }
 
 #[test]

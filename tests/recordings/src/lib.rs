@@ -1,7 +1,7 @@
 //! What workers and coordinators of earlier releases said to each other, word for word: sessions that were recorded from
 //! the released programs, to be replayed to this build's. For tests alone.
 //!
-//! `tests/src/recorder.rs` makes them; `coordinator/tests/api/recorded.rs` and `worker/tests/daemon/recorded.rs` play them.
+//! `tests/src/recorder.rs` makes them; `tests/coordinator/api/recorded.rs` and `tests/worker/daemon/recorded.rs` play them.
 
 mod release;
 

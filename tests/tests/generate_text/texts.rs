@@ -20,23 +20,26 @@ const PROMPT: &str = "The old garden, naïve 日本 😀";
 #[tokio::test]
 async fn the_most_likely_text_is_that_of_transformers() -> Result<()> {
     let sandbox = sandbox()?;
-    for (prompt, count) in [("The", 28), (" water's edge", 20), ("", 31)] {
-        let most = count.to_string();
+    let asked = [("The", "28"), (" water's edge", "20"), ("", "31")];
+    let model = text(&sandbox.path("model"));
+    let arguments: Vec<&str> = [model.as_str()]
+        .into_iter()
+        .chain(asked.into_iter().flat_map(|(prompt, most)| [prompt, most]))
+        .collect();
+    let theirs = run_script("continue_gpt2.py", &arguments).await?.expect_code(0)?.json_lines()?;
+    ensure!(theirs.len() == asked.len(), "{theirs:?}");
+    for ((prompt, most), theirs) in asked.into_iter().zip(&theirs) {
         let options = [
             "--prompt",
             prompt,
             "--max-new-tokens",
-            &most,
+            most,
             "--temperature",
             "0",
             "--stop-at-end-of-text",
             "false",
         ];
         let ours = objects(&sandbox, &options).await?;
-        let arguments = [&text(&sandbox.path("model")), prompt, &most];
-        let theirs = run_script("continue_gpt2.py", &arguments).await?.expect_code(0)?;
-        let line = theirs.stdout.lines().last().context("a line")?;
-        let theirs: Value = serde_json::from_str(line)?;
         ensure!(ours[0]["tokens"] == theirs["tokens"], "{prompt:?}: {} and {theirs}", ours[0]);
         ensure!(ours[0]["text"] == theirs["text"], "{prompt:?}: {} and {theirs}", ours[0]);
     }

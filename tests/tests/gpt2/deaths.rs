@@ -12,6 +12,9 @@ use rustix::process::Signal;
 
 use crate::{Ground, RESULTS, expect_same, run};
 
+/// Of a job.
+const STEPS: i64 = 45;
+
 /// Large next to what a step computes, so that a kill at any moment finds a worker in its forward or backward pass, in the
 /// exchange of its gradients, or in the optimizer, each about as often.
 fn job(ground: &Ground) -> Result<Job> {
@@ -19,11 +22,11 @@ fn job(ground: &Ground) -> Result<Job> {
         .job()?
         .set("gpt2.n_layer", 3)
         .set("gpt2.n_head", 4)
-        .set("gpt2.n_embd", 256)
+        .set("gpt2.n_embd", 160)
         .set("gpt2.learning_rate", 1e-3)
-        .set("gpt2.max_iters", 60)
+        .set("gpt2.max_iters", STEPS)
         .set("gpt2.eval_interval", 7)
-        .set("gpt2.checkpointing_steps", 20)
+        .set("gpt2.checkpointing_steps", 15)
         .set("gpt2.compare_interval", 1)
         .set("cluster.world_size", 3))
 }
@@ -40,7 +43,7 @@ async fn fetch(cluster: &Cluster<'_>, job: &str, folder: &str) -> Result<()> {
 }
 
 fn expect_same_as(straight: &Path, folder: &Path) -> Result<()> {
-    expect_same(straight, folder, &[&RESULTS[..], &["checkpoint-60.safetensors"]].concat())
+    expect_same(straight, folder, &[&RESULTS[..], &[&format!("checkpoint-{STEPS}.safetensors")]].concat())
 }
 
 /// Of each line of metrics.csv what does not depend on the clock: step, loss, rate and validation loss.
@@ -63,7 +66,7 @@ async fn kill_each(job: Job, ground: &Ground, sandbox: &Sandbox) -> Result<()> {
     let mut cluster = Cluster::start(sandbox, 3).await?;
     let id = cluster.submit(&file).await?;
     // Rank 0, the last one, and one in between.
-    for (step, worker) in [(5, 1), (20, 3), (35, 2)] {
+    for (step, worker) in [(4, 1), (15, 3), (26, 2)] {
         cluster.wait_for_step(&id, step).await?;
         tokio::time::sleep(Duration::from_millis(below(&mut seed, 150))).await;
         let label = format!("worker-{worker}");
@@ -157,7 +160,7 @@ async fn all_workers_die_and_others_go_on() -> Result<()> {
     let id = cluster.submit(&file).await?;
     // A checkpoint is at the coordinator.
     let kept = || async {
-        let name = "checkpoint-20.safetensors";
+        let name = "checkpoint-15.safetensors";
         let fetched = cluster.finish(&["fetch", &id, "--name", name, "-o", "kept"]).await?;
         Ok((fetched.code == Some(0)).then_some(()))
     };
@@ -182,14 +185,14 @@ async fn neighbours_die_together_and_the_job_goes_on_from_a_checkpoint() -> Resu
     let job = job(&Ground::lay(&sandbox).await?)?
         .set("gpt2.n_embd", 64)
         .set("gpt2.eval_iters", 2)
-        .set("gpt2.checkpointing_steps", 10)
+        .set("gpt2.checkpointing_steps", 9)
         .set("gpt2.shard_optimizer", true);
     let file = sandbox.write_job("job.toml", &job)?;
     let straight = run(&sandbox, "job.toml", 1, "straight").await?;
     let mut cluster = Cluster::start(&sandbox, 3).await?;
     let id = cluster.submit(&file).await?;
     let kept = || async {
-        let name = "checkpoint-10.safetensors";
+        let name = "checkpoint-9.safetensors";
         let fetched = cluster.finish(&["fetch", &id, "--name", name, "-o", "kept"]).await?;
         Ok((fetched.code == Some(0)).then_some(()))
     };
@@ -214,7 +217,7 @@ async fn a_cancelled_job_goes_on_to_the_same_bytes() -> Result<()> {
     let ground = Ground::lay(&sandbox).await?;
     let job = job(&ground)?
         .set("gpt2.eval_interval", 3)
-        .set("gpt2.eval_iters", 20)
+        .set("gpt2.eval_iters", 10)
         .set("gpt2.shard_optimizer", true);
     let file = sandbox.write_job("job.toml", &job)?;
     sandbox.write_job("resume.toml", &job.set("gpt2.resume_from_checkpoint", "latest"))?;

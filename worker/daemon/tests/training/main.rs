@@ -2,18 +2,18 @@
 
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::print_stderr)]
 
-#[path = "../../../tests/daemon/cluster.rs"]
+#[path = "../../../../tests/worker/daemon/cluster.rs"]
 #[allow(dead_code, reason = "the tests of the worker use it")]
 mod cluster;
-#[path = "../../../tests/daemon/coordinator.rs"]
+#[path = "../../../../tests/worker/daemon/coordinator.rs"]
 #[allow(dead_code, reason = "the tests of the worker use the rest of it")]
 mod coordinator;
-#[path = "../../../tests/daemon/files.rs"]
+#[path = "../../../../tests/worker/daemon/files.rs"]
 mod files;
-#[path = "../../../tests/daemon/history.rs"]
+#[path = "../../../../tests/worker/daemon/history.rs"]
 #[allow(dead_code, reason = "the tests of the worker use the rest of it")]
 mod history;
-#[path = "../../../tests/daemon/support.rs"]
+#[path = "../../../../tests/worker/daemon/support.rs"]
 mod support;
 
 use ringtune_proto::v1::RankPhase;

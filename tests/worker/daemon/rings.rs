@@ -3,6 +3,7 @@
 use ringtune_fake_engine::FakeScript;
 use ringtune_proto::v1::{self, RankPhase};
 use ringtune_shared::ids::JobId;
+use ringtune_worker::settings::Settings;
 
 use crate::{
     coordinator::{Coordinator, Rank, Session},
@@ -20,10 +21,18 @@ pub async fn ring(scripts: Vec<FakeScript>) -> Ring {
     ring_at(Coordinator::start().await, scripts).await
 }
 
-pub async fn ring_at(mut coordinator: Coordinator, scripts: Vec<FakeScript>) -> Ring {
+pub async fn ring_at(coordinator: Coordinator, scripts: Vec<FakeScript>) -> Ring {
+    ring_with(coordinator, scripts, |_| ()).await
+}
+
+pub async fn ring_with(
+    mut coordinator: Coordinator,
+    scripts: Vec<FakeScript>,
+    change: impl Fn(&mut Settings),
+) -> Ring {
     let (mut workers, mut sessions) = (Vec::new(), Vec::new());
     for script in scripts {
-        workers.push(Worker::start(&coordinator, script));
+        workers.push(Worker::start_with(&coordinator, script, &change));
         sessions.push(coordinator.accept().await);
     }
     let members = sessions.iter().map(Session::member).collect();

@@ -17,7 +17,7 @@ use crate::{
     coordinator::{Coordinator, Language, Rank},
     language_models::{Ground, run_alone, until_failed},
     re_forming::{enter, until_step_of, view},
-    rings::{Ring, begin, ring, ring_at},
+    rings::{Ring, begin, ring, ring_at, ring_with},
     worker::in_time,
 };
 
@@ -40,6 +40,13 @@ fn bits(step: &v1::StepReport) -> (i64, u64, Option<u64>, String) {
 pub async fn ring_of(scripts: Vec<FakeScript>) -> Ring {
     let language = Language { re_forms: true, ..Language::default() };
     ring_at(Coordinator::speaking(language).await, scripts).await
+}
+
+/// The same, of workers that have no local sockets.
+pub async fn ring_through_ports(scripts: Vec<FakeScript>) -> Ring {
+    let language = Language { re_forms: true, ..Language::default() };
+    ring_with(Coordinator::speaking(language).await, scripts, |settings| settings.ring.local_sockets = false)
+        .await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

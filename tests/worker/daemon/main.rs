@@ -7,6 +7,7 @@ mod coordinator;
 mod downloads;
 mod failures;
 mod files;
+mod gate;
 mod history;
 mod jobs;
 mod language_checkpoints;

@@ -1,16 +1,20 @@
 //! Ranks that have a language model's optimizer together: whoever is lost, comes or ends, the bytes are those of a rank that has all of it.
 
-use std::time::Duration;
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
 
-use ringtune_fake_engine::FakeScript;
+use ringtune_fake_engine::{FakeMachine, FakeScript, SquaresScript};
 use ringtune_proto::v1::{self, RankFault, RankPhase};
 use ringtune_shared::{ids::JobId, job::JobSpec};
 use tokio::time::sleep;
 
 use crate::{
     coordinator::Coordinator,
+    gate::Gate,
     language_models::{Ground, run_alone, until_failed},
-    language_rings::{MICROBATCHES, newcomer, results, ring_of},
+    language_rings::{MICROBATCHES, newcomer, results, ring_of, ring_through_ports},
     re_forming::{enter, until_step_of, view},
     rings::{Ring, begin, ring},
     worker::in_time,
@@ -59,15 +63,19 @@ async fn any_number_of_ranks_leaves_the_bytes_of_one_that_has_all() {
         }
         // In the ring's own order, as three ranks that each have all.
         let fast = format!("{OPTIONS}exchange = \"fast\"\n");
-        let mut files = Vec::new();
+        let (mut files, mut sent) = (Vec::new(), Vec::new());
         for options in [fast.clone(), format!("{fast}{SHARED}")] {
             let mut ring = ring(vec![FakeScript::default(); 3]).await;
             let id = JobId::new();
             begin(&mut ring, id, &ground.job(&options, 3)).await;
-            ring.sessions[0].until(RankPhase::Finished).await;
+            let (_, steps) = ring.sessions[0].until(RankPhase::Finished).await;
             files.push(results(&ring.coordinator, id, 6));
+            sent.push(steps.iter().map(|step| step.traffic.unwrap().sent_bytes).sum::<i64>());
         }
         assert!(files[0] == files[1], "fast sums: other bytes");
+        // The parameters that are shared out take the rest of the sums' way; the norm is more, and these buckets are tiny.
+        let [all, shared] = [sent[0], sent[1]];
+        assert!((all..2 * all).contains(&shared), "{shared} bytes were sent instead of {all}");
     }))
     .await;
 }
@@ -111,6 +119,57 @@ async fn whoever_of_three_is_lost_no_step_is() {
             go_on(&mut ring, id, left).await;
             expected.check(&ring.coordinator, id, 87, &format!("round {round} without rank {lost}"));
         }
+    }))
+    .await;
+}
+
+/// Waits until a counter is that far.
+async fn until_count(counter: &AtomicU64, count: u64) {
+    while counter.load(Ordering::Relaxed) < count {
+        sleep(Duration::from_millis(1)).await;
+    }
+}
+
+/// The norm of a step is with one rank, and its ring breaks before another one has it: the step is taken there in the next ring.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_step_that_another_rank_has_taken_is_taken_in_the_next_ring() {
+    const STEP: u64 = 5;
+    in_time(Box::pin(async {
+        let ground = Ground::lay();
+        let options = OPTIONS.replace("max_iters = 9", "max_iters = 12");
+        let expected = Expected::of(&ground.job(&options, MICROBATCHES), 12).await;
+        let spec = ground.job(&format!("{options}{SHARED}"), MICROBATCHES);
+        // 1. Three ranks, the last of which waits before it says its part of the norm; what rank 0 sends to rank 1 goes through a gate.
+        let squares: [SquaresScript; 3] = std::array::from_fn(|rank| SquaresScript {
+            held: (rank == 2).then_some(STEP),
+            ..SquaresScript::default()
+        });
+        let scripts = squares.clone().map(|squares| FakeScript {
+            machine: FakeMachine { squares, ..FakeMachine::default() },
+            ..FakeScript::default()
+        });
+        let mut ring = ring_through_ports(scripts.to_vec()).await;
+        let straight = ring.members[1].clone();
+        let gate = Gate::before(&straight.address).await;
+        ring.members[1].address = gate.address.clone();
+        let id = JobId::new();
+        begin(&mut ring, id, &spec).await;
+        for squares in &squares {
+            until_count(&squares.begun, STEP).await;
+        }
+        // 2. All have their sums. Rank 0 comes to have all of the norm; rank 1 would have it through rank 0.
+        gate.closed.store(true, Ordering::Relaxed);
+        squares[2].let_go.store(true, Ordering::Relaxed);
+        until_count(&squares[0].updates, STEP).await;
+        assert_eq!(squares[1].updates.load(Ordering::Relaxed), STEP - 1, "rank 1 has taken it too");
+        // 3. The ring breaks: the step is with rank 0, and what rank 1 lacks of it is the norm.
+        ring.workers[2].shutdown.hard.cancel();
+        ring.members[1] = straight;
+        go_on(&mut ring, id, [0, 1]).await;
+        expected.check(&ring.coordinator, id, 12, "a step of which rank 1 had no norm");
+        // It has computed no gradient of it again: both have begun as many squares as there are steps.
+        assert_eq!([0, 1].map(|rank| squares[rank].begun.load(Ordering::Relaxed)), [12, 12]);
+        assert_eq!([0, 1].map(|rank| squares[rank].updates.load(Ordering::Relaxed)), [12, 12]);
     }))
     .await;
 }

@@ -28,7 +28,7 @@ use faults::Planted;
 use world::World;
 
 /// Schedules in every run of the tests.
-const SCHEDULES: u64 = 100_000;
+const SCHEDULES: u64 = 50_000;
 
 /// Plays one schedule. What was wrong, if anything was.
 fn play(seed: u64, planted: Option<Planted>) -> Result<(), String> {
