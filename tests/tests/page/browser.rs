@@ -134,7 +134,11 @@ impl<'a> Browser<'a> {
             Ok(value) => Ok(value),
             Err(error) => {
                 let failed = failed.into_inner().unwrap_or_default();
-                Err(error.context(format!("{failed}\nthe page shows: {}", self.text().await?)))
+                let said = self.ask("/se/log", json!({"type": "browser"})).await?;
+                Err(error.context(format!(
+                    "{failed}\nthe page shows: {}\nits console: {said:#}",
+                    self.text().await?
+                )))
             }
         }
     }

@@ -87,3 +87,15 @@ async fn broken_documents_end_it_or_are_left_out() -> Result<()> {
     prepare(&sandbox, &["whole.jsonl"], "whole", &[]).await?.expect_code(0)?;
     expect_same(&sandbox.path("out"), &sandbox.path("whole"))
 }
+
+#[tokio::test]
+async fn the_first_broken_document_is_told_of_though_another_thread_finds_a_later_one_first() -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    // The second file is refused at once, while another thread has megabytes of the first to read before the broken line.
+    let line = format!("{{\"text\":\"{}\"}}\n", "a star of the sea ".repeat(20));
+    fs::write(sandbox.path("a.jsonl"), line.repeat(10_000) + "{\"text\":3}\n")?;
+    fs::write(sandbox.path("b.txt"), b"f\xffive")?;
+    let ended = prepare(&sandbox, &["a.jsonl", "b.txt"], "out", &[]).await?.expect_code(1)?;
+    ended.expect_said(&["a.jsonl, line 10001: \"text\" is a number"])?;
+    Ok(())
+}

@@ -1,7 +1,7 @@
 //! All parts of the inputs become files of tokens, on several threads.
 
 use std::{
-    sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    sync::atomic::{AtomicU64, AtomicUsize, Ordering},
     thread,
 };
 
@@ -37,12 +37,16 @@ pub(crate) struct Work<'a> {
 /// has, so nothing is queued. Blocks.
 ///
 /// # Errors
-/// That of the first part that failed, or not a single thread can be started. What the other parts were made to is kept.
+/// That of the first part that has one, however many threads there are; or not a single thread can be started. What the other
+/// parts were made to is kept.
 pub(crate) fn tokenize(work: &Work<'_>, kept: Vec<Option<Chunk>>) -> Result<Vec<Chunk>, Error> {
     let missing: Vec<usize> =
         kept.iter().enumerate().filter(|(_, chunk)| chunk.is_none()).map(|(number, _)| number).collect();
-    let shared =
-        Shared { next: AtomicUsize::new(0), failed: AtomicBool::new(false), told: AtomicU64::new(0) };
+    let shared = Shared {
+        next: AtomicUsize::new(0),
+        wanted: Wanted(AtomicUsize::new(usize::MAX)),
+        told: AtomicU64::new(0),
+    };
     let threads = work.threads.min(missing.len());
     let done: Vec<(usize, Result<Chunk, Error>)> = thread::scope(|scope| {
         let mut started = Vec::new();
@@ -61,7 +65,6 @@ pub(crate) fn tokenize(work: &Work<'_>, kept: Vec<Option<Chunk>>) -> Result<Vec<
         let lost = |_| vec![(0, Err(Error::Internal("a thread that makes tokens has ended".to_owned())))];
         Ok(ended.flat_map(|ended| ended.unwrap_or_else(lost)).collect::<Vec<_>>())
     })?;
-    // The first part that failed is the one that is told of, whichever thread came to it first.
     let mut chunks = kept;
     let mut failures = Vec::new();
     for (number, outcome) in done {
@@ -70,6 +73,7 @@ pub(crate) fn tokenize(work: &Work<'_>, kept: Vec<Option<Chunk>>) -> Result<Vec<
             Err(error) => failures.push((matches!(error, Error::Stopped { .. }), number, error)),
         }
     }
+    // The parts before one that failed were read to their end, so this is the same error in every run.
     failures.sort_by_key(|(stopped, number, _)| (*stopped, *number));
     if let Some((false, _, error)) = failures.into_iter().next() {
         return Err(error);
@@ -82,33 +86,47 @@ pub(crate) fn tokenize(work: &Work<'_>, kept: Vec<Option<Chunk>>) -> Result<Vec<
 /// What the threads have in common.
 struct Shared {
     next: AtomicUsize,
-    failed: AtomicBool,
+    wanted: Wanted,
     /// Broken documents that were told of.
     told: AtomicU64,
 }
 
+/// How many parts are worth making: none from the first on that failed, but those before it, as one of them may fail too and
+/// would be the one to tell of.
+struct Wanted(AtomicUsize);
+
+impl Wanted {
+    fn has(&self, part: usize) -> bool {
+        part < self.0.load(Ordering::Relaxed)
+    }
+
+    fn only_before(&self, part: usize) {
+        self.0.fetch_min(part, Ordering::Relaxed);
+    }
+}
+
 /// Has the other threads stop when its own panics.
-struct StopsOthers<'a>(&'a AtomicBool);
+struct StopsOthers<'a>(&'a Wanted);
 
 impl Drop for StopsOthers<'_> {
     fn drop(&mut self) {
         if thread::panicking() {
-            self.0.store(true, Ordering::Relaxed);
+            self.0.only_before(0);
         }
     }
 }
 
 fn run_thread(work: &Work<'_>, missing: &[usize], shared: &Shared) -> Vec<(usize, Result<Chunk, Error>)> {
-    let _stops_others = StopsOthers(&shared.failed);
+    let _stops_others = StopsOthers(&shared.wanted);
     let mut encoder = work.tokenizer.encoder();
     let mut done = Vec::new();
     while let Some(number) = missing.get(shared.next.fetch_add(1, Ordering::Relaxed)).copied() {
-        if shared.failed.load(Ordering::Relaxed) || work.progress.is_stopped() {
+        if !shared.wanted.has(number) || work.progress.is_stopped() {
             break;
         }
         let outcome = make(work, number, &mut encoder, shared);
         if outcome.is_err() {
-            shared.failed.store(true, Ordering::Relaxed);
+            shared.wanted.only_before(number);
         }
         done.push((number, outcome));
     }
@@ -121,8 +139,16 @@ fn make(work: &Work<'_>, number: usize, encoder: &mut Encoder<'_>, shared: &Shar
         _ => return Err(Error::Internal(format!("there is no part {number}"))),
     };
     let writer = ChunkWriter::create(work.scratch.path_of(key))?;
-    let mut maker =
-        Maker { work, shared, encoder, writer, tokens: Vec::new(), skipped: 0, since: Since::default() };
+    let mut maker = Maker {
+        work,
+        shared,
+        number,
+        encoder,
+        writer,
+        tokens: Vec::new(),
+        skipped: 0,
+        since: Since::default(),
+    };
     inputs::read(work.sources, part, work.text_column, &mut maker)?;
     maker.tell();
     maker.writer.finish(maker.skipped)
@@ -132,6 +158,7 @@ fn make(work: &Work<'_>, number: usize, encoder: &mut Encoder<'_>, shared: &Shar
 struct Maker<'a, 'e> {
     work: &'a Work<'a>,
     shared: &'a Shared,
+    number: usize,
     encoder: &'a mut Encoder<'e>,
     writer: ChunkWriter,
     tokens: Vec<u16>,
@@ -157,7 +184,7 @@ impl Maker<'_, '_> {
 
 impl Sink for Maker<'_, '_> {
     fn document(&mut self, text: &str) -> Result<(), Error> {
-        if self.work.progress.is_stopped() || self.shared.failed.load(Ordering::Relaxed) {
+        if self.work.progress.is_stopped() || !self.shared.wanted.has(self.number) {
             // How much is kept is counted at the end.
             return Err(Error::Stopped { kept: 0, chunks: 0 });
         }
@@ -200,12 +227,12 @@ mod tests {
     #[test]
     fn a_thread_that_panics_has_the_others_stop() {
         for panics in [false, true] {
-            let failed = AtomicBool::new(false);
+            let wanted = Wanted(AtomicUsize::new(usize::MAX));
             let ended = std::panic::catch_unwind(|| {
-                let _stops_others = StopsOthers(&failed);
+                let _stops_others = StopsOthers(&wanted);
                 assert!(!panics, "as it was asked to");
             });
-            assert_eq!((ended.is_err(), failed.load(Ordering::Relaxed)), (panics, panics));
+            assert_eq!((ended.is_err(), wanted.has(0)), (panics, !panics));
         }
     }
 }
