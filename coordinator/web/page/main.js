@@ -247,4 +247,6 @@ document.addEventListener("visibilitychange", () => {
   view?.update();
 });
 setInterval(() => app.isShown() && view?.tick?.(), TICK);
+// loading.js waits for it.
+dispatchEvent(new Event("begun"));
 enter();

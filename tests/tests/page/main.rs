@@ -4,6 +4,7 @@ mod browser;
 mod certificate;
 mod hidden;
 mod hostile;
+mod loading;
 mod login;
 mod many;
 mod modules;
