@@ -6,7 +6,7 @@
 
 use std::path::{Path, PathBuf};
 
-const SOURCES: [&str; 14] = [
+const SOURCES: [&str; 17] = [
     "csrc/with_libtorch.cpp",
     "csrc/blocks.cpp",
     "csrc/dropout.cpp",
@@ -17,6 +17,9 @@ const SOURCES: [&str; 14] = [
     "csrc/attention_blocks.cpp",
     "csrc/attention_forward.cpp",
     "csrc/attention_gemm.cpp",
+    "csrc/attention_tiles.cpp",
+    "csrc/attention_tiles_backward.cpp",
+    "csrc/attention_tiles_forward.cpp",
     "csrc/language_kernels.cpp",
     "csrc/split_linear.cpp",
     "csrc/text_kernels.cpp",

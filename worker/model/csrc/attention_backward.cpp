@@ -5,7 +5,7 @@
 // keys (dQ) cannot both belong to one thread; so each task takes a stretch of one head's keys (or, where the
 // keys are few, of its queries) and leaves partial sums, which a last pass adds up in the tasks' order.
 
-#include "attention_blocks.h"
+#include "attention_tiles.h"
 #include "dropout_lanes.h"
 
 #include <optional>
@@ -441,6 +441,10 @@ void finish(const Plan &plan, const Backend &backend, Partial &partial, const Gr
 
 void backward(const Shape &shape, const Backend &backend, Input query, Input key, Input value, Input output,
               const float *log_sum_exp, Input grad_output, Gradients gradients) {
+    if (backend.gemm == gemm_amx && !shape.causal && shape.mask == nullptr) {
+        return tiles::backward(shape, backend, query, key, value, output, log_sum_exp, grad_output,
+                               gradients);
+    }
     const Plan plan = plan_for(shape, backend, gradients);
     const Packed packed = pack(plan, backend, Operands{query, key, value, output, log_sum_exp, grad_output});
     const int64_t query_sums = plan.key_stretches * plan.heads * plan.query_blocks * QUERY_BLOCK * plan.padded_width;

@@ -1,4 +1,4 @@
-#include "attention_blocks.h"
+#include "attention_tiles.h"
 #include "dropout_lanes.h"
 
 #include <cmath>
@@ -167,6 +167,10 @@ void attend(const Shape &shape, const Backend &backend, const PackedKeys &packed
 
 void forward(const Shape &shape, const Backend &backend, Input query, Input key, Input value, Output output,
              float *log_sum_exp) {
+    if (backend.gemm == gemm_amx && !shape.causal && shape.mask == nullptr) {
+        return tiles::forward(shape, backend, query, key, value, output,
+                              log_sum_exp);
+    }
     const PackedKeys packed = pack(shape, backend, key, value);
     const int64_t query_blocks = divide_up(shape.queries, QUERY_BLOCK);
     const float kept_scale = shape.mask != nullptr ? shape.mask->scale : 1.0f;
