@@ -17,7 +17,9 @@ async fn the_page_loads_again_until_it_comes_whole() -> Result<()> {
     browser.devtools("Network.enable", json!({})).await?;
     browser.devtools("Network.setBlockedURLs", json!({"urls": ["*/assets/words.js"]})).await?;
     browser.go(&address(&cluster)).await?;
-    browser.wait("what is wrong", "document.getElementById('lost').textContent.includes('did not come whole')").await?;
+    browser
+        .wait("what is wrong", "document.getElementById('lost').textContent.includes('did not come whole')")
+        .await?;
     browser.wait("a second time", "sessionStorage.getItem('ringtune.loaded-again') === '2'").await?;
     browser.devtools("Network.setBlockedURLs", json!({"urls": []})).await?;
     browser.wait("the page", "document.body.innerText.includes('There are no jobs yet')").await?;
