@@ -3,10 +3,10 @@
 
 usage: replay_gpt2.py loss FOLDER VAL.BIN --block N --batch N --iters N --seed N
            prints the mean loss of a model on the windows that a job validates on
-       replay_gpt2.py train OUT TOKENS START.safetensors --state-at STEP [--autocast] [--threads N] [--also OUT...]
+       replay_gpt2.py train OUT TOKENS START.safetensors --state-at STEP [--autocast | --exact] [--threads N] [--also OUT...]
            takes the steps of a job again. OUT: what the job left, with a checkpoint after STEP; TOKENS: its folder of
            tokens; START: its model before the first step. Prints a JSON object: the losses, and how far each tensor of
-           the state after STEP is from the checkpoint's, relative to its own norm. --also: what the same job left with
+           the state after STEP is from the checkpoint's, relative to its own norm. --exact: in fp64. --also: what the same job left with
            another gpt2.exchange or another number of workers, of which it says the same
 
 The windows are drawn as docs/gpt2.md has it: Philox4x32-10 of (seed, purpose 16, step, sample). The optimizer is that of
@@ -72,7 +72,8 @@ class Windows:
 
 def loss_of(model, inputs, targets):
     logits = model(inputs).logits
-    return functional.cross_entropy(logits.view(-1, logits.size(-1)).float(), targets.view(-1))
+    kind = torch.promote_types(logits.dtype, torch.float32)
+    return functional.cross_entropy(logits.view(-1, logits.size(-1)).to(kind), targets.view(-1))
 
 
 def loss(arguments):
@@ -111,6 +112,8 @@ def train(arguments):
     model = GPT2LMHeadModel(config).train()
     model.load_state_dict(load_file(arguments.start), strict=False)
     model.tie_weights()
+    if arguments.exact:
+        model.double()
     # nanoGPT's groups: matrices decay, vectors do not.
     decayed = [p for p in model.parameters() if p.dim() >= 2]
     others = [p for p in model.parameters() if p.dim() < 2]
@@ -181,7 +184,9 @@ def main():
     other.add_argument("tokens")
     other.add_argument("start")
     other.add_argument("--state-at", type=int, required=True)
-    other.add_argument("--autocast", action="store_true")
+    precision = other.add_mutually_exclusive_group()
+    precision.add_argument("--autocast", action="store_true")
+    precision.add_argument("--exact", action="store_true")
     other.add_argument("--threads", type=int, default=1)
     other.add_argument("--also", nargs="+", default=[])
     other.set_defaults(run=train)
