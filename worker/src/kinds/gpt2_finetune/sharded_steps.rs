@@ -59,9 +59,9 @@ impl LanguageTrainee {
         let row = squares_to_row(&own, sharding.wish, sharding.cutting.most_parts(ring.world_size()));
         sharding.pending = Some(Pending { begun, computed });
         ring.begin_step();
-        let computed = Instant::now();
+        let computed_at = Instant::now();
         let rows = ring.gather_one_each(row).await?;
-        let seen = ring.step_exchanged(computed, &[]);
+        let seen = ring.step_exchanged(computed_at, &[]);
         let missing = || Error::Ring(ring::Error::Rows);
         let rows: Option<Vec<_>> = rows.iter().map(|row| squares_from_row(row)).collect();
         let (parts, wishes): (Vec<_>, Vec<_>) = rows.ok_or_else(missing)?.into_iter().unzip();
