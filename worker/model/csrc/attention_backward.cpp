@@ -80,18 +80,6 @@ struct Packed {
     Buffer<float> output_dot;        // [QUERY_BLOCK], rowsum(O * G)
 };
 
-RINGTUNE_AVX512 float dot(const Bf16 *left, const Bf16 *right, int64_t width) {
-    __m512 sum = _mm512_setzero_ps();
-    for (int64_t column = 0; column < width; column += LANES) {
-        const __mmask16 mask = width - column >= LANES ? 0xFFFF : (1u << (width - column)) - 1;
-        const __m512i a = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, left + column));
-        const __m512i b = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, right + column));
-        sum = _mm512_fmadd_ps(_mm512_castsi512_ps(_mm512_slli_epi32(a, 16)),
-                              _mm512_castsi512_ps(_mm512_slli_epi32(b, 16)), sum);
-    }
-    return _mm512_reduce_add_ps(sum);
-}
-
 // The arguments of a backward pass.
 struct Operands {
     Input query;
@@ -376,15 +364,6 @@ void accumulate_stretch(const Plan &plan, const Backend &backend, const Packed &
                            .first_key = key == first_key,
                        },
                        scratch);
-        }
-    }
-}
-
-// parts[0] += parts[1] + ..., in this order.
-void add_up(float *parts, int64_t elements, int64_t count, int64_t distance) {
-    for (int64_t part = 1; part < count; ++part) {
-        for (int64_t element = 0; element < elements; ++element) {
-            parts[element] += parts[part * distance + element];
         }
     }
 }

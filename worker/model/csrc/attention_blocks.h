@@ -87,6 +87,11 @@ void pack_token_pairs(Rows<const Bf16> source, Block block, int64_t width, Bf16 
 void store_transposed(const float *source, int64_t source_stride, const float *factor, float common, Bf16 *scratch,
                       Rows<Bf16> target, Block block, int64_t width);
 
+// The sum of the products of two rows.
+float dot(const Bf16 *left, const Bf16 *right, int64_t width);
+// parts[0] += parts[1] + ..., in this order; `distance`: elements from part to part.
+void add_up(float *parts, int64_t elements, int64_t count, int64_t distance);
+
 // 2^x with a relative error below 2e-7: 0 far below, infinity far above, NaN for NaN. The polynomial is the
 // best of degree 5 for 2^f, f in [0, 1), that is exact at 0.
 RINGTUNE_AVX512 static inline __m512 exp2_of(__m512 x) {
