@@ -118,7 +118,7 @@ RINGTUNE_TILES static inline void multiply_scores(const Bf16 *left, const Bf16 *
     _tile_stored(3, sums + 3 * SUMS, LINE);
 }
 
-// Two rows of tiles that sums are added to, WIDE of each, `between` elements from row to row: over `steps` tiles of depth.
+// Products that are added to two rows of sums, WIDE tiles each, over `steps` tiles of depth. All distances count elements.
 struct Added {
     const Bf16 *left;     // the tile of the first row, of the first step
     int64_t left_row;     // elements from its row to the second

@@ -11,8 +11,8 @@ namespace ringtune::flash::tiles {
 
 namespace {
 
-// Blocks of queries whose probabilities, against one block of keys, are multiplied at once. With 8, sums of a block of keys
-// are loaded and stored for 24 products of tiles each; 16 would leave nothing of a core's nearest cache.
+// Blocks of queries whose probabilities, against one block of keys, are multiplied at once. With 8, a tile of a block
+// of keys' sums is loaded and stored once for 8 products; what 16 write would be 64 KB, more than a core's nearest cache.
 constexpr int64_t GROUP = 8;
 // As attention_backward.cpp has them, for 28 threads and more.
 constexpr int64_t TASKS = 96;
