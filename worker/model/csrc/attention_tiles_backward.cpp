@@ -151,14 +151,30 @@ struct Scratch {
     explicit Scratch(const Plan &plan) : gradient_pairs(allocate<Bf16>(plan.key_stretch * GROUP * 2 * VALUES)) {}
 };
 
+// What the scores of the next block of queries are made of: two operands of one size.
+struct Next {
+    const Bf16 *queries, *gradients;
+    int64_t lines; // of 64 bytes, for each pair of rows of a block of scores
+};
+
+// Tiles are loaded from a core's larger cache more slowly than from the nearest, and vectors leave time to fetch them.
+RINGTUNE_AVX512 static inline void fetch_part(const Next &next, int64_t part) {
+    const int64_t line = LINE / int64_t(sizeof(Bf16));
+    for (int64_t at = part * next.lines; at < (part + 1) * next.lines; ++at) {
+        _mm_prefetch(next.queries + at * line, _MM_HINT_T0);
+        _mm_prefetch(next.gradients + at * line, _MM_HINT_T0);
+    }
+}
+
 // From 32 x 32 scores and their dP to the operands P and dS.
 RINGTUNE_AVX512 void softmax_gradient(const float *scores, const float *score_gradients, const float *log_sum_exp,
                                       const float *output_dot, float scale, Bf16 *probabilities, Bf16 *gradients,
-                                      Bf16 *gradient_pairs) {
+                                      Bf16 *gradient_pairs, const Next &next) {
     const __m512 factor = _mm512_set1_ps(scale);
     const __m512 log[2] = {_mm512_load_ps(log_sum_exp), _mm512_load_ps(log_sum_exp + SIDE)};
     const __m512 dots[2] = {_mm512_load_ps(output_dot), _mm512_load_ps(output_dot + SIDE)};
     for (int64_t key = 0; key < BLOCK; key += 2) {
+        fetch_part(next, key / 2);
         __m512i rows[2];
 #pragma GCC unroll 2
         for (int64_t each = 0; each < 2; ++each) {
@@ -211,9 +227,11 @@ RINGTUNE_TILES void accumulate(const Plan &plan, const Packed &packed, const Gro
     for (int64_t index = 0; index < group.queries * group.keys; ++index) {
         const int64_t query = index % group.queries, key = index / group.queries;
         const int64_t token = (group.query_at + query) * BLOCK;
+        const int64_t following = (group.query_at + (index + 1) % group.queries) * over_width;
         softmax_gradient(scores, score_gradients, &packed.log_sum_exp[token], &packed.output_dot[token], scale,
                          &scratch.probabilities[query * 2 * VALUES], &scratch.gradients[query * 2 * VALUES],
-                         &scratch.gradient_pairs[index * 2 * VALUES]);
+                         &scratch.gradient_pairs[index * 2 * VALUES],
+                         {&packed.queries[following], &packed.gradients[following], 2 * plan.depth});
         // Before the products of what was just written: it takes a while until tiles can be loaded from there.
         if (index + 1 < group.queries * group.keys) {
             make_scores(index + 1);
