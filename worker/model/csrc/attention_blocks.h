@@ -38,7 +38,7 @@ inline int64_t divide_up(int64_t value, int64_t divisor) { return (value + divis
 class Multiplying {
   public:
     explicit Multiplying(const Backend &backend) : release_(backend.release), control_(_mm_getcsr()) {
-        _mm_setcsr(control_ | _MM_FLUSH_ZERO_ON | 0x40); // FTZ and DAZ of MXCSR
+        _mm_setcsr(control_ | _MM_FLUSH_ZERO_ON | _MM_DENORMALS_ZERO_ON);
         backend.acquire();
     }
     ~Multiplying() {
