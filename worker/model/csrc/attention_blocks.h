@@ -33,8 +33,8 @@ inline int64_t divide_up(int64_t value, int64_t divisor) { return (value + divis
 
 // Held by a thread as long as it multiplies: afterwards, after an exception too, the processor's matrix unit is free.
 //
-// Numbers below 1e-38 are zero meanwhile. Products in bf16 take them for zero anyway, and vectors need a hundred cycles for
-// each: attention whose scores lie far apart, which has many such probabilities, took twelve times as long.
+// Numbers below 1e-38 are zero meanwhile. Products in bf16 take them for zero anyway, and a vector that has one takes the
+// processor hundreds of cycles: attention whose scores lie far apart took up to twelve times as long.
 class Multiplying {
   public:
     explicit Multiplying(const Backend &backend) : release_(backend.release), control_(_mm_getcsr()) {
