@@ -1,7 +1,7 @@
 // Products of fp32 operands on AMX: each value is the sum of two bf16 halves, and a product that of three, high x high,
 // high x low and low x high, added up in fp32. What is left out is 2^-16 of a product: a hundredth of what bf16 alone
 // loses. Henry, Tang, Heinecke 2019, "Leveraging the bfloat16 Artificial Intelligence Datatype For Higher-Precision
-// Computations". Plain pointers, no libtorch. The order of sums depends on the sizes alone.
+// Computations". Plain pointers, no libtorch. The order of sums depends on the sizes alone. For processors with AMX.
 #pragma once
 
 #include "attention_kernels.h"

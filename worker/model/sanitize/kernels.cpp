@@ -519,20 +519,22 @@ void run() {
     std::printf("  products: %d shapes%s\n", shapes, flash::amx_supported() ? ", on AMX too" : "");
     shapes = 0;
     for (const flash::Backend &backend : backends()) {
-        for (const int64_t rows : {1, 16, 77}) {
-            for (const int64_t inputs : {1, 31, 65, 130}) {
+        if (backend.gemm != flash::gemm_amx) {
+            continue;
+        }
+        for (const int64_t rows : {1, 16, 77, 170}) {
+            for (const int64_t inputs : {1, 31, 65, 130, 300}) {
                 for (const int64_t outputs : {1, 33, 64, 515}) {
                     split_product(backend, rows, inputs, outputs);
                     ++shapes;
                 }
-                if (backend.gemm == flash::gemm_amx) {
-                    for (const auto &[batches, height, width] : {ringtune::tiled::Pictures{2, 5, 7}, {1, 2, 16}, {1, 1, 1}, {1, 40, 1}}) {
-                        tiled_layer(backend, {64, 96, 3}, {batches, height, width});
-                        tiled_layer(backend, {352, 352, 1}, {batches, height, width});
-                        tiled_layer(backend, {1024, 32, 3}, {batches, height, width});
-                    }
-                }
             }
+        }
+        for (const auto &[batches, height, width] :
+             {ringtune::tiled::Pictures{2, 5, 7}, {1, 2, 16}, {1, 1, 1}, {1, 40, 1}}) {
+            tiled_layer(backend, {64, 96, 3}, {batches, height, width});
+            tiled_layer(backend, {352, 352, 1}, {batches, height, width});
+            tiled_layer(backend, {1024, 32, 3}, {batches, height, width});
         }
     }
     std::printf("  products by halves: %d shapes\n", shapes);
