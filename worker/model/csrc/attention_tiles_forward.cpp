@@ -9,8 +9,9 @@ namespace ringtune::flash::tiles {
 
 namespace {
 
-// Blocks of keys whose probabilities are multiplied at once: 16 KB of scores.
-constexpr int64_t STEP = 4;
+// Blocks of keys whose probabilities are multiplied at once. The scores of the step after them are made meanwhile: both
+// are 16 KB.
+constexpr int64_t STEP = 2;
 
 // Keys and values of all heads, 32 by 32.
 struct Packed {
@@ -50,63 +51,100 @@ Packed pack(const Shape &shape, const Backend &backend, Input key, Input value) 
 // What a thread works in: 32 queries.
 struct Scratch {
     Buffer<Bf16> queries;       // right operands over the width, [2][depth]
-    Buffer<float> scores;       // [STEP][2][2]
+    Buffer<float> scores[2];    // [STEP][2][2], of every other step
     Buffer<Bf16> probabilities; // right operands over the keys, [STEP][2]
     Buffer<float> output;       // [wide][2]
     alignas(64) float maximum[BLOCK]; // of the scores so far, times log2(e)
     alignas(64) float sum[BLOCK];     // of 2^(score - maximum)
 
     explicit Scratch(const Packed &packed)
-        : queries(allocate<Bf16>(2 * packed.depth * VALUES)), scores(allocate<float>(STEP * 4 * SUMS)),
+        : queries(allocate<Bf16>(2 * packed.depth * VALUES)),
+          scores{allocate<float>(STEP * 4 * SUMS), allocate<float>(STEP * 4 * SUMS)},
           probabilities(allocate<Bf16>(STEP * 2 * VALUES)), output(allocate<float>(packed.wide * 2 * SUMS)) {}
 };
 
-// What 16 queries' sums so far are scaled by: their maxima become those of the scores of `blocks` too, two rows of tiles
-// each, of which `scores` is the first.
-RINGTUNE_AVX512 __m512 raise_maximum(const float *scores, int64_t blocks, float scale, float *maximum) {
-    __m512 even = _mm512_set1_ps(LOWEST_SCORE), odd = even;
-    for (int64_t tile = 0; tile < blocks * 2; ++tile, scores += 2 * SUMS) {
-        for (int64_t row = 0; row < SIDE; row += 2) {
-            even = _mm512_max_ps(even, _mm512_load_ps(scores + row * SIDE));
-            odd = _mm512_max_ps(odd, _mm512_load_ps(scores + (row + 1) * SIDE));
+// The scores of a block of keys, made a part at a time between vectors: the processor multiplies tiles while it works on
+// vectors, if both lie close enough together. Each half, of 16 keys, takes three parts of products, and one that stores
+// what came out, which would have to wait right behind them.
+class ScoresInParts {
+  public:
+    static constexpr int64_t PARTS = 8;
+
+    ScoresInParts() = default; // nothing to do
+    // The tiles of the keys, the left operand, and of the queries, both [2][depth], and where the scores go, [2][2].
+    ScoresInParts(const Bf16 *keys, const Bf16 *queries, int64_t depth, float *scores)
+        : keys_(keys), queries_(queries), depth_(depth), third_(divide_up(depth, 3)), scores_(scores) {}
+
+    RINGTUNE_TILES inline void make(int64_t part) const {
+        const int64_t half = part / 4, third = part % 4;
+        float *scores = scores_ + half * 2 * SUMS;
+        if (keys_ == nullptr) {
+            return;
+        }
+        if (third == 3) {
+            _tile_stored(0, scores, LINE);
+            _tile_stored(1, scores + SUMS, LINE);
+            return;
+        }
+        if (third == 0) {
+            _tile_zero(0);
+            _tile_zero(1);
+        }
+        const Bf16 *keys = keys_ + half * depth_ * VALUES;
+        for (int64_t at = third * third_; at < std::min((third + 1) * third_, depth_); ++at) {
+            _tile_loadd(4, keys + at * VALUES, LINE);
+            _tile_loadd(5, queries_ + at * VALUES, LINE);
+            _tile_dpbf16ps(0, 4, 5);
+            _tile_loadd(6, queries_ + (depth_ + at) * VALUES, LINE);
+            _tile_dpbf16ps(1, 4, 6);
         }
     }
-    const __m512 before = _mm512_load_ps(maximum), largest = _mm512_mul_ps(_mm512_max_ps(even, odd), _mm512_set1_ps(scale));
-    const __m512 after = _mm512_max_ps(before, largest);
-    _mm512_store_ps(maximum, after);
-    return exp2_of(_mm512_sub_ps(before, after));
+
+  private:
+    const Bf16 *keys_ = nullptr, *queries_ = nullptr;
+    int64_t depth_ = 0, third_ = 0;
+    float *scores_ = nullptr;
+};
+
+// A step's blocks, or what is left of them.
+struct Step {
+    float *scores; // [blocks][2][2]
+    int64_t blocks;
+    ScoresInParts next[STEP]; // the step after it
+};
+
+// Eight vectors of scores: four keys from `key` on, each against 32 queries.
+RINGTUNE_AVX512 static inline void load_rows(const float *scores, int64_t key, __m512 (&rows)[TOGETHER]) {
+    const float *first = scores + key / SIDE * 2 * SUMS + key % SIDE * SIDE;
+    RINGTUNE_TOGETHER {
+        rows[each] = _mm512_load_ps(first + each / 2 * SIDE + each % 2 * SUMS);
+    }
 }
 
-// Scores of `blocks` of keys become probabilities relative to the maximum so far; a maximum that grew scales down what was
-// added up before it.
-RINGTUNE_AVX512 void online_softmax(Scratch &scratch, int64_t blocks, float scale, int64_t wide) {
-    const __m512 factor = _mm512_set1_ps(scale);
-    __m512 correction[2], maximum[2], sum[2];
-    for (int64_t half = 0; half < 2; ++half) {
-        correction[half] =
-            raise_maximum(&scratch.scores[half * SUMS], blocks, scale, scratch.maximum + half * SIDE);
-        maximum[half] = _mm512_load_ps(scratch.maximum + half * SIDE);
-        sum[half] = _mm512_mul_ps(_mm512_load_ps(scratch.sum + half * SIDE), correction[half]);
+// The maxima of 32 queries become those of a step's scores too. What their sums so far are scaled by.
+RINGTUNE_AVX512 static inline void raise_maximum(const Step &step, float scale, float *maximum, __m512 (&correction)[2]) {
+    __m512 largest[TOGETHER], rows[TOGETHER];
+    RINGTUNE_TOGETHER {
+        largest[each] = _mm512_set1_ps(LOWEST_SCORE);
     }
-    const float *scores = &scratch.scores[0];
-    Bf16 *pairs = &scratch.probabilities[0];
-    for (int64_t block = 0; block < blocks; ++block, scores += 4 * SUMS, pairs += 2 * VALUES) {
-        for (int64_t key = 0; key < BLOCK; key += 2) {
-            __m512i rows[2];
-#pragma GCC unroll 2
-            for (int64_t each = 0; each < 2; ++each) {
-                const float *row = scores + key / SIDE * 2 * SUMS + (key + each) % SIDE * SIDE;
-                const __m512 left = short_exp2_of(_mm512_fmsub_ps(_mm512_load_ps(row), factor, maximum[0]));
-                const __m512 right = short_exp2_of(_mm512_fmsub_ps(_mm512_load_ps(row + SUMS), factor, maximum[1]));
-                sum[0] = _mm512_add_ps(sum[0], left);
-                sum[1] = _mm512_add_ps(sum[1], right);
-                rows[each] = to_bf16(left, right);
-            }
-            store_pairs(rows[0], rows[1], pairs + key / 2 * DEPTH);
+    for (int64_t key = 0; key < step.blocks * BLOCK; key += TOGETHER / 2) {
+        load_rows(step.scores + key / BLOCK * 4 * SUMS, key % BLOCK, rows);
+        RINGTUNE_TOGETHER {
+            largest[each] = _mm512_max_ps(largest[each], rows[each]);
         }
     }
-    _mm512_store_ps(scratch.sum, sum[0]);
-    _mm512_store_ps(scratch.sum + SIDE, sum[1]);
+    for (int64_t half = 0; half < 2; ++half) {
+        const __m512 of_step = _mm512_max_ps(_mm512_max_ps(largest[half], largest[half + 2]),
+                                             _mm512_max_ps(largest[half + 4], largest[half + 6]));
+        const __m512 before = _mm512_load_ps(maximum + half * SIDE);
+        const __m512 after = _mm512_max_ps(before, _mm512_mul_ps(of_step, _mm512_set1_ps(scale)));
+        _mm512_store_ps(maximum + half * SIDE, after);
+        correction[half] = exp2_of(_mm512_sub_ps(before, after));
+    }
+}
+
+// Scales down what was added up relative to smaller maxima.
+RINGTUNE_AVX512 void correct_output(const __m512 (&correction)[2], int64_t wide, float *output) {
     const __m512 one = _mm512_set1_ps(1.0f);
     if ((_mm512_cmp_ps_mask(correction[0], one, _CMP_NEQ_UQ) | _mm512_cmp_ps_mask(correction[1], one, _CMP_NEQ_UQ)) == 0) {
         return;
@@ -118,10 +156,41 @@ RINGTUNE_AVX512 void online_softmax(Scratch &scratch, int64_t blocks, float scal
         }
         const __m512 own = _mm512_permutex2var_ps(correction[0], _mm512_load_si512(queries), correction[1]);
         for (int64_t row = 0; row < wide * SIDE; ++row) {
-            float *output = &scratch.output[(row / SIDE * 2 + half) * SUMS + row % SIDE * SIDE];
-            _mm512_store_ps(output, _mm512_mul_ps(_mm512_load_ps(output), own));
+            float *place = output + (row / SIDE * 2 + half) * SUMS + row % SIDE * SIDE;
+            _mm512_store_ps(place, _mm512_mul_ps(_mm512_load_ps(place), own));
         }
     }
+}
+
+// A step's scores become probabilities relative to the maximum so far, and the next step's scores are made.
+RINGTUNE_TILES void online_softmax(Scratch &scratch, const Step &step, float scale, int64_t wide) {
+    const __m512 factor = _mm512_set1_ps(scale);
+    __m512 correction[2], maximum[2], sum[2];
+    raise_maximum(step, scale, scratch.maximum, correction);
+    for (int64_t half = 0; half < 2; ++half) {
+        maximum[half] = _mm512_load_ps(scratch.maximum + half * SIDE);
+        sum[half] = _mm512_mul_ps(_mm512_load_ps(scratch.sum + half * SIDE), correction[half]);
+    }
+    for (int64_t block = 0; block < step.blocks; ++block) {
+        Bf16 *pairs = &scratch.probabilities[block * 2 * VALUES];
+        for (int64_t part = 0; part < ScoresInParts::PARTS; ++part, pairs += 2 * DEPTH) {
+            __m512 x[TOGETHER];
+            load_rows(step.scores + block * 4 * SUMS, part * TOGETHER / 2, x);
+            RINGTUNE_TOGETHER {
+                x[each] = _mm512_fmsub_ps(x[each], factor, maximum[each % 2]);
+            }
+            step.next[block].make(part);
+            short_exp2_of(x);
+            RINGTUNE_TOGETHER {
+                sum[each % 2] = _mm512_add_ps(sum[each % 2], x[each]);
+            }
+            store_pairs(to_bf16(x[0], x[1]), to_bf16(x[2], x[3]), pairs);
+            store_pairs(to_bf16(x[4], x[5]), to_bf16(x[6], x[7]), pairs + DEPTH);
+        }
+    }
+    _mm512_store_ps(scratch.sum, sum[0]);
+    _mm512_store_ps(scratch.sum + SIDE, sum[1]);
+    correct_output(correction, wide, &scratch.output[0]);
 }
 
 // Attention of 32 queries to the keys of their head; the result stays in the scratch.
@@ -130,27 +199,30 @@ RINGTUNE_TILES void attend(const Shape &shape, const Packed &packed, int64_t hea
     std::fill_n(scratch.sum, BLOCK, 0.0f);
     std::fill_n(&scratch.output[0], packed.wide * 2 * SUMS, 0.0f);
     const int64_t at = head * packed.blocks;
-    const auto make_scores = [&](int64_t first) {
-        for (int64_t block = 0; block < std::min(STEP, packed.blocks - first); ++block) {
-            float *scores = &scratch.scores[block * 4 * SUMS];
-            multiply_scores(packed.keys_at(at + first + block), &scratch.queries[0], packed.depth, scores);
-            hide_tokens_from(shape.keys - (first + block) * BLOCK, scores);
-        }
+    const auto scores_of = [&](int64_t block) {
+        return &scratch.scores[block / STEP % 2][block % STEP * 4 * SUMS];
     };
-    make_scores(0);
+    const auto in_parts = [&](int64_t block) {
+        return block < packed.blocks
+                   ? ScoresInParts(packed.keys_at(at + block), &scratch.queries[0], packed.depth, scores_of(block))
+                   : ScoresInParts();
+    };
+    for (int64_t block = 0; block < std::min(STEP, packed.blocks); ++block) {
+        multiply_scores(packed.keys_at(at + block), &scratch.queries[0], packed.depth, scores_of(block));
+    }
     for (int64_t first = 0; first < packed.blocks; first += STEP) {
-        const int64_t blocks = std::min(STEP, packed.blocks - first);
-        online_softmax(scratch, blocks, shape.scale * LOG2_E, packed.wide);
-        // Before the products of what was just written: it takes a while until tiles can be loaded from there.
-        if (first + STEP < packed.blocks) {
-            make_scores(first + STEP);
+        Step step{scores_of(first), std::min(STEP, packed.blocks - first), {}};
+        for (int64_t block = 0; block < step.blocks; ++block) {
+            hide_tokens_from(shape.keys - (first + block) * BLOCK, scores_of(first + block));
+            step.next[block] = in_parts(first + STEP + block);
         }
+        online_softmax(scratch, step, shape.scale * LOG2_E, packed.wide);
         add_all_tall_products({.left = packed.values_at(at + first),
                                .left_row = VALUES,
                                .left_step = packed.wide * VALUES,
                                .right = &scratch.probabilities[0],
                                .right_step = 2 * VALUES,
-                               .steps = blocks,
+                               .steps = step.blocks,
                                .sums = &scratch.output[0],
                                .sums_row = 2 * SUMS,
                                .begins = false},
