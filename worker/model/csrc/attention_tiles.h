@@ -4,6 +4,8 @@
 
 #include "attention_blocks.h"
 
+#include <atomic>
+
 namespace ringtune::flash::tiles {
 
 constexpr int64_t SIDE = 16;    // rows of any tile, and columns of sums
@@ -142,6 +144,9 @@ RINGTUNE_TILES static inline void multiply_scores(const Bf16 *left, const Bf16 *
     _tile_stored(3, sums + 3 * SUMS, LINE);
 }
 
+// Before tiles are loaded that the same function made: the compiler does not know that loading a tile reads what was stored.
+inline void stores_before_tiles() { std::atomic_signal_fence(std::memory_order_seq_cst); }
+
 // Products that are added to two rows of sums, WIDE tiles each, over `steps` tiles of depth. All distances count elements.
 struct Added {
     const Bf16 *left;     // the tile of the first row, of the first step
@@ -157,6 +162,7 @@ struct Added {
 
 template <int WIDE> RINGTUNE_TILES static inline void add_products(const Added &added) {
     float *upper = added.sums, *lower = added.sums + added.sums_row;
+    stores_before_tiles();
     if (added.begins) {
         _tile_zero(0);
         _tile_zero(1);
@@ -232,6 +238,7 @@ RINGTUNE_TILES static inline void add_wide_products(Added added, int64_t wide) {
 // The same where sums lie [rows of the left operand][2]: TALL rows of tiles, two of them side by side, over `steps`.
 template <int TALL> RINGTUNE_TILES static inline void add_tall_products(const Added &added) {
     float *rows[3] = {added.sums, added.sums + added.sums_row, added.sums + 2 * added.sums_row};
+    stores_before_tiles();
     if (added.begins) {
         _tile_zero(0);
         _tile_zero(1);

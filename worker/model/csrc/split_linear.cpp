@@ -185,6 +185,7 @@ RINGTUNE_TILES inline void store_sums(float *sums, int64_t tiles) {
 template <Side side>
 RINGTUNE_TILES inline void add_products(const Bf16 *weight, const Bf16 *tokens, int64_t tiles, const Tile *next) {
     constexpr int64_t ROWS = 3; // after a tile: all of GROUP leave one
+    flash::tiles::stores_before_tiles();
     _tile_loadd(5, weight, LINE);
     _tile_loadd(6, weight + VALUES, LINE);
 #define RINGTUNE_MULTIPLY(tile)                                                                                        \
