@@ -211,8 +211,10 @@ RINGTUNE_TILES inline void add_products(const Bf16 *weight, const Bf16 *tokens, 
     }
 }
 
-// Asks for a rectangle of the weights, or for what there is of it. Inlined by force: GCC sees no effect in it, and drops calls.
-[[gnu::always_inline]] RINGTUNE_AVX512 inline void fetch(const Matrix &weights, int64_t row, int64_t rows, int64_t column, int64_t columns) {
+// Asks for a rectangle of the weights, or for what there is of it. Inlined by force: GCC sees no effect in it, and would
+// drop the calls.
+[[gnu::always_inline]] RINGTUNE_AVX512 inline void fetch(const Matrix &weights, int64_t row, int64_t rows,
+                                                         int64_t column, int64_t columns) {
     for (int64_t each = row; each < std::min(row + rows, weights.rows); ++each) {
         for (int64_t at = column; at < std::min(column + columns, weights.columns); at += LANES) {
             _mm_prefetch(weights.row(each) + at, _MM_HINT_T1);
