@@ -76,11 +76,11 @@ class ScoresInParts {
         : keys_(keys), queries_(queries), depth_(depth), third_(divide_up(depth, 3)), scores_(scores) {}
 
     RINGTUNE_TILES inline void make(int64_t part) const {
-        const int64_t half = part / 4, third = part % 4;
-        float *scores = scores_ + half * 2 * SUMS;
         if (keys_ == nullptr) {
             return;
         }
+        const int64_t half = part / 4, third = part % 4;
+        float *scores = scores_ + half * 2 * SUMS;
         if (third == 3) {
             _tile_stored(0, scores, LINE);
             _tile_stored(1, scores + SUMS, LINE);
