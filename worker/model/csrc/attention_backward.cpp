@@ -389,10 +389,9 @@ void finish(const Plan &plan, const Backend &backend, Partial &partial, const Gr
     const int64_t query_elements = QUERY_BLOCK * plan.padded_width;
     const int64_t key_elements = plan.tall.padded * KEY_BLOCK;
     backend.parallel_for(query_tasks + key_tasks, [&](int64_t begin, int64_t end) {
-        const Buffer<Bf16> transposing = allocate<Bf16>(shape.width * LANES);
         const auto finish_keys = [&](float *sums, int64_t task, const Output &target, float factor) {
             add_up(sums + task * key_elements, key_elements, plan.query_stretches, key_tasks * key_elements);
-            store_transposed(sums + task * key_elements, KEY_BLOCK, nullptr, factor, &transposing[0],
+            store_transposed(sums + task * key_elements, KEY_BLOCK, nullptr, factor,
                              rows_of(target, shape, task / plan.key_blocks),
                              block_at(task % plan.key_blocks, KEY_BLOCK, shape.keys), shape.width);
         };

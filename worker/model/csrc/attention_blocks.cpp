@@ -13,59 +13,127 @@ void pack_rows(Rows<const Bf16> source, Block block, Width width, Bf16 *packed) 
     }
 }
 
-void pack_columns(Rows<const Bf16> source, Block block, Width width, Bf16 *packed) {
-    if (block.count < block.block || width.filled < width.padded) {
-        std::fill(packed, packed + width.padded * block.block, Bf16{0});
+namespace {
+
+// Sixteen rows of sixteen double words: each column becomes a row.
+RINGTUNE_AVX512 inline void transpose(__m512i (&rows)[LANES]) {
+    __m512i pairs[LANES], fours[LANES];
+#pragma GCC unroll 8
+    for (int i = 0; i < LANES; i += 2) {
+        pairs[i] = _mm512_unpacklo_epi32(rows[i], rows[i + 1]);
+        pairs[i + 1] = _mm512_unpackhi_epi32(rows[i], rows[i + 1]);
     }
-    for (int64_t token = 0; token < block.count; ++token) {
-        const Bf16 *row = source.row(block.first + token);
-        for (int64_t column = 0; column < width.filled; ++column) {
-            packed[column * block.block + token] = row[column];
+#pragma GCC unroll 4
+    for (int i = 0; i < LANES; i += 4) {
+        fours[i] = _mm512_unpacklo_epi64(pairs[i], pairs[i + 2]);
+        fours[i + 1] = _mm512_unpackhi_epi64(pairs[i], pairs[i + 2]);
+        fours[i + 2] = _mm512_unpacklo_epi64(pairs[i + 1], pairs[i + 3]);
+        fours[i + 3] = _mm512_unpackhi_epi64(pairs[i + 1], pairs[i + 3]);
+    }
+    // The quarters of `fours` are columns j, 4 + j, 8 + j and 12 + j of four rows.
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; ++j) {
+        const __m512i even = _mm512_shuffle_i32x4(fours[j], fours[4 + j], 0x88);
+        const __m512i odd = _mm512_shuffle_i32x4(fours[j], fours[4 + j], 0xdd);
+        const __m512i later_even = _mm512_shuffle_i32x4(fours[8 + j], fours[12 + j], 0x88);
+        const __m512i later_odd = _mm512_shuffle_i32x4(fours[8 + j], fours[12 + j], 0xdd);
+        rows[j] = _mm512_shuffle_i32x4(even, later_even, 0x88);
+        rows[4 + j] = _mm512_shuffle_i32x4(odd, later_odd, 0x88);
+        rows[8 + j] = _mm512_shuffle_i32x4(even, later_even, 0xdd);
+        rows[12 + j] = _mm512_shuffle_i32x4(odd, later_odd, 0xdd);
+    }
+}
+
+// The first `count` of 32, all of them or none.
+RINGTUNE_AVX512 inline __mmask32 first_of(int64_t count) {
+    return count >= 2 * LANES ? ~__mmask32{0} : count <= 0 ? 0 : (__mmask32{1} << count) - 1;
+}
+
+// 32 columns of a token, zeros where there are none.
+RINGTUNE_AVX512 inline __m512i columns_of(Rows<const Bf16> source, Block block, Width width, int64_t token,
+                                          int64_t column) {
+    if (token >= block.count) {
+        return _mm512_setzero_si512();
+    }
+    return _mm512_maskz_loadu_epi16(first_of(width.filled - column), source.row(block.first + token) + column);
+}
+
+// 16 columns of a token and of the one behind it, in turns.
+RINGTUNE_AVX512 inline __m512i pairs_of(Rows<const Bf16> source, Block block, Width width, int64_t token,
+                                        int64_t column) {
+    const int64_t some = std::min(column + LANES, width.filled);
+    const __m512i first = columns_of(source, block, {some, some}, token, column);
+    const __m512i second = columns_of(source, block, {some, some}, token + 1, column);
+    return paired(_mm512_inserti64x4(first, _mm512_castsi512_si256(second), 1));
+}
+
+} // namespace
+
+RINGTUNE_AVX512 void pack_columns(Rows<const Bf16> source, Block block, Width width, Bf16 *packed) {
+    for (int64_t column = 0; column < width.padded; column += LANES) {
+        const int64_t rows = std::min(LANES, width.padded - column);
+        for (int64_t token = 0; token < block.block; token += 2 * LANES) {
+            __m512i turned[LANES];
+#pragma GCC unroll 16
+            for (int64_t pair = 0; pair < LANES; ++pair) {
+                turned[pair] = pairs_of(source, block, width, token + pair * 2, column);
+            }
+            transpose(turned);
+            const __mmask32 inside = first_of(block.block - token);
+            for (int64_t row = 0; row < rows; ++row) {
+                _mm512_mask_storeu_epi16(packed + (column + row) * block.block + token, inside, turned[row]);
+            }
         }
     }
 }
 
-void pack_width_pairs(Rows<const Bf16> source, Block block, Width width, Bf16 *packed) {
-    if (block.count < block.block || width.filled < width.padded) {
-        std::fill(packed, packed + width.padded * block.block, Bf16{0});
-    }
-    for (int64_t token = 0; token < block.count; ++token) {
-        const Bf16 *row = source.row(block.first + token);
-        for (int64_t pair = 0; pair < width.filled / 2; ++pair) {
-            std::memcpy(packed + (pair * block.block + token) * 2, row + pair * 2, 2 * sizeof(Bf16));
-        }
-        if (width.filled % 2 == 1) {
-            packed[(width.filled / 2 * block.block + token) * 2] = row[width.filled - 1];
+RINGTUNE_AVX512 void pack_width_pairs(Rows<const Bf16> source, Block block, Width width, Bf16 *packed) {
+    for (int64_t column = 0; column < width.padded; column += 2 * LANES) {
+        const int64_t rows = std::min(2 * LANES, width.padded - column) / 2;
+        for (int64_t token = 0; token < block.block; token += LANES) {
+            __m512i turned[LANES];
+#pragma GCC unroll 16
+            for (int64_t row = 0; row < LANES; ++row) {
+                turned[row] = columns_of(source, block, width, token + row, column);
+            }
+            transpose(turned);
+            const __mmask32 inside = first_of(2 * (block.block - token));
+            for (int64_t row = 0; row < rows; ++row) {
+                _mm512_mask_storeu_epi16(packed + ((column / 2 + row) * block.block + token) * 2, inside, turned[row]);
+            }
         }
     }
 }
 
-void pack_token_pairs(Rows<const Bf16> source, Block block, int64_t width, Bf16 *packed) {
+RINGTUNE_AVX512 void pack_token_pairs(Rows<const Bf16> source, Block block, int64_t width, Bf16 *packed) {
     const int64_t columns = round_up(width, LANES);
-    std::fill(packed, packed + block.block * columns, Bf16{0});
-    for (int64_t token = 0; token < block.count; ++token) {
-        const Bf16 *row = source.row(block.first + token);
-        Bf16 *target = packed + token / 2 * columns * 2 + token % 2;
-        for (int64_t column = 0; column < width; ++column) {
-            target[column * 2] = row[column];
+    for (int64_t token = 0; token < block.block; token += 2) {
+        for (int64_t column = 0; column < columns; column += LANES) {
+            _mm512_storeu_si512(packed + (token / 2 * columns + column) * 2,
+                                pairs_of(source, block, {width, columns}, token, column));
         }
     }
 }
 
 RINGTUNE_AVX512 void store_transposed(const float *source, int64_t source_stride, const float *factor, float common,
-                                      Bf16 *scratch, Rows<Bf16> target, Block block, int64_t width) {
+                                      Rows<Bf16> target, Block block, int64_t width) {
     for (int64_t token = 0; token < block.count; token += LANES) {
         const __m512 factors = factor == nullptr ? _mm512_set1_ps(common) : _mm512_loadu_ps(factor + token);
-        for (int64_t column = 0; column < width; ++column) {
-            const __m512 values = _mm512_mul_ps(_mm512_loadu_ps(source + column * source_stride + token), factors);
-            _mm256_storeu_si256(reinterpret_cast<__m256i *>(scratch + column * LANES),
-                                (__m256i)_mm512_cvtneps_pbh(values));
-        }
+        const auto column_at = [&](int64_t column) RINGTUNE_AVX512 {
+            return column < width ? _mm512_mul_ps(_mm512_loadu_ps(source + column * source_stride + token), factors)
+                                  : _mm512_setzero_ps();
+        };
         const int64_t count = std::min(LANES, block.count - token);
-        for (int64_t lane = 0; lane < count; ++lane) {
-            Bf16 *row = target.row(block.first + token + lane);
-            for (int64_t column = 0; column < width; ++column) {
-                row[column] = scratch[column * LANES + lane];
+        for (int64_t column = 0; column < width; column += 2 * LANES) {
+            __m512i turned[LANES];
+#pragma GCC unroll 16
+            for (int64_t pair = 0; pair < LANES; ++pair) {
+                turned[pair] = paired(to_bf16(column_at(column + pair * 2), column_at(column + pair * 2 + 1)));
+            }
+            transpose(turned);
+            const __mmask32 inside = first_of(width - column);
+            for (int64_t lane = 0; lane < count; ++lane) {
+                _mm512_mask_storeu_epi16(target.row(block.first + token + lane) + column, inside, turned[lane]);
             }
         }
     }

@@ -92,9 +92,9 @@ void pack_width_pairs(Rows<const Bf16> source, Block block, Width width, Bf16 *p
 // [block/2][width rounded up to 16][2]: a right operand whose product adds up over the tokens.
 void pack_token_pairs(Rows<const Bf16> source, Block block, int64_t width, Bf16 *packed);
 
-// target[token][column] = bf16(source[column][token] * factor[token]), `source`: [width][block]; `factor` may be
-// null (one factor for all, `common`). `scratch`: 16 bf16 for each column.
-void store_transposed(const float *source, int64_t source_stride, const float *factor, float common, Bf16 *scratch,
+// target[token][column] = bf16(source[column][token] * factor[token]), `source`: [width][block], the block a multiple of
+// 16; `factor` may be null (one factor for all, `common`).
+void store_transposed(const float *source, int64_t source_stride, const float *factor, float common,
                       Rows<Bf16> target, Block block, int64_t width);
 
 // The sum of the products of two rows.

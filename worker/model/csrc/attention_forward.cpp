@@ -51,15 +51,13 @@ struct Scratch {
     Buffer<float> scores;       // [KEY_BLOCK][QUERY_BLOCK]
     Buffer<Bf16> probabilities; // [KEY_BLOCK/2][QUERY_BLOCK][2]
     Buffer<float> output;       // [tall][QUERY_BLOCK]
-    Buffer<Bf16> transposing;   // [width][LANES]
     alignas(64) float maximum[QUERY_BLOCK]; // of the scores so far, times log2(e)
     alignas(64) float sum[QUERY_BLOCK];     // of 2^(score - maximum)
 
     explicit Scratch(const PackedKeys &packed)
         : query(allocate<Bf16>(packed.deep.padded * QUERY_BLOCK)), scores(allocate<float>(KEY_BLOCK * QUERY_BLOCK)),
           probabilities(allocate<Bf16>(KEY_BLOCK * QUERY_BLOCK)),
-          output(allocate<float>(packed.tall.padded * QUERY_BLOCK)),
-          transposing(allocate<Bf16>(packed.tall.filled * LANES)) {}
+          output(allocate<float>(packed.tall.padded * QUERY_BLOCK)) {}
 };
 
 // What is dropped of one block of queries' probabilities. Without: nothing.
@@ -189,8 +187,8 @@ void forward(const Shape &shape, const Backend &backend, Input query, Input key,
                 }
                 scratch.sum[token] = kept_scale / scratch.sum[token];
             }
-            store_transposed(&scratch.output[0], QUERY_BLOCK, scratch.sum, 1.0f, &scratch.transposing[0],
-                             rows_of(output, shape, head), block, shape.width);
+            store_transposed(&scratch.output[0], QUERY_BLOCK, scratch.sum, 1.0f, rows_of(output, shape, head), block,
+                             shape.width);
         }
     });
 }

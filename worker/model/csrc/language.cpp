@@ -39,9 +39,21 @@ void check_sizes(const char *what, const Tensor &tensor, at::IntArrayRef sizes) 
     TORCH_CHECK(tensor.sizes() == sizes, what, " is of ", tensor.sizes(), ", allowed is ", sizes);
 }
 
+at::ScalarType activation_kind(const Tensor &tensor) {
+    return tensor.scalar_type() == at::kBFloat16 ? at::kBFloat16 : at::kFloat;
+}
+
 // fp32 or bf16, as activations are.
 void check_activation(const char *what, const Tensor &tensor, int64_t dimensions = -1) {
-    check_kind(what, tensor, tensor.scalar_type() == at::kBFloat16 ? at::kBFloat16 : at::kFloat, dimensions);
+    check_kind(what, tensor, activation_kind(tensor), dimensions);
+}
+
+// The same, a matrix whose rows may lie apart.
+void check_rows(const char *what, const Tensor &tensor) {
+    TORCH_CHECK(tensor.scalar_type() == activation_kind(tensor) && tensor.dim() == 2 && tensor.device().is_cpu() &&
+                    (tensor.size(1) <= 1 || tensor.stride(1) == 1) && tensor.stride(0) >= tensor.size(1),
+                what, " is ", tensor.scalar_type(), " ", tensor.sizes(), " of strides ", tensor.strides(),
+                ", allowed are rows of activations");
 }
 
 template <typename Element> Element *numbers(const Tensor &tensor) {
@@ -234,9 +246,9 @@ void column_sums(const Tensor &x, bool add, const Tensor &target) {
 }
 
 Tensor cross_entropy(const Tensor &logits, const Tensor &targets, bool gradient, double scale) {
-    check_activation("logits", logits, 2);
+    check_rows("logits", logits);
     check_kind("targets", targets, at::kLong, 1);
-    const int64_t rows = logits.size(0), width = logits.size(1);
+    const int64_t rows = logits.size(0), width = logits.size(1), stride = logits.stride(0);
     check_sizes("targets", targets, {rows});
     const int64_t *which = targets.const_data_ptr<int64_t>();
     TORCH_CHECK(std::all_of(which, which + rows, [&](int64_t id) { return id >= 0 && id < width; }),
@@ -246,8 +258,10 @@ Tensor cross_entropy(const Tensor &logits, const Tensor &targets, bool gradient,
     of_kind(logits, [&](auto element) {
         using Element = decltype(element);
         in_parts(rows, 4, [&](int64_t first, int64_t count) {
-            ringtune::language::cross_entropy<Element>(count, width, numbers<Element>(logits) + first * width,
-                                                       which + first, gradient, float(scale), floats(losses) + first);
+            for (int64_t row = first; row < first + count; ++row) {
+                ringtune::language::cross_entropy<Element>(1, width, numbers<Element>(logits) + row * stride,
+                                                           which + row, gradient, float(scale), floats(losses) + row);
+            }
         });
     });
     return losses;
@@ -262,6 +276,21 @@ void put(const Tensor &x, bool add, const Tensor &target) {
         using Element = decltype(element);
         in_parts(x.numel(), PART, [&](int64_t first, int64_t count) {
             ringtune::language::put<Element>(count, numbers<Element>(x) + first, add, floats(target) + first);
+        });
+    });
+}
+
+void put_turned(const Tensor &x, bool add, const Tensor &target) {
+    check_rows("x", x);
+    check_floats("target", target, 2);
+    const int64_t rows = target.size(0), width = target.size(1);
+    check_sizes("x", x, {width, rows});
+    RINGTUNE_RECORD("put_turned", x, target);
+    of_kind(x, [&](auto element) {
+        using Element = decltype(element);
+        in_parts(rows, STRETCH, [&](int64_t first, int64_t count) {
+            ringtune::language::put_turned<Element>(count, width, numbers<Element>(x) + first, x.stride(0), add,
+                                                    floats(target) + first * width);
         });
     });
 }
@@ -414,6 +443,10 @@ at::Tensor *ringtune_language_cross_entropy(at::Tensor *logits, const at::Tensor
 
 bool ringtune_language_put(const at::Tensor *x, bool add, at::Tensor *target) {
     return ringtune::guarded(false, [&] { return ringtune::training::put(*x, add, *target), true; });
+}
+
+bool ringtune_language_put_turned(const at::Tensor *x, bool add, at::Tensor *target) {
+    return ringtune::guarded(false, [&] { return ringtune::training::put_turned(*x, add, *target), true; });
 }
 
 bool ringtune_language_drop(at::Tensor *x, const ringtune_mask *mask) {

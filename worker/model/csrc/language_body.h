@@ -156,6 +156,27 @@ template <typename Element> void put(int64_t count, const Element *source, bool 
     });
 }
 
+template <typename Element>
+void put_turned(int64_t rows, int64_t width, const Element *source, int64_t stride, bool add, float *target) {
+    float turned[LANES][LANES] = {};
+    along(width, [&](int64_t at, int64_t columns) {
+        for (int64_t row = 0; row < rows; row += LANES) {
+            const int64_t count = rows - row < LANES ? rows - row : LANES;
+            for (int64_t column = 0; column < columns; ++column) {
+                const Floats values = some(source + (at + column) * stride + row, count);
+                for (int64_t lane = 0; lane < LANES; ++lane) {
+                    turned[lane][column] = values[lane];
+                }
+            }
+            for (int64_t lane = 0; lane < count; ++lane) {
+                float *place = target + (row + lane) * width + at;
+                const Floats value = load(turned[lane]);
+                keep(place, add ? some(place, columns) + value : value, columns);
+            }
+        }
+    });
+}
+
 void sum_of_rows(int64_t width, const float *x, const int64_t *rows, int64_t count, bool add, float *target) {
     if (count == 0 && !add) {
         along(width, [&](int64_t at, int64_t lanes) { keep(target + at, Floats{}, lanes); });

@@ -64,6 +64,11 @@ template <typename Element> void put(int64_t count, const Element *source, bool 
     return RINGTUNE_CHOSEN(put, count, source, add, target);
 }
 
+template <typename Element>
+void put_turned(int64_t rows, int64_t width, const Element *source, int64_t stride, bool add, float *target) {
+    return RINGTUNE_CHOSEN(put_turned, rows, width, source, stride, add, target);
+}
+
 template <typename Element> void multiply(int64_t count, const float *factors, Element *x) {
     return RINGTUNE_CHOSEN(multiply, count, factors, x);
 }
@@ -79,6 +84,7 @@ template <typename Element> void multiply(int64_t count, const float *factors, E
     template void column_sums(int64_t, int64_t, const Element *, float *);                                             \
     template void cross_entropy(int64_t, int64_t, Element *, const int64_t *, bool, float, float *);                   \
     template void put(int64_t, const Element *, bool, float *);                                                        \
+    template void put_turned(int64_t, int64_t, const Element *, int64_t, bool, float *);                               \
     template void multiply(int64_t, const float *, Element *);
 
 RINGTUNE_FOR(float)

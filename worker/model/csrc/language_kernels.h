@@ -50,6 +50,10 @@ void cross_entropy(int64_t rows, int64_t width, Element *logits, const int64_t *
 // target = source, or target += source.
 template <typename Element> void put(int64_t count, const Element *source, bool add, float *target);
 
+// The same with source [width][rows], whose rows are `stride` apart, and target [rows][width].
+template <typename Element>
+void put_turned(int64_t rows, int64_t width, const Element *source, int64_t stride, bool add, float *target);
+
 // The rows of each place together: those of place p are order[starts[p]] … order[starts[p + 1] - 1], in their own order. `places`:
 // of each row, below `count`; `starts`: [count + 1], `order`: [rows].
 void by_places(int64_t rows, const int64_t *places, int64_t count, int64_t *starts, int64_t *order);

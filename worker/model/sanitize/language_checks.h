@@ -88,6 +88,24 @@ template <typename Element> void language_sweeps(int64_t rows, int64_t width) {
     compare("what is put on top", target, of_target, 1e-5);
 }
 
+// What a product left turned, in rows that lie apart.
+template <typename Element> void language_turned(int64_t rows, int64_t width) {
+    Draw draw;
+    const int64_t stride = rows + 3;
+    const auto x = drawn<Element>(draw, width * stride - 3);
+    const auto there = draw.floats(rows * width);
+    for (const bool add : {false, true}) {
+        const Exact<float> target(rows * width);
+        std::copy(there.get(), there.get() + rows * width, target.get());
+        language::put_turned<Element>(rows, width, x.get(), stride, add, target.get());
+        std::vector<double> expected(rows * width);
+        for (int64_t at = 0; at < rows * width; ++at) {
+            expected[at] = (add ? double(there[at]) : 0.0) + to_float(x[at % width * stride + at / width]);
+        }
+        compare("what is put turned", target, expected, 1e-6);
+    }
+}
+
 // Rows that are added up by their places: some places have none, one has most of them.
 void language_rows(int64_t rows, int64_t width) {
     Draw draw;
@@ -247,6 +265,7 @@ template <typename Element> void text_kernels(int64_t rows, int64_t width) {
 template <typename Element> void language_kernels(int64_t rows, int64_t width) {
     language_norm<Element>(rows, width);
     language_sweeps<Element>(rows, width);
+    language_turned<Element>(rows, width);
     language_loss<Element>(rows, width);
     language_dropout<Element>(rows, width);
     text_kernels<Element>(rows, width);

@@ -149,3 +149,18 @@ pub(crate) fn product(left: &Tensor, right: &Tensor, add: bool, target: &mut Ten
     }
     Ok(())
 }
+
+/// The same for a `left` of many columns, whose rows lie apart: libtorch multiplies it faster as the right factor.
+pub(crate) fn product_of_columns(
+    left: &Tensor,
+    right: &Tensor,
+    add: bool,
+    target: &mut Tensor,
+) -> Result<()> {
+    if left.f_kind()? != Kind::BFloat16 {
+        return product(left, right, add, target);
+    }
+    let turned = native::rows_apart(right.size2()?.1, left.size2()?.1, left)?;
+    let _same = right.f_tr()?.f_mm_out(&turned, left)?;
+    native::put_turned(&turned, add, target)
+}

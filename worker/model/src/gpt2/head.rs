@@ -3,7 +3,7 @@
 
 use tch::Tensor;
 
-use super::gradients::{Gradients, product};
+use super::gradients::{Gradients, product_of_columns};
 use super::native;
 use super::parameters::Parameters;
 use crate::error::Result;
@@ -40,7 +40,7 @@ pub(crate) fn loss_and_gradient(
         let add = gradients.adds() || first > 0;
         gradients.each_piece(parameters.layout.wte, |piece, target| {
             let (first, count) = (piece.first as i64 / width, piece.count as i64 / width);
-            product(&slopes.f_narrow(1, first, count)?, hidden, add, target)
+            product_of_columns(&slopes.f_narrow(1, first, count)?, hidden, add, target)
         })
     })?;
     gradients.end(parameters.layout.wte)?;
@@ -55,11 +55,13 @@ fn each_block(
     mut body: impl FnMut(i64, &mut Tensor, &Tensor, &Tensor) -> Result<()>,
 ) -> Result<()> {
     let table = parameters.factor(parameters.layout.wte).f_tr()?;
-    let rows = hidden.size2()?.0;
+    let (rows, vocabulary) = (hidden.size2()?.0, table.size2()?.1);
+    let all_logits = native::rows_apart(ROWS.min(rows), vocabulary, hidden)?;
     for first in (0..rows).step_by(ROWS as usize) {
         let count = ROWS.min(rows - first);
         let hidden = hidden.f_narrow(0, first, count)?;
-        let mut logits = hidden.f_mm(&table)?;
+        let mut logits = all_logits.f_narrow(0, 0, count)?;
+        let _same = hidden.f_mm_out(&logits, &table)?;
         body(first, &mut logits, &hidden, &targets.f_narrow(0, first, count)?)?;
     }
     Ok(())

@@ -59,6 +59,7 @@ unsafe extern "C" {
         scale: f64,
     ) -> *mut C_tensor;
     fn ringtune_language_put(x: *const C_tensor, add: bool, target: *mut C_tensor) -> bool;
+    fn ringtune_language_put_turned(x: *const C_tensor, add: bool, target: *mut C_tensor) -> bool;
     fn ringtune_language_drop(x: *mut C_tensor, mask: *const RawMask) -> bool;
     fn ringtune_language_part() -> i64;
     fn ringtune_language_squares(x: *const C_tensor, parts: *mut f64) -> bool;
@@ -254,7 +255,7 @@ pub(crate) fn column_sums(x: &Tensor, add: bool, target: &mut Tensor) -> Result<
     done(unsafe { ringtune_language_column_sums(x.as_ptr(), add, target.as_mut_ptr()) })
 }
 
-/// The loss of each row, in nats; `logits` [rows, vocabulary] become its gradient times `scale`, where there is one.
+/// The loss of each row, in nats; `logits` [rows, vocabulary], whose rows may lie apart, become its gradient times `scale`, where there is one.
 pub(crate) fn cross_entropy(logits: &mut Tensor, targets: &Tensor, scale: Option<f64>) -> Result<Tensor> {
     let (gradient, scale) = (scale.is_some(), scale.unwrap_or(0.0));
     // SAFETY: as above.
@@ -267,6 +268,12 @@ pub(crate) fn cross_entropy(logits: &mut Tensor, targets: &Tensor, scale: Option
 pub(crate) fn put(x: &Tensor, add: bool, target: &mut Tensor) -> Result<()> {
     // SAFETY: as above.
     done(unsafe { ringtune_language_put(x.as_ptr(), add, target.as_mut_ptr()) })
+}
+
+/// `target` [rows, width] (+)= `x` [width, rows], whose rows may lie apart.
+pub(crate) fn put_turned(x: &Tensor, add: bool, target: &mut Tensor) -> Result<()> {
+    // SAFETY: as above.
+    done(unsafe { ringtune_language_put_turned(x.as_ptr(), add, target.as_mut_ptr()) })
 }
 
 /// `x` [samples * tokens, width], an activation, times what `mask` says, in place; a token is a row.
@@ -330,6 +337,16 @@ pub(crate) fn adamw(gradient: &Tensor, numbers: &[f64; 8], moved: Moved) -> Resu
             low,
         )
     })
+}
+
+/// Numbers that a row's length in memory is a multiple of, so that each row begins with a cache line.
+const ROW_MULTIPLE: i64 = 64;
+
+/// Memory for `rows` of `width` numbers of `like`'s kind, each row at the beginning of a cache line. A vocabulary's width is odd, and
+/// libtorch multiplies rows that begin anywhere up to a third slower.
+pub(crate) fn rows_apart(rows: i64, width: i64, like: &Tensor) -> Result<Tensor> {
+    let stride = (width + ROW_MULTIPLE - 1) / ROW_MULTIPLE * ROW_MULTIPLE;
+    Ok(Tensor::f_empty([rows, stride], (like.f_kind()?, like.device()))?.f_narrow(1, 0, width)?)
 }
 
 /// Attention of each token to itself and those before it: `together` [batch, tokens, 3, heads, width]; `mask` drops of the
