@@ -4,7 +4,7 @@ CARGO ?= cargo
 NEXTEST := $(shell $(CARGO) nextest --version >/dev/null 2>&1 && echo yes)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test lint sanitize bench bench-draw bench-first bench-ring bench-overlap bench-control chaos pairs upgrade-test release-proto packages packages-test
+.PHONY: help setup build demo test lint sanitize bench bench-draw bench-first bench-gpt2 bench-ring bench-overlap bench-control chaos pairs upgrade-test release-proto packages packages-test
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -55,6 +55,9 @@ bench-draw: build ## Time drawing a picture beside diffusers' pipeline, in turns
 
 bench-first: build ## Time a job from its submission to the end of its first step
 	@tests/bench/first.sh $(ARGUMENTS)
+
+bench-gpt2: setup ## Time a step of GPT-2 124M beside PyTorch's, with and without torch.compile, in turns
+	@tests/bench/gpt2.sh $(ARGUMENTS)
 
 bench-ring: setup ## Time all-reduces of the ring beside Gloo, in turns
 	@tests/bench/ring.sh $(ARGUMENTS)
