@@ -4,6 +4,7 @@ use ringtune_engine::{AlignedFloats, BucketPlan, Buckets, Parameter, Piece};
 use tch::{Kind, Tensor};
 
 use super::native::{self, Lent, LentToRead};
+use crate::attention::AttentionKernel;
 use crate::error::{Error, Result};
 
 /// The buckets of one backward pass. One is taken when its first number is made, and given back when all of them are, in
@@ -150,14 +151,15 @@ pub(crate) fn product(left: &Tensor, right: &Tensor, add: bool, target: &mut Ten
     Ok(())
 }
 
-/// The same for a `left` of many columns, whose rows lie apart: libtorch multiplies it faster as the right factor.
+/// The same for a `left` of many columns, whose rows lie apart. Without AMX libtorch multiplies it faster as the right factor; with it
+/// nobody has measured that.
 pub(crate) fn product_of_columns(
     left: &Tensor,
     right: &Tensor,
     add: bool,
     target: &mut Tensor,
 ) -> Result<()> {
-    if left.f_kind()? != Kind::BFloat16 {
+    if left.f_kind()? != Kind::BFloat16 || AttentionKernel::best() == AttentionKernel::Amx {
         return product(left, right, add, target);
     }
     let turned = native::rows_apart(right.size2()?.1, left.size2()?.1, left)?;
