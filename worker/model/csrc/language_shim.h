@@ -32,7 +32,8 @@ at::Tensor *ringtune_language_gelu(const at::Tensor *x);
 bool ringtune_language_gelu_backward(const at::Tensor *x, at::Tensor *gradient);
 // target [width]: the sums over the rows of x.
 bool ringtune_language_column_sums(const at::Tensor *x, bool add, at::Tensor *target);
-// Gives the losses [rows] of logits [rows, vocabulary], whose rows may lie apart; with `gradient`, the logits become its gradient times `scale`.
+// Gives the losses [rows] of logits [rows, vocabulary], whose rows may lie apart; with `gradient`, the logits become its
+// gradient times `scale`.
 at::Tensor *ringtune_language_cross_entropy(at::Tensor *logits, const at::Tensor *targets, bool gradient, double scale);
 // target (+)= x, of any kind of activation.
 bool ringtune_language_put(const at::Tensor *x, bool add, at::Tensor *target);

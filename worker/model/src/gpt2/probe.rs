@@ -61,6 +61,11 @@ pub(crate) fn each_result(
     for result in [&inner, &inner.f_mm(&factor.f_tr()?)?, &of_factor, &of_offset] {
         keep(result)?;
     }
+    let mut turned = native::rows_apart(96, WIDTH, &inner)?;
+    turned.f_copy_(&factor.f_tr()?)?;
+    let mut of_factor = of_factor.f_detach_copy()?;
+    native::put_turned(&turned, true, &mut of_factor)?;
+    keep(&of_factor)?;
     // 4. GELU, also where its gate is all but open or closed.
     let wide = inner.f_mul_scalar(8.0)?;
     let mut slope = inner.f_detach_copy()?;
