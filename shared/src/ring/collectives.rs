@@ -8,6 +8,7 @@ use super::frame;
 use super::hops::{Motion, Segment, TakenIn};
 use super::pool::Pool;
 use super::{Place, Ring, RingError, block_of};
+use crate::checksum::Crc32c;
 
 /// A buffer may have this many numbers (16 GiB), so that every segment's number fits its frame.
 pub(super) const LARGEST_BUFFER: usize = u32::MAX as usize;
@@ -101,10 +102,12 @@ impl Motion for Gather {
 
     fn payload(&mut self, segment: &Segment, pool: &mut Pool) -> (Bytes, Option<u32>) {
         let rows = &self.gathered[segment.place.clone()];
-        (pool.fill(rows.len() * frame::WIDTH, |bytes| frame::encode(rows, bytes)), None)
+        let mut sent = Crc32c::new();
+        let payload = pool.fill(rows.len() * frame::WIDTH, |bytes| frame::encode(rows, bytes, &mut sent));
+        (payload, Some(sent.finish()))
     }
 
-    fn take_in(&mut self, segment: &Segment, payload: &[u8]) -> TakenIn {
+    fn take_in(&mut self, segment: &Segment, payload: &[u8], _: &mut Pool) -> TakenIn {
         let came = frame::replace(&mut self.gathered[segment.place.clone()], payload);
         TakenIn::Whole { came, onward: Some(came) }
     }

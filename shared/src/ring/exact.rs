@@ -11,12 +11,13 @@ use std::ops::Range;
 use bytes::Bytes;
 
 use super::collectives::{LARGEST_BUFFER, travelling};
-use super::frame;
+use super::frame::{self, WIDTH};
 use super::hops::{Motion, Segment, TakenIn};
-use super::lent::Buffer;
+use super::lent::{Buffer, Cut, Lending, bytes_of};
 use super::pool::Pool;
-use super::tree::{Node, TreeSum, add_up, cover};
-use super::{Element, Place, Reach, Ring, RingConfig, RingError, Spread, block_of, chunk_of};
+use super::tree::{Node, Numbers, TreeSum, add_up, cover, depth};
+use super::{Element, Place, Reach, Ring, RingConfig, RingError, Spread, block_of};
+use crate::checksum::{Crc32c, crc32c};
 
 /// What [`Ring::sum_exactly`] gives back.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -82,12 +83,12 @@ impl Ring {
             return Err(self.failed_with(RingError::Misuse(problem)));
         }
         let segment_floats = narrowed(self.segment_of(length), total);
-        let (came, onward) = (Vec::new(), None);
-        let sums = first;
-        let exact =
-            Exact { place, spread, segment_floats, total, length, node, sums, others: rows, came, onward };
-        let Exact { sums: sum, others, .. } = self.run(exact).await?;
-        Ok(Summed { sum, spare: others.into_iter().map(|(_, numbers)| numbers).collect() })
+        let cut = Cut { length, chunks: place.world_size, granule: spread.granule, segment_floats };
+        let own = Own { node, sums: Lending::new(first, cut), others: rows };
+        let Exact { own: Own { sums, others, .. }, .. } =
+            self.run(Exact::new(place, total, cut, spread.reach, own)).await?;
+        let spare = others.into_iter().map(|(_, numbers)| numbers).collect();
+        Ok(Summed { sum: sums.into_buffer().await, spare })
     }
 }
 
@@ -99,84 +100,97 @@ fn narrowed(segment_floats: usize, total: usize) -> usize {
 
 struct Exact<B: Buffer> {
     place: Place,
-    spread: Spread,
-    segment_floats: usize,
-    total: usize,
-    length: usize,
-    /// The first of this rank's own nodes; of no microbatches, where it has none.
+    cut: Cut,
+    reach: Reach,
+    /// The nodes that travel from this rank at each hop of the first half: of the ranks from the chunk's own to this one. The last are
+    /// those of the sum, which is whole.
+    sent: Vec<Vec<Node>>,
+    /// Those that come.
+    received: Vec<Vec<Node>>,
+    own: Own<B>,
+    /// Of a part of a row that is added up, and of what that needs.
+    room: Vec<f32>,
+    /// What goes on of the segment that came last, and its checksum.
+    onward: Option<(Bytes, u32)>,
+}
+
+/// What this rank has.
+struct Own<B: Buffer> {
+    /// Its first node; of no microbatches, where it has none.
     node: Node,
-    /// Its numbers; of a chunk that has been around, the sum.
-    sums: B,
-    /// This rank's other nodes.
+    /// The numbers of that; of a chunk that has been around, the sum. They are lent from where they lie.
+    sums: Lending<B>,
+    /// The other nodes.
     others: Vec<(Node, B)>,
-    /// The segment that came last; its room is used again.
-    came: Vec<f32>,
-    /// What goes on of it.
-    onward: Option<Vec<f32>>,
+}
+
+impl<B: Buffer> Own<B> {
+    /// The part of a node that a segment is, if the node is this rank's.
+    fn numbers(&self, node: &Node, (slot, place): (usize, &Range<usize>)) -> Option<&[f32]> {
+        if *node == self.node && !node.is_empty() {
+            // Of an empty buffer there is no slot.
+            return Some(self.sums.read(slot).unwrap_or_default());
+        }
+        self.others.iter().find(|(name, _)| name == node).map(|(_, numbers)| &numbers[place.clone()])
+    }
 }
 
 impl<B: Buffer> Exact<B> {
-    fn chunk(&self, hop: usize) -> Range<usize> {
-        chunk_of(travelling(self.place, hop), self.place.world_size, self.length, self.spread.granule)
+    fn new(place: Place, total: usize, cut: Cut, reach: Reach, own: Own<B>) -> Self {
+        let nodes =
+            |hop: usize, ranks: usize| nodes_of(travelling(place, hop), ranks, place.world_size, total);
+        Self {
+            place,
+            cut,
+            reach,
+            sent: (0..place.world_size).map(|hop| nodes(hop, hop + 1)).collect(),
+            received: (1..place.world_size).map(|hop| nodes(hop, hop)).collect(),
+            own,
+            room: vec![0.0; (1 + depth(total)) * frame::SOME.min(cut.segment_floats)],
+            onward: None,
+        }
     }
 
-    /// The nodes that travel from this rank at `hop` of the first half: of the ranks from the chunk's own to this one.
-    fn nodes_sent_at(&self, hop: usize) -> Vec<Node> {
-        nodes_of(travelling(self.place, hop), hop + 1, self.place.world_size, self.total)
-    }
-
-    /// Those that come at `hop`.
-    fn nodes_received_at(&self, hop: usize) -> Vec<Node> {
-        nodes_of(travelling(self.place, hop + 1), hop + 1, self.place.world_size, self.total)
+    fn slot(&self, hop: usize, segment: &Segment) -> usize {
+        self.cut.slot(travelling(self.place, hop), segment.number)
     }
 
     fn is_adding(&self, hop: usize) -> bool {
         hop + 1 < self.place.world_size
     }
 
-    /// This rank's own nodes.
-    fn rows(&self) -> impl Iterator<Item = (&Node, &[f32])> {
-        let first = (!self.node.is_empty()).then_some((&self.node, &*self.sums));
-        first.into_iter().chain(self.others.iter().map(|(node, numbers)| (node, &**numbers)))
-    }
-
-    /// What the nodes that came and this rank's own make together, a row each; `came`: rows of the place's length.
-    fn put_together(&self, segment: &Segment, came: &[f32]) -> Vec<f32> {
-        let (hop, place) = (segment.hop, &segment.place);
-        let names = self.nodes_received_at(hop);
-        let wide = place.len();
-        let known = |node: &Node| {
-            let came = names.iter().position(|name| name == node).map(|row| &came[row * wide..][..wide]);
-            let own = || self.rows().find(|(name, _)| *name == node).map(|(_, own)| &own[place.clone()]);
-            came.or_else(own)
-        };
-        let together = self.nodes_sent_at(hop + 1);
-        let mut rows = vec![0.0; together.len() * wide];
-        if wide > 0 {
-            for (node, row) in together.iter().zip(rows.chunks_exact_mut(wide)) {
+    /// Adds up what goes on of a segment that came, a row each, part by part: a core has each part near while it is added up, checked
+    /// and given to `give`, with its place in the row. The checksum of all of it.
+    fn put_together(
+        &mut self,
+        segment: &Segment,
+        came: &[u8],
+        mut give: impl FnMut(&mut Lending<B>, Range<usize>, &[f32]),
+    ) -> u32 {
+        let Segment { hop, place, .. } = segment;
+        let (slot, wide) = (self.slot(hop + 1, segment), place.len());
+        let (names, together) = (&self.received[*hop], &self.sent[hop + 1]);
+        let (came, mut made) = (came.as_chunks::<WIDTH>().0, Crc32c::new());
+        for node in together {
+            for start in (0..wide).step_by(frame::SOME) {
+                let part = start..wide.min(start + frame::SOME);
+                let (sum, room) = self.room.split_at_mut(part.len());
+                let known = |node: &Node| {
+                    let row = names.iter().position(|name| name == node);
+                    let came = row.map(|row| Numbers::Came(&came[row * wide..][part.clone()]));
+                    let own =
+                        || self.own.numbers(node, (slot, place)).map(|own| Numbers::Here(&own[part.clone()]));
+                    came.or_else(own)
+                };
                 // All of it is known: these are the leaves of all ranks so far. What were not would show in the sum.
-                if !add_up(node, &known, row) {
-                    row.fill(f32::NAN);
+                if !add_up(node, &known, sum, room) {
+                    sum.fill(f32::NAN);
                 }
+                made.update(bytes_of(sum));
+                give(&mut self.own.sums, part, sum);
             }
         }
-        rows
-    }
-
-    /// A segment that is sent, as it travels.
-    fn encoded(&mut self, segment: &Segment, pool: &mut Pool) -> Bytes {
-        if let Some(onward) = self.onward.take() {
-            return pool.fill(onward.len() * frame::WIDTH, |bytes| frame::encode(&onward, bytes));
-        }
-        let place = segment.place.clone();
-        if self.is_adding(segment.hop) {
-            // Only its own chunk begins here.
-            return pool.fill(self.rows().count() * place.len() * frame::WIDTH, |bytes| {
-                self.rows().for_each(|(_, own)| frame::encode(&own[place.clone()], bytes));
-            });
-        }
-        let sums = &self.sums[place];
-        pool.fill(sums.len() * frame::WIDTH, |bytes| frame::encode(sums, bytes))
+        made.finish()
     }
 }
 
@@ -197,55 +211,75 @@ fn nodes_of(first: usize, count: usize, world_size: usize, total: usize) -> Vec<
 
 impl<B: Buffer> Motion for Exact<B> {
     fn hops(&self) -> usize {
-        let all = 2 * (self.place.world_size - 1);
-        match self.spread.reach {
-            Reach::All => all,
-            Reach::Two => self.place.world_size.min(all),
-        }
+        self.reach.hops(self.place.world_size).end
     }
 
     fn sent_at(&self, hop: usize) -> Range<usize> {
-        self.chunk(hop)
+        self.cut.chunk(travelling(self.place, hop))
     }
 
     fn received_at(&self, hop: usize) -> Range<usize> {
-        self.chunk(hop + 1)
+        self.sent_at(hop + 1)
     }
 
     fn segment_floats(&self) -> usize {
-        self.segment_floats
+        self.cut.segment_floats
     }
 
     fn comes_as(&self, segment: &Segment) -> usize {
-        let rows = if self.is_adding(segment.hop) { self.nodes_received_at(segment.hop).len() } else { 1 };
-        rows * segment.place.len()
+        self.received.get(segment.hop).map_or(1, Vec::len) * segment.place.len()
     }
 
     fn payload(&mut self, segment: &Segment, pool: &mut Pool) -> (Bytes, Option<u32>) {
-        (self.encoded(segment, pool), None)
+        if let Some((onward, made)) = self.onward.take() {
+            return (onward, Some(made));
+        }
+        let slot = self.slot(segment.hop, segment);
+        match &self.sent[0] {
+            // In the first half only this rank's own chunk begins here.
+            rows if segment.hop == 0 && rows.len() != 1 => {
+                let mut sent = Crc32c::new();
+                let payload = pool.fill(rows.len() * segment.place.len() * WIDTH, |bytes| {
+                    for own in rows.iter().filter_map(|node| self.own.numbers(node, (slot, &segment.place))) {
+                        frame::encode(own, bytes, &mut sent);
+                    }
+                });
+                (payload, Some(sent.finish()))
+            }
+            // Of an empty buffer there is no slot.
+            _ => (self.own.sums.lend(slot).unwrap_or_default(), None),
+        }
     }
 
-    fn take_in(&mut self, segment: &Segment, payload: &[u8]) -> TakenIn {
-        let place = segment.place.clone();
-        if !self.is_adding(segment.hop) {
-            let came = frame::replace(&mut self.sums[place], payload);
-            return TakenIn::Whole { came, onward: Some(came) };
+    fn take_in(&mut self, segment: &Segment, payload: &[u8], pool: &mut Pool) -> TakenIn {
+        let (hop, slot) = (segment.hop, self.slot(segment.hop + 1, segment));
+        if !self.is_adding(hop) {
+            return match self.own.sums.write(slot) {
+                Some(sums) => {
+                    let came = frame::replace(sums, payload);
+                    TakenIn::Whole { came, onward: Some(came) }
+                }
+                // Of an empty buffer there is no slot.
+                None if payload.is_empty() => TakenIn::Whole { came: crc32c(&[]), onward: None },
+                None => TakenIn::Late,
+            };
         }
-        let mut rows = std::mem::take(&mut self.came);
-        let length = self.comes_as(segment);
-        // It never shrinks: zeros that are written over at once cost as much as the sum.
-        if rows.len() < length {
-            rows.resize(length, 0.0);
+        let came = crc32c(payload);
+        if self.keeps(hop) {
+            let made = self.put_together(segment, payload, |sums, part, sum| {
+                if let Some(kept) = sums.write(slot) {
+                    kept[part].copy_from_slice(sum);
+                }
+            });
+            return TakenIn::Whole { came, onward: Some(made) };
         }
-        let came = frame::replace(&mut rows[..length], payload);
-        let together = self.put_together(segment, &rows[..length]);
-        self.came = rows;
-        if self.keeps(segment.hop) {
-            self.sums[place].copy_from_slice(&together);
-        } else {
-            self.onward = Some(together);
-        }
-        TakenIn::Whole { came, onward: None }
+        let bytes = self.sent[hop + 1].len() * segment.place.len() * WIDTH;
+        let mut made = 0;
+        let onward = pool.fill(bytes, |bytes| {
+            made = self.put_together(segment, payload, |_, _, sum| bytes.extend_from_slice(bytes_of(sum)));
+        });
+        self.onward = Some((onward, made));
+        TakenIn::Whole { came, onward: Some(made) }
     }
 
     fn hands_on(&self, hop: usize) -> bool {
@@ -257,5 +291,11 @@ impl<B: Buffer> Motion for Exact<B> {
         hop + 2 == self.place.world_size
     }
 
-    async fn returned(&self) {}
+    fn is_whole(&self) -> bool {
+        self.own.sums.is_whole()
+    }
+
+    async fn returned(&self) {
+        self.own.sums.returned().await;
+    }
 }

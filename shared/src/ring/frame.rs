@@ -67,25 +67,19 @@ impl Signal {
 /// Bytes of a number.
 pub(super) const WIDTH: usize = size_of::<f32>();
 
-/// Numbers that are worked on at a time: they stay in a core's nearest memory.
-const SOME: usize = 256;
-
-/// The same where checksums are made, which begin and end with each part.
-const SOME_CHECKED: usize = 4096;
+/// Numbers that are worked on at a time: they stay in a core's nearest memory, and checksums begin and end with each part.
+pub(super) const SOME: usize = 4096;
 
 // What follows is called by code that other crates make of generics, and they are not compiled for speed as this one is:
 // none of it is to be inlined there.
 
-/// Appends numbers as they travel: fp32, little-endian.
+/// Appends numbers as they travel: fp32, little-endian. `sent`: the checksum of all that is appended.
 #[inline(never)]
-pub(super) fn encode(numbers: &[f32], bytes: &mut BytesMut) {
-    // Where they lie in memory as they travel, this is a copy.
-    let mut some = [0; SOME * WIDTH];
+pub(super) fn encode(numbers: &[f32], bytes: &mut BytesMut, sent: &mut Crc32c) {
     for numbers in numbers.chunks(SOME) {
-        for (encoded, number) in some.as_chunks_mut::<WIDTH>().0.iter_mut().zip(numbers) {
-            *encoded = number.to_le_bytes();
-        }
-        bytes.extend_from_slice(&some[..numbers.len() * WIDTH]);
+        let numbers = bytes_of(numbers);
+        sent.update(numbers);
+        bytes.extend_from_slice(numbers);
     }
 }
 
@@ -118,7 +112,7 @@ pub(super) fn add(kept: &mut [f32], payload: &[u8]) -> (u32, u32) {
 }
 
 fn parts<'a>(kept: &'a mut [f32], payload: &'a [u8]) -> impl Iterator<Item = (&'a mut [f32], &'a [u8])> {
-    kept.chunks_mut(SOME_CHECKED).zip(payload.chunks(SOME_CHECKED * WIDTH))
+    kept.chunks_mut(SOME).zip(payload.chunks(SOME * WIDTH))
 }
 
 #[cfg(test)]
@@ -129,8 +123,9 @@ mod tests {
     fn numbers_travel_bit_for_bit() {
         let numbers = [0.0, -0.0, 1.5, f32::MIN_POSITIVE / 2.0, f32::INFINITY, f32::from_bits(0x7fc0_1234)];
         let mut payload = BytesMut::new();
-        encode(&numbers, &mut payload);
-        assert_eq!(&payload[8..12], [0, 0, 0xc0, 0x3f]);
+        let mut sent = Crc32c::new();
+        encode(&numbers, &mut payload, &mut sent);
+        assert_eq!((&payload[8..12], sent.finish()), (&[0, 0, 0xc0, 0x3f][..], crc32c(&payload)));
         let mut back = [0.0; 6];
         replace(&mut back, &payload);
         assert_eq!(back.map(f32::to_bits), numbers.map(f32::to_bits));
@@ -138,10 +133,10 @@ mod tests {
 
     #[test]
     fn checksums_are_those_of_what_came_and_of_what_it_became() {
-        for length in [0, 1, 100, SOME_CHECKED, SOME_CHECKED + 1, 3 * SOME_CHECKED - 1] {
+        for length in [0, 1, 100, SOME, SOME + 1, 3 * SOME - 1] {
             let numbers: Vec<f32> = (0..length).map(|number| number as f32 / 8.0).collect();
             let mut payload = BytesMut::new();
-            encode(&numbers, &mut payload);
+            encode(&numbers, &mut payload, &mut Crc32c::new());
             let mut kept = vec![1.0; length];
             assert_eq!(replace(&mut kept, &payload), crc32c(&payload), "{length}");
             assert_eq!(kept, numbers);

@@ -46,8 +46,8 @@ pub(super) trait Motion: Send {
     /// A segment that is sent, as it travels, and its checksum where it was made with it.
     fn payload(&mut self, segment: &Segment, pool: &mut Pool) -> (Bytes, Option<u32>);
 
-    /// Takes in a segment that came, as many numbers as [`Motion::comes_as`] says.
-    fn take_in(&mut self, segment: &Segment, payload: &[u8]) -> TakenIn;
+    /// Takes in a segment that came, as many numbers as [`Motion::comes_as`] says. What goes on of it may lie in room of the pool.
+    fn take_in(&mut self, segment: &Segment, payload: &[u8], pool: &mut Pool) -> TakenIn;
 
     /// What goes on at the next hop is the same as what came at `hop`.
     fn hands_on(&self, hop: usize) -> bool;
@@ -190,7 +190,8 @@ impl Mover {
 
         // 2. Always take in, whatever the sending waits for.
         loop {
-            late.retain(|(segment, payload)| motion.take_in(segment, payload) == TakenIn::Late);
+            let is_late = |taken| taken == TakenIn::Late;
+            late.retain(|(segment, payload)| is_late(motion.take_in(segment, payload, &mut links.pool)));
             let (all_came, all_sent) = (to_receive.is_empty(), to_send.is_empty());
             if all_came && all_sent && late.is_empty() && motion.is_whole() {
                 return Ok(moved);
@@ -211,7 +212,7 @@ impl Mover {
                         moved.wait = began.elapsed();
                     }
                     self.check(&frame, &segment, motion.comes_as(&segment) * motion.element().bytes())?;
-                    let taken = motion.take_in(&segment, &frame.payload);
+                    let taken = motion.take_in(&segment, &frame.payload, &mut links.pool);
                     let (came, onward) = match taken {
                         TakenIn::Whole { came, onward } => (came, onward),
                         TakenIn::Late => (crc32c(&frame.payload), None),
@@ -220,7 +221,7 @@ impl Mover {
                     if segment.hop + 1 < hops {
                         let next = Segment { hop: segment.hop + 1, ..segment.clone() };
                         let (payload, checksum) = if motion.keeps(segment.hop) {
-                            (None, None)
+                            (None, onward)
                         } else if !motion.hands_on(segment.hop) {
                             let (payload, checksum) = motion.payload(&next, &mut links.pool);
                             (Some(payload), onward.or(checksum))

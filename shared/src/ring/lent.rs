@@ -126,6 +126,14 @@ impl<B: Buffer> Lending<B> {
         Some(unsafe { std::slice::from_raw_parts_mut(self.shared.start.add(place.start), place.len()) })
     }
 
+    /// The numbers of a slot. None: there is no such slot.
+    pub(super) fn read(&self, slot: usize) -> Option<&[f32]> {
+        self.shared.lent.get(slot)?;
+        let place = self.shared.cut.place(slot);
+        // SAFETY: the place is within the buffer, and nobody can write it while `self` is borrowed; whoever has it lent reads it too.
+        Some(unsafe { std::slice::from_raw_parts(self.shared.start.add(place.start), place.len()) })
+    }
+
     /// A slot as it travels, until what it gives is dropped. None: there is no such slot.
     pub(super) fn lend(&mut self, slot: usize) -> Option<Bytes> {
         self.shared.lent.get(slot)?.fetch_add(1, Ordering::Relaxed);
@@ -213,6 +221,7 @@ mod tests {
         assert_eq!(*loan, 3.0f32.to_le_bytes());
         drop(lending.lend(CUT.slot(0, 1)));
         assert!(lending.write(CUT.slot(0, 1)).is_none());
+        assert_eq!(lending.read(CUT.slot(0, 1)), Some(&[3.0][..]));
         lending.write(CUT.slot(1, 0)).unwrap().fill(9.0);
         let other = lending.lend(CUT.slot(1, 0)).unwrap();
         let part = other.slice(4..);
@@ -277,7 +286,7 @@ mod tests {
     #[tokio::test]
     async fn there_is_no_slot_beyond_the_last() {
         let mut lending = lending();
-        assert!(lending.write(6).is_none() && lending.lend(6).is_none());
+        assert!(lending.write(6).is_none() && lending.read(6).is_none() && lending.lend(6).is_none());
         let mut none = Lending::new(Vec::new(), Cut { length: 0, ..CUT });
         assert!(none.lend(0).is_none());
         assert_eq!(none.into_buffer().await, Vec::<f32>::new());

@@ -35,10 +35,11 @@ impl Pool {
 mod tests {
     use super::super::frame;
     use super::*;
+    use crate::checksum::Crc32c;
 
     impl Pool {
         fn encode(&mut self, numbers: &[f32]) -> Bytes {
-            self.fill(numbers.len() * frame::WIDTH, |bytes| frame::encode(numbers, bytes))
+            self.fill(numbers.len() * frame::WIDTH, |bytes| frame::encode(numbers, bytes, &mut Crc32c::new()))
         }
     }
 

@@ -148,7 +148,7 @@ impl<B: Buffer> Motion for Reduce<B> {
         }
     }
 
-    fn take_in(&mut self, segment: &Segment, payload: &[u8]) -> TakenIn {
+    fn take_in(&mut self, segment: &Segment, payload: &[u8], _: &mut Pool) -> TakenIn {
         let hands_on = self.hands_on(segment.hop);
         let slot = self.slot(segment.hop + 1, segment);
         let becomes_whole = segment.hop + self.hops.start + 2 == self.place.world_size;

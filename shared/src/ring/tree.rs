@@ -6,6 +6,8 @@
 
 use std::ops::{DerefMut, Range};
 
+use super::frame::WIDTH;
+
 /// Some microbatches in a row that are added up by themselves.
 pub type Node = Range<usize>;
 
@@ -36,34 +38,83 @@ fn descend(node: &Node, wanted: &Range<usize>, found: &mut Vec<Node>) {
     }
 }
 
+/// Numbers of a node, where they lie.
+#[derive(Clone, Copy)]
+pub(super) enum Numbers<'a> {
+    Here(&'a [f32]),
+    /// As they travel.
+    Came(&'a [[u8; WIDTH]]),
+}
+
+impl Numbers<'_> {
+    fn copy_to(self, to: &mut [f32]) {
+        match self {
+            Self::Here(numbers) => to.copy_from_slice(numbers),
+            Self::Came(numbers) => copy_travelled(to, numbers),
+        }
+    }
+
+    fn add_to(self, sum: &mut [f32]) {
+        match self {
+            Self::Here(numbers) => add(sum, numbers),
+            Self::Came(numbers) => add_travelled(sum, numbers),
+        }
+    }
+}
+
 /// Adds a node up from nodes that are known: `known` gives the numbers of one, if it is.
 ///
-/// `sum` gets the node's numbers. Nothing is added where the node itself is known. Returns false where something is missing.
-pub(super) fn add_up<'a>(node: &Node, known: &impl Fn(&Node) -> Option<&'a [f32]>, sum: &mut [f32]) -> bool {
+/// `sum` gets the node's numbers. Nothing is added where the node itself is known. `room`: as many numbers as the sum has,
+/// [`depth`] times. Returns false where something is missing.
+pub(super) fn add_up<'a>(
+    node: &Node,
+    known: &dyn Fn(&Node) -> Option<Numbers<'a>>,
+    sum: &mut [f32],
+    room: &mut [f32],
+) -> bool {
     if let Some(numbers) = known(node) {
-        sum.copy_from_slice(numbers);
+        numbers.copy_to(sum);
         return true;
     }
     let Some((left, right)) = parts(node) else { return false };
-    if !add_up(&left, known, sum) {
+    if !add_up(&left, known, sum, room) {
         return false;
     }
     // Mostly the right part is known itself.
     if let Some(numbers) = known(&right) {
-        add(sum, numbers);
+        numbers.add_to(sum);
         return true;
     }
-    let mut other = vec![0.0; sum.len()];
-    let found = add_up(&right, known, &mut other);
-    add(sum, &other);
+    let Some((other, room)) = room.split_at_mut_checked(sum.len()) else { return false };
+    let found = add_up(&right, known, other, room);
+    add(sum, other);
     found
 }
 
-// Whoever uses the sums of another crate is not compiled for speed, and this is to stay here.
+/// Sums that wait for others while a node of `total` microbatches is added up, at most.
+pub(super) fn depth(total: usize) -> usize {
+    total.next_power_of_two().ilog2() as usize
+}
+
+// Whoever uses the sums of another crate is not compiled for speed, and these are to stay here.
 #[inline(never)]
 fn add(sum: &mut [f32], numbers: &[f32]) {
     for (sum, number) in sum.iter_mut().zip(numbers) {
         *sum += number;
+    }
+}
+
+#[inline(never)]
+fn add_travelled(sum: &mut [f32], numbers: &[[u8; WIDTH]]) {
+    for (sum, bytes) in sum.iter_mut().zip(numbers) {
+        *sum += f32::from_le_bytes(*bytes);
+    }
+}
+
+#[inline(never)]
+fn copy_travelled(to: &mut [f32], numbers: &[[u8; WIDTH]]) {
+    for (to, bytes) in to.iter_mut().zip(numbers) {
+        *to = f32::from_le_bytes(*bytes);
     }
 }
 
@@ -209,11 +260,16 @@ mod tests {
                 .flat_map(|block| cover(&block, total))
                 .map(|node| (node.clone(), vec![described(&node, &leaf)]))
                 .collect();
+            // Every other one as it travels.
+            let travelled: Vec<Vec<[u8; 4]>> =
+                known.iter().map(|(_, numbers)| numbers.iter().map(|number| number.to_le_bytes()).collect()).collect();
             let find = |node: &Node| {
-                known.iter().find(|(known, _)| known == node).map(|(_, numbers)| numbers.as_slice())
+                let place = known.iter().position(|(known, _)| known == node)?;
+                let came = Numbers::Came(&travelled[place]);
+                Some(if place % 2 == 0 { Numbers::Here(&known[place].1) } else { came })
             };
-            let mut sum = [0.0];
-            prop_assert!(add_up(&(0..total), &find, &mut sum));
+            let (mut sum, mut room) = ([0.0], vec![f32::NAN; depth(total)]);
+            prop_assert!(add_up(&(0..total), &find, &mut sum, &mut room));
             prop_assert_eq!(sum[0].to_bits(), described(&(0..total), &leaf).to_bits());
         }
     }
@@ -229,8 +285,8 @@ mod tests {
     #[test]
     fn what_is_missing_is_told() {
         let one = [1.0];
-        let known = |node: &Node| (*node == (0..2)).then_some(&one[..]);
-        assert!(!add_up(&(0..3), &known, &mut [0.0]));
-        assert!(add_up(&(0..2), &known, &mut [0.0]));
+        let known = |node: &Node| (*node == (0..2)).then_some(Numbers::Here(&one));
+        assert!(!add_up(&(0..3), &known, &mut [0.0], &mut [0.0; 2]));
+        assert!(add_up(&(0..2), &known, &mut [0.0], &mut []));
     }
 }
