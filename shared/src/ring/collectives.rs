@@ -2,12 +2,10 @@
 
 use std::ops::Range;
 
-use bytes::Bytes;
-
 use super::frame;
 use super::hops::{Motion, Segment, TakenIn};
 use super::pool::Pool;
-use super::{Place, Ring, RingError, block_of};
+use super::{Payload, Place, Ring, RingError, block_of};
 use crate::checksum::Crc32c;
 
 /// A buffer may have this many numbers (16 GiB), so that every segment's number fits its frame.
@@ -100,11 +98,11 @@ impl Motion for Gather {
         self.sent_at(hop + 1)
     }
 
-    fn payload(&mut self, segment: &Segment, pool: &mut Pool) -> (Bytes, Option<u32>) {
+    fn payload(&mut self, segment: &Segment, pool: &mut Pool) -> (Payload, Option<u32>) {
         let rows = &self.gathered[segment.place.clone()];
         let mut sent = Crc32c::new();
         let payload = pool.fill(rows.len() * frame::WIDTH, |bytes| frame::encode(rows, bytes, &mut sent));
-        (payload, Some(sent.finish()))
+        (payload.into(), Some(sent.finish()))
     }
 
     fn take_in(&mut self, segment: &Segment, payload: &[u8], _: &mut Pool) -> TakenIn {

@@ -16,7 +16,7 @@ use super::hops::{Motion, Segment, TakenIn};
 use super::lent::{Buffer, Cut, Lending, bytes_of};
 use super::pool::Pool;
 use super::tree::{Node, Numbers, TreeSum, add_up, cover, depth};
-use super::{Element, Place, Reach, Ring, RingConfig, RingError, Spread, block_of};
+use super::{Element, Payload, Place, Reach, Ring, RingConfig, RingError, Spread, block_of};
 use crate::checksum::{Crc32c, crc32c};
 
 /// What [`Ring::sum_exactly`] gives back.
@@ -230,9 +230,9 @@ impl<B: Buffer> Motion for Exact<B> {
         self.received.get(segment.hop).map_or(1, Vec::len) * segment.place.len()
     }
 
-    fn payload(&mut self, segment: &Segment, pool: &mut Pool) -> (Bytes, Option<u32>) {
+    fn payload(&mut self, segment: &Segment, pool: &mut Pool) -> (Payload, Option<u32>) {
         if let Some((onward, made)) = self.onward.take() {
-            return (onward, Some(made));
+            return (onward.into(), Some(made));
         }
         let slot = self.slot(segment.hop, segment);
         match &self.sent[0] {
@@ -244,7 +244,7 @@ impl<B: Buffer> Motion for Exact<B> {
                         frame::encode(own, bytes, &mut sent);
                     }
                 });
-                (payload, Some(sent.finish()))
+                (payload.into(), Some(sent.finish()))
             }
             // Of an empty buffer there is no slot.
             _ => (self.own.sums.lend(slot).unwrap_or_default(), None),

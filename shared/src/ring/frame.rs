@@ -1,7 +1,8 @@
 //! What goes from a rank to the next one.
 
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 
+use super::Payload;
 use super::lent::bytes_of;
 use crate::checksum::{Crc32c, crc32c};
 use crate::ids::{Epoch, JobId};
@@ -20,7 +21,7 @@ pub struct Frame {
     /// Which segment of the hop's message, from 0.
     pub segment: u32,
     /// Numbers in fp32, little-endian; none only where the whole message is empty.
-    pub payload: Bytes,
+    pub payload: Payload,
     /// CRC-32C of the payload, as it was sent. None: it comes from a rank that makes none, and is not checked.
     pub checksum: Option<u32>,
 }

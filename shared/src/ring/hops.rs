@@ -6,7 +6,6 @@ use std::future::Future;
 use std::ops::Range;
 use std::time::Duration;
 
-use bytes::Bytes;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
@@ -14,7 +13,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::link::{Received, Status, failure};
 use super::member::Links;
 use super::pool::Pool;
-use super::{Element, Exchange, Frame, Place, Ring, RingError};
+use super::{Element, Exchange, Frame, Payload, Place, Ring, RingError};
 use crate::checksum::crc32c;
 use crate::tasks;
 
@@ -44,7 +43,7 @@ pub(super) trait Motion: Send {
     }
 
     /// A segment that is sent, as it travels, and its checksum where it was made with it.
-    fn payload(&mut self, segment: &Segment, pool: &mut Pool) -> (Bytes, Option<u32>);
+    fn payload(&mut self, segment: &Segment, pool: &mut Pool) -> (Payload, Option<u32>);
 
     /// Takes in a segment that came, as many numbers as [`Motion::comes_as`] says. What goes on of it may lie in room of the pool.
     fn take_in(&mut self, segment: &Segment, payload: &[u8], pool: &mut Pool) -> TakenIn;
@@ -88,7 +87,7 @@ const MOST_HANDED_ON: usize = 8;
 struct Waiting {
     segment: Segment,
     /// How it travels, where that does not have to be read from the buffer.
-    payload: Option<Bytes>,
+    payload: Option<Payload>,
     /// Where it is known.
     checksum: Option<u32>,
 }
@@ -186,7 +185,7 @@ impl Mover {
             own.into_iter().map(|segment| Waiting { segment, payload: None, checksum: None }).collect();
         let (mut handed_on, mut first_came, mut moved) = (0, false, Moved::default());
         // What came for a place that was still being sent from.
-        let mut late: Vec<(Segment, Bytes)> = Vec::new();
+        let mut late: Vec<(Segment, Payload)> = Vec::new();
 
         // 2. Always take in, whatever the sending waits for.
         loop {
@@ -274,7 +273,7 @@ impl Mover {
         }
     }
 
-    fn frame(&self, segment: &Segment, payload: Bytes, checksum: u32) -> Frame {
+    fn frame(&self, segment: &Segment, payload: Payload, checksum: u32) -> Frame {
         Frame {
             job: self.place.job,
             epoch: self.place.epoch,

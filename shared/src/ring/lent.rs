@@ -10,10 +10,10 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use bytes::Bytes;
 use tokio::sync::Notify;
 
-use super::chunk_of;
+use super::frame::WIDTH;
+use super::{Lender, Loan, Payload, chunk_of};
 
 // Lent memory travels as it lies.
 const _: () = assert!(cfg!(target_endian = "little"), "numbers travel little-endian");
@@ -135,10 +135,11 @@ impl<B: Buffer> Lending<B> {
     }
 
     /// A slot as it travels, until what it gives is dropped. None: there is no such slot.
-    pub(super) fn lend(&mut self, slot: usize) -> Option<Bytes> {
-        self.shared.lent.get(slot)?.fetch_add(1, Ordering::Relaxed);
-        self.shared.count.fetch_add(1, Ordering::Relaxed);
-        Some(Bytes::from_owner(Loan { shared: Arc::clone(&self.shared), slot }))
+    pub(super) fn lend(&mut self, slot: usize) -> Option<Payload> {
+        self.shared.lent.get(slot)?;
+        self.shared.lend_again(slot);
+        let bytes = self.shared.cut.place(slot).len() * WIDTH;
+        Some(Payload::Lent(Loan::new(self.shared.clone(), slot, bytes)))
     }
 
     /// Whether nothing is lent.
@@ -176,28 +177,27 @@ impl<B: Buffer> Lending<B> {
     }
 }
 
-/// Holds a slot as it is.
-struct Loan<B: Buffer> {
-    shared: Arc<Shared<B>>,
-    slot: usize,
-}
-
-impl<B: Buffer> AsRef<[u8]> for Loan<B> {
-    fn as_ref(&self) -> &[u8] {
-        let place = self.shared.cut.place(self.slot);
+impl<B: Buffer> Lender for Shared<B> {
+    fn part(&self, slot: usize) -> &[u8] {
+        let place = self.cut.place(slot);
         // SAFETY: the place is within the buffer, and nobody writes it while it is lent; numbers have no padding.
-        unsafe { std::slice::from_raw_parts(self.shared.start.add(place.start).cast(), place.len() * 4) }
+        unsafe { std::slice::from_raw_parts(self.start.add(place.start).cast(), place.len() * WIDTH) }
     }
-}
 
-impl<B: Buffer> Drop for Loan<B> {
-    fn drop(&mut self) {
-        if let Some(lent) = self.shared.lent.get(self.slot) {
+    fn lend_again(&self, slot: usize) {
+        if let Some(lent) = self.lent.get(slot) {
+            lent.fetch_add(1, Ordering::Relaxed);
+        }
+        self.count.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn take_back(&self, slot: usize) {
+        if let Some(lent) = self.lent.get(slot) {
             // Release: it has been read.
             lent.fetch_sub(1, Ordering::Release);
         }
-        self.shared.count.fetch_sub(1, Ordering::AcqRel);
-        self.shared.returned.notify_one();
+        self.count.fetch_sub(1, Ordering::AcqRel);
+        self.returned.notify_one();
     }
 }
 
@@ -224,9 +224,9 @@ mod tests {
         assert_eq!(lending.read(CUT.slot(0, 1)), Some(&[3.0][..]));
         lending.write(CUT.slot(1, 0)).unwrap().fill(9.0);
         let other = lending.lend(CUT.slot(1, 0)).unwrap();
-        let part = other.slice(4..);
+        let again = other.clone();
         drop((loan, other));
-        assert!(lending.write(CUT.slot(1, 0)).is_none(), "a part of it is still there");
+        assert!(lending.write(CUT.slot(1, 0)).is_none(), "another loan of it is still there");
         lending.write(CUT.slot(0, 1)).unwrap().fill(8.0);
         assert!(!lending.is_whole());
         let waiting = tokio::spawn(async move {
@@ -237,7 +237,7 @@ mod tests {
         });
         tokio::task::yield_now().await;
         assert!(!waiting.is_finished());
-        drop(part);
+        drop(again);
         let buffer = waiting.await.unwrap();
         assert_eq!(buffer, [0.0, 1.0, 2.0, 8.0, 9.0, 9.0, 9.0, 7.0, 8.0, 9.0]);
     }

@@ -130,7 +130,7 @@ impl Inbox {
 /// needed and have left while this rank still takes in. If it died instead, the ranks after it
 /// notice, and then this one through the ring.
 pub(super) async fn send_frames(
-    mut half: Box<dyn SendHalf>,
+    mut half: impl SendHalf,
     mut frames: mpsc::Receiver<Frame>,
     place: Place,
     pulse_interval: Duration,
@@ -170,7 +170,7 @@ pub(super) async fn send_frames(
 /// Takes in what the previous rank sends, listens for its signs of life, and hands frames over to
 /// the collectives.
 pub(super) async fn receive_frames(
-    mut half: Box<dyn ReceiveHalf>,
+    mut half: impl ReceiveHalf,
     inbox: Inbox,
     place: Place,
     lease: Lease,
@@ -179,7 +179,7 @@ pub(super) async fn receive_frames(
     let work = async {
         // Frames that the collectives have no room for yet keep this from listening; they are
         // themselves signs of life, and silence is measured again once there is room.
-        while let Some(signal) = hear(&mut *half, place, lease).await? {
+        while let Some(signal) = hear(&mut half, place, lease).await? {
             check_membership(&signal, place)?;
             if let Signal::Frame(frame) = signal
                 && !inbox.put(frame).await
@@ -202,7 +202,7 @@ pub(super) async fn receive_frames(
 }
 
 /// The next signal, unless there is none for the whole lease.
-async fn hear(half: &mut dyn ReceiveHalf, place: Place, lease: Lease) -> Result<Option<Signal>, RingError> {
+async fn hear(half: &mut impl ReceiveHalf, place: Place, lease: Lease) -> Result<Option<Signal>, RingError> {
     let rank = place.previous();
     match lease.within(half.receive()).await {
         Some(heard) => heard.map_err(|LinkBroken(reason)| RingError::PeerLost { rank, reason }),
@@ -229,7 +229,6 @@ fn check_membership(signal: &Signal, place: Place) -> Result<(), RingError> {
 
 #[cfg(test)]
 mod tests {
-    use async_trait::async_trait;
     use tokio::time::advance;
 
     use super::*;
@@ -240,7 +239,6 @@ mod tests {
 
     struct Channel(mpsc::Receiver<Signal>);
 
-    #[async_trait]
     impl ReceiveHalf for Channel {
         async fn receive(&mut self) -> Result<Option<Signal>, LinkBroken> {
             Ok(self.0.recv().await)

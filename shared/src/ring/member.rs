@@ -143,7 +143,7 @@ impl Ring {
     /// Takes a place in a ring of several ranks. Pulses begin at once.
     ///
     /// Must be called within a tokio runtime: there its frames are sent, received and added up, whoever waits for it.
-    pub fn start(place: Place, transport: Box<dyn Transport>, config: RingConfig) -> Result<Self, RingError> {
+    pub fn start(place: Place, transport: impl Transport, config: RingConfig) -> Result<Self, RingError> {
         config.check()?;
         if place.rank >= place.world_size {
             let problem = format!("there is no rank {} in a ring of {}", place.rank, place.world_size);

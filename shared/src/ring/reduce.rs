@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 
 use super::collectives::{LARGEST_BUFFER, travelling};
 use super::element;
@@ -10,7 +10,7 @@ use super::frame;
 use super::hops::{Motion, Segment, TakenIn};
 use super::lent::{Buffer, Cut, Lending};
 use super::pool::Pool;
-use super::{Element, Place, Reach, Ring, RingError, Spread, block_of};
+use super::{Element, Payload, Place, Reach, Ring, RingError, Spread, block_of};
 use crate::checksum::crc32c;
 
 impl Ring {
@@ -134,7 +134,7 @@ impl<B: Buffer> Motion for Reduce<B> {
         self.element
     }
 
-    fn payload(&mut self, segment: &Segment, pool: &mut Pool) -> (Bytes, Option<u32>) {
+    fn payload(&mut self, segment: &Segment, pool: &mut Pool) -> (Payload, Option<u32>) {
         let slot = self.slot(segment.hop, segment);
         // Of an empty buffer there is no slot.
         match self.element {
@@ -143,7 +143,7 @@ impl<B: Buffer> Motion for Reduce<B> {
                 let numbers = self.lending.write(slot).unwrap_or_default();
                 let mut sent = 0;
                 let encode = |bytes: &mut BytesMut| sent = element::encode(numbers, bytes);
-                (pool.fill(numbers.len() * self.element.bytes(), encode), Some(sent))
+                (pool.fill(numbers.len() * self.element.bytes(), encode).into(), Some(sent))
             }
         }
     }

@@ -1,6 +1,6 @@
 //! What a ring needs of whatever carries its frames.
 
-use async_trait::async_trait;
+use std::future::Future;
 
 use super::Signal;
 
@@ -9,34 +9,37 @@ use super::Signal;
 /// It carries signals in order, whole and at most once, and holds only a bounded number of them on
 /// the way. The suite in `ringtune-conformance` checks all that is asked of a transport.
 pub trait Transport: Send {
+    /// What leads to the next rank.
+    type Send: SendHalf;
+    /// What comes from the previous one.
+    type Receive: ReceiveHalf;
+
     /// Parts it, because a rank sends and receives at the same time.
-    fn split(self: Box<Self>) -> (Box<dyn SendHalf>, Box<dyn ReceiveHalf>);
+    fn split(self) -> (Self::Send, Self::Receive);
 }
 
 /// The half that leads to the next rank.
 ///
 /// Dropping it before [`SendHalf::finish`] breaks the connection: the next rank gets
 /// [`LinkBroken`], perhaps before all that was sent.
-#[async_trait]
-pub trait SendHalf: Send {
+pub trait SendHalf: Send + 'static {
     /// Sends a signal; waits while there is no room for it. A frame's payload is let go of as soon as it is sent, whatever
     /// the next rank does: it may be lent.
-    async fn send(&mut self, signal: Signal) -> Result<(), LinkBroken>;
+    fn send(&mut self, signal: Signal) -> impl Future<Output = Result<(), LinkBroken>> + Send;
 
     /// Says that no more will come. All that was sent arrives before it. An error is not taken for
     /// a failure: the next rank may have left before.
-    async fn finish(&mut self) -> Result<(), LinkBroken>;
+    fn finish(&mut self) -> impl Future<Output = Result<(), LinkBroken>> + Send;
 }
 
 /// The half that comes from the previous rank.
 ///
 /// Dropping it breaks the connection for the previous rank, unless that one has finished.
-#[async_trait]
-pub trait ReceiveHalf: Send {
+pub trait ReceiveHalf: Send + 'static {
     /// The next signal; none when the previous rank has finished.
     ///
     /// Must lose nothing when the future is dropped before it is ready.
-    async fn receive(&mut self) -> Result<Option<Signal>, LinkBroken>;
+    fn receive(&mut self) -> impl Future<Output = Result<Option<Signal>, LinkBroken>> + Send;
 }
 
 /// A connection that is no more.

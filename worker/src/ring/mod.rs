@@ -40,7 +40,6 @@ pub use service::{RingGrpc, RingServer};
 pub use state_take::{FetchFrom, StateRoom};
 pub use thread::RingThread;
 pub use traffic::StepExchange;
-pub use transport::{GrpcTransport, IncomingStream};
 pub use wire::{MOST_FRAME_BYTES, WINDOW_BYTES};
 
 #[cfg(test)]

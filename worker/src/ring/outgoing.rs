@@ -2,12 +2,10 @@
 
 use std::sync::Arc;
 
-use async_trait::async_trait;
-use bytes::Bytes;
 use h2::SendStream;
 use ringtune_proto::v1::{self, ExchangeRequest, exchange_request::Part};
 use ringtune_security::Validity;
-use ringtune_shared::ring::{Frame, LinkBroken, SendHalf, Signal};
+use ringtune_shared::ring::{Frame, LinkBroken, Payload, SendHalf, Signal};
 use tokio::task::{JoinError, JoinHandle};
 use tonic::{Code, Status};
 
@@ -61,7 +59,7 @@ impl Outgoing {
     /// # Errors
     /// It has ended already.
     pub(super) async fn begin(&mut self, open: v1::RingOpen) -> Result<(), LinkBroken> {
-        self.push(Part::Open(open), false).await
+        self.push(message(Part::Open(open)), false).await
     }
 
     /// Waits until the stream has ended, before anything was sent. Not to be called again after that.
@@ -84,7 +82,7 @@ impl Outgoing {
     }
 
     /// Sends a message; `last`: the stream ends behind it.
-    async fn push(&mut self, part: Part, last: bool) -> Result<(), LinkBroken> {
+    async fn push(&mut self, piece: Piece, last: bool) -> Result<(), LinkBroken> {
         let Some(stream) = &mut self.stream else {
             return Err(LinkBroken("it was finished before".to_owned()));
         };
@@ -92,7 +90,7 @@ impl Outgoing {
             biased;
             // The answer comes first only when the next rank refused or is gone.
             answer = &mut self.answer => answer,
-            sent = call::send(stream, Piece::of(ExchangeRequest { part: Some(part) }), last) => match sent {
+            sent = call::send(stream, piece, last) => match sent {
                 Ok(()) => return Ok(()),
                 // The stream is closed a moment before the answer says why.
                 Err(Closed) => (&mut self.answer).await,
@@ -104,7 +102,7 @@ impl Outgoing {
 
 impl Outgoing {
     /// A chunk as it goes through the stream: what is large lies in shared memory by then, where there is some.
-    async fn chunk(&mut self, frame: Frame) -> Result<v1::RingChunk, LinkBroken> {
+    async fn chunk(&mut self, frame: Frame) -> Result<Piece, LinkBroken> {
         let Frame { epoch, collective, hop, segment, mut payload, checksum, .. } = frame;
         let mut slot = None;
         if let Some(memory) = self.memory.as_mut().filter(|_| payload.len() >= memory::LEAST_BYTES) {
@@ -121,15 +119,22 @@ impl Outgoing {
                     return Err(self.broken(answer));
                 }
             };
-            payload = Bytes::new();
+            payload = Payload::default();
         }
-        Ok(v1::RingChunk { epoch: epoch.0, collective, hop, segment, payload, checksum, slot })
+        let epoch = epoch.0;
+        let chunk = v1::RingChunk { epoch, collective, hop, segment, checksum, slot, ..Default::default() };
+        Ok(Piece::of_chunk(&chunk, payload))
     }
 
     fn broken(&mut self, answer: Answer) -> LinkBroken {
         self.stream = None;
         LinkBroken(text(answer))
     }
+}
+
+/// A message that is no chunk.
+fn message(part: Part) -> Piece {
+    Piece::of(ExchangeRequest { part: Some(part) })
 }
 
 /// Why a stream ended, which should not have.
@@ -141,24 +146,23 @@ fn text(answer: Answer) -> String {
     }
 }
 
-#[async_trait]
 impl SendHalf for Outgoing {
     async fn send(&mut self, signal: Signal) -> Result<(), LinkBroken> {
-        let part = match signal {
+        let piece = match signal {
             Signal::Frame(frame) => {
                 self.metrics.exchange_sent_bytes.inc_by(frame.payload.len() as u64);
-                Part::Chunk(self.chunk(frame).await?)
+                self.chunk(frame).await?
             }
-            Signal::Pulse { epoch, .. } => Part::Pulse(v1::RingPulse { epoch: epoch.0 }),
+            Signal::Pulse { epoch, .. } => message(Part::Pulse(v1::RingPulse { epoch: epoch.0 })),
         };
-        self.push(part, false).await
+        self.push(piece, false).await
     }
 
     async fn finish(&mut self) -> Result<(), LinkBroken> {
         if self.stream.is_none() {
             return Ok(());
         }
-        self.push(Part::Close(v1::RingClose {}), true).await?;
+        self.push(message(Part::Close(v1::RingClose {})), true).await?;
         // The next rank answers when it has read all of it: until then this one stays, for what it sent last goes with its
         // process.
         self.stream = None;

@@ -85,7 +85,7 @@ impl Seat {
         if place.world_size == 1 {
             return Ok(Ring::alone(place.job, place.epoch));
         }
-        let transport = Box::new(self.transport().await?);
+        let transport = self.transport().await?;
         self.valid = transport.valid();
         let peer_timeout = self.registration.rings.options().peer_timeout;
         let default = RingConfig::default();

@@ -3,13 +3,12 @@
 
 use std::sync::Arc;
 
-use async_trait::async_trait;
 use bytes::Bytes;
 use ringtune_proto::v1::{RingSlot, exchange_request::Part};
 use ringtune_security::Validity;
 use ringtune_shared::{
     ids::{Epoch, JobId},
-    ring::{Frame, LinkBroken, ReceiveHalf, SendHalf, Signal, Transport},
+    ring::{Frame, LinkBroken, Payload, ReceiveHalf, Signal, Transport},
 };
 use tokio::sync::oneshot;
 
@@ -22,7 +21,7 @@ use crate::http::Metrics;
 
 /// A connected rank's transport.
 #[derive(Debug)]
-pub struct GrpcTransport {
+pub(super) struct GrpcTransport {
     outgoing: Outgoing,
     incoming: IncomingStream,
 }
@@ -41,14 +40,17 @@ impl GrpcTransport {
 }
 
 impl Transport for GrpcTransport {
-    fn split(self: Box<Self>) -> (Box<dyn SendHalf>, Box<dyn ReceiveHalf>) {
-        (Box::new(self.outgoing), Box::new(self.incoming))
+    type Send = Outgoing;
+    type Receive = IncomingStream;
+
+    fn split(self) -> (Outgoing, IncomingStream) {
+        (self.outgoing, self.incoming)
     }
 }
 
 /// The stream from the previous rank, as its handler hands it over.
 #[derive(Debug)]
-pub struct IncomingStream {
+pub(super) struct IncomingStream {
     messages: Incoming,
     /// Where large payloads lie, if the previous rank is on this machine.
     memory: Option<Receiving>,
@@ -76,8 +78,8 @@ impl IncomingStream {
     }
 
     /// Where it lies.
-    fn payload(&self, payload: Bytes, slot: Option<RingSlot>) -> Result<Bytes, LinkBroken> {
-        let Some(slot) = slot else { return Ok(payload) };
+    fn payload(&self, payload: Bytes, slot: Option<RingSlot>) -> Result<Payload, LinkBroken> {
+        let Some(slot) = slot else { return Ok(payload.into()) };
         let taken = match &self.memory {
             Some(memory) => memory.take(slot),
             None => Err(Unusable::None),
@@ -108,7 +110,6 @@ impl IncomingStream {
     }
 }
 
-#[async_trait]
 impl ReceiveHalf for IncomingStream {
     async fn receive(&mut self) -> Result<Option<Signal>, LinkBroken> {
         if self.finished {

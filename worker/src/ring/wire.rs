@@ -9,6 +9,7 @@ use prost::{
     encoding::{WireType, encode_key, encode_varint, encoded_len_varint, key_len},
 };
 use ringtune_proto::v1::{ExchangeRequest, RingChunk, exchange_request::Part};
+use ringtune_shared::ring::Payload;
 
 /// A gRPC message begins with a byte that says whether it is compressed, and its length in four.
 const PREFIX_BYTES: usize = 5;
@@ -33,26 +34,38 @@ pub(super) struct Piece {
     /// What is left of the head.
     left: Range<usize>,
     /// All of a message that is no chunk.
-    payload: Bytes,
+    payload: Payload,
+    /// How much of that has been written.
+    written: usize,
 }
 
 impl Piece {
     /// A message as it is sent.
     pub(super) fn of(message: ExchangeRequest) -> Self {
-        let mut head = [0; HEAD_BYTES];
         match message.part {
             Some(Part::Chunk(mut chunk)) => {
                 let payload = std::mem::take(&mut chunk.payload);
-                let bytes = chunk_head(&mut head, &chunk, payload.len());
-                Self { head, left: 0..bytes, payload }
+                Self::of_chunk(&chunk, payload.into())
             }
-            part => Self { head, left: 0..0, payload: self::message(&ExchangeRequest { part }) },
+            part => Self::of_message(&ExchangeRequest { part }),
         }
+    }
+
+    /// A chunk as it is sent, but for its payload, which comes with it.
+    pub(super) fn of_chunk(chunk: &RingChunk, payload: Payload) -> Self {
+        let mut head = [0; HEAD_BYTES];
+        let bytes = chunk_head(&mut head, chunk, payload.len());
+        Self { head, left: 0..bytes, payload, written: 0 }
     }
 
     /// Any other message.
     pub(super) fn of_message(message: &impl prost::Message) -> Self {
-        Self { head: [0; HEAD_BYTES], left: 0..0, payload: self::message(message) }
+        Self { head: [0; HEAD_BYTES], left: 0..0, payload: self::message(message).into(), written: 0 }
+    }
+
+    /// What is left of the payload.
+    fn rest(&self) -> &[u8] {
+        self.payload.get(self.written..).unwrap_or_default()
     }
 
     fn head(&self) -> &[u8] {
@@ -62,23 +75,24 @@ impl Piece {
 
 impl Buf for Piece {
     fn remaining(&self) -> usize {
-        self.left.len() + self.payload.len()
+        self.left.len() + self.payload.len() - self.written
     }
 
     fn chunk(&self) -> &[u8] {
-        if self.left.is_empty() { &self.payload } else { self.head() }
+        if self.left.is_empty() { self.rest() } else { self.head() }
     }
 
     fn chunks_vectored<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
-        let parts = [self.head(), &self.payload];
+        let parts = [self.head(), self.rest()];
         let parts = parts.into_iter().filter(|part| !part.is_empty());
         slices.iter_mut().zip(parts).map(|(slice, part)| *slice = IoSlice::new(part)).count()
     }
 
     fn advance(&mut self, count: usize) {
         let of_head = count.min(self.left.len());
+        assert!(count <= self.remaining(), "advanced by {count} of {} bytes", self.remaining());
         self.left.start += of_head;
-        self.payload.advance(count - of_head);
+        self.written += count - of_head;
     }
 }
 
@@ -337,7 +351,9 @@ mod tests {
         messages.push(head);
         assert_eq!(messages.next(), Ok(None));
         assert!(messages.is_within());
-        messages.push(piece.payload);
+        assert_eq!((piece.rest().len(), piece.written), (1 << 20, 0));
+        let Payload::Bytes(payload) = piece.payload else { panic!("it was lent") };
+        messages.push(payload);
         let Some(ExchangeRequest { part: Some(Part::Chunk(chunk)) }) = messages.next().unwrap() else {
             panic!("no chunk");
         };

@@ -3,11 +3,12 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use async_trait::async_trait;
 use ringtune_shared::ids::Epoch;
 use ringtune_shared::ring::{Frame, LinkBroken, ReceiveHalf, SendHalf, Signal, Transport};
 use tokio::sync::watch;
 use tokio::time::sleep;
+
+use super::any::{AnyReceiveHalf, AnySendHalf, AnyTransport};
 
 /// What a rank does wrong, counted in the frames that it has sent.
 #[derive(Debug, Clone, Copy)]
@@ -52,7 +53,7 @@ pub enum Fault {
 
 /// A transport with a fault.
 pub struct Faulty {
-    inner: Box<dyn Transport>,
+    inner: AnyTransport,
     fault: Fault,
     graveyard: Graveyard,
 }
@@ -65,8 +66,8 @@ pub struct Graveyard {
 
 #[expect(dead_code, reason = "held only so that it is not dropped")]
 enum Half {
-    Send(Box<dyn SendHalf>),
-    Receive(Box<dyn ReceiveHalf>),
+    Send(AnySendHalf),
+    Receive(AnyReceiveHalf),
 }
 
 impl Graveyard {
@@ -82,30 +83,35 @@ enum Health {
     Frozen,
 }
 
-struct FaultySendHalf {
+/// Its half that leads to the next rank.
+pub struct FaultySendHalf {
     /// None once dead.
-    inner: Option<Box<dyn SendHalf>>,
+    inner: Option<AnySendHalf>,
     fault: Fault,
     frames: usize,
     health: watch::Sender<Health>,
     graveyard: Graveyard,
 }
 
-struct FaultyReceiveHalf {
-    inner: Option<Box<dyn ReceiveHalf>>,
+/// Its half that comes from the previous rank.
+pub struct FaultyReceiveHalf {
+    inner: Option<AnyReceiveHalf>,
     health: watch::Receiver<Health>,
     graveyard: Graveyard,
 }
 
 impl Faulty {
     /// Gives a transport a fault.
-    pub fn boxed(inner: Box<dyn Transport>, fault: Fault, graveyard: &Graveyard) -> Box<dyn Transport> {
-        Box::new(Self { inner, fault, graveyard: graveyard.clone() })
+    pub fn any(inner: AnyTransport, fault: Fault, graveyard: &Graveyard) -> AnyTransport {
+        AnyTransport::new(Self { inner, fault, graveyard: graveyard.clone() })
     }
 }
 
 impl Transport for Faulty {
-    fn split(self: Box<Self>) -> (Box<dyn SendHalf>, Box<dyn ReceiveHalf>) {
+    type Send = FaultySendHalf;
+    type Receive = FaultyReceiveHalf;
+
+    fn split(self) -> (FaultySendHalf, FaultyReceiveHalf) {
         let (send, receive) = self.inner.split();
         let (health, health_seen) = watch::channel(Health::Well);
         let graveyard = self.graveyard;
@@ -117,7 +123,7 @@ impl Transport for Faulty {
             graveyard: graveyard.clone(),
         };
         send.break_if_due();
-        (Box::new(send), Box::new(FaultyReceiveHalf { inner: Some(receive), health: health_seen, graveyard }))
+        (send, FaultyReceiveHalf { inner: Some(receive), health: health_seen, graveyard })
     }
 }
 
@@ -163,7 +169,6 @@ impl FaultySendHalf {
     }
 }
 
-#[async_trait]
 impl SendHalf for FaultySendHalf {
     async fn send(&mut self, signal: Signal) -> Result<(), LinkBroken> {
         if self.is_silent() {
@@ -194,7 +199,6 @@ impl SendHalf for FaultySendHalf {
     }
 }
 
-#[async_trait]
 impl ReceiveHalf for FaultyReceiveHalf {
     async fn receive(&mut self) -> Result<Option<Signal>, LinkBroken> {
         let mut health = self.health.clone();

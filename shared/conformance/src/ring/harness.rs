@@ -92,7 +92,7 @@ impl<'suite> Case<'suite> {
             if let Some((faulty, fault)) = self.fault
                 && faulty == rank
             {
-                transport = Faulty::boxed(transport, fault, graveyard);
+                transport = Faulty::any(transport, fault, graveyard);
             }
             let place = Place { job, epoch: EPOCH, rank, world_size: self.world_size };
             let ring = Ring::start(place, transport, self.ring.clone());

@@ -33,9 +33,9 @@ async fn ends(
     let began = Instant::now();
     let mut ranks = JoinSet::new();
     for (rank, transport) in memory::ring(world_size, 4).into_iter().enumerate() {
-        let mut transport: Box<dyn Transport> = Box::new(transport);
+        let mut transport = AnyTransport::new(transport);
         if rank == faulty {
-            transport = Faulty::boxed(transport, fault, &graveyard);
+            transport = Faulty::any(transport, fault, &graveyard);
         }
         let place = Place { job, epoch: EPOCH, rank, world_size };
         let ring = Ring::start(place, transport, RingConfig::default()).unwrap();

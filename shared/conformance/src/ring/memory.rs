@@ -1,7 +1,5 @@
 //! A transport within one process, for tests.
 
-use async_trait::async_trait;
-use bytes::Bytes;
 use ringtune_shared::ring::{LinkBroken, ReceiveHalf, SendHalf, Signal, Transport};
 use tokio::sync::mpsc;
 
@@ -17,11 +15,13 @@ enum Parcel {
     Finish,
 }
 
-struct MemorySendHalf {
+/// Its half that leads to the next rank.
+pub struct MemorySendHalf {
     channel: Option<mpsc::Sender<Parcel>>,
 }
 
-struct MemoryReceiveHalf {
+/// Its half that comes from the previous rank.
+pub struct MemoryReceiveHalf {
     channel: mpsc::Receiver<Parcel>,
     finished: bool,
 }
@@ -47,17 +47,19 @@ pub fn ring(world_size: usize, capacity: usize) -> Vec<MemoryTransport> {
 }
 
 impl Transport for MemoryTransport {
-    fn split(self: Box<Self>) -> (Box<dyn SendHalf>, Box<dyn ReceiveHalf>) {
-        (Box::new(self.send), Box::new(self.receive))
+    type Send = MemorySendHalf;
+    type Receive = MemoryReceiveHalf;
+
+    fn split(self) -> (MemorySendHalf, MemoryReceiveHalf) {
+        (self.send, self.receive)
     }
 }
 
-#[async_trait]
 impl SendHalf for MemorySendHalf {
     async fn send(&mut self, mut signal: Signal) -> Result<(), LinkBroken> {
         // As over a network: what was sent is the sender's own again, whatever the next rank does with what came.
         if let Signal::Frame(frame) = &mut signal {
-            frame.payload = Bytes::copy_from_slice(&frame.payload);
+            frame.payload = frame.payload.to_vec().into();
         }
         let channel = self.channel.as_ref().ok_or_else(|| LinkBroken("it was finished before".into()))?;
         channel.send(Parcel::Signal(signal)).await.map_err(|_| LinkBroken("the next rank is gone".into()))
@@ -71,7 +73,6 @@ impl SendHalf for MemorySendHalf {
     }
 }
 
-#[async_trait]
 impl ReceiveHalf for MemoryReceiveHalf {
     async fn receive(&mut self) -> Result<Option<Signal>, LinkBroken> {
         if self.finished {

@@ -3,6 +3,7 @@
 //! [`run_all`] is run over the in-memory transport here, on a clock that stands still, and over
 //! real sockets by whoever has them, with short deadlines in [`SuiteConfig::ring`].
 
+mod any;
 mod cases;
 mod faults;
 mod harness;
@@ -19,15 +20,16 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use ringtune_shared::ids::{Epoch, JobId};
-use ringtune_shared::ring::{RingConfig, Transport};
+use ringtune_shared::ring::RingConfig;
 
+pub use any::{AnyReceiveHalf, AnySendHalf, AnyTransport};
 pub use faults::{Fault, Faulty, Graveyard};
 
 /// Makes the transports of whole rings.
 #[async_trait]
 pub trait TransportFactory: Send + Sync {
     /// A connected ring, in the order of the ranks. `world_size` is at least 2.
-    async fn connect(&self, ring: NewRing) -> Result<Vec<Box<dyn Transport>>, Failure>;
+    async fn connect(&self, ring: NewRing) -> Result<Vec<AnyTransport>, Failure>;
 }
 
 /// A ring to be connected.

@@ -14,6 +14,7 @@ use ringtune_shared::ring::{
 };
 use tokio::time::{Instant, sleep};
 
+use super::any::{AnyReceiveHalf, AnySendHalf, AnyTransport};
 use super::harness::{Case, Outcome};
 use super::reference::{self, mix};
 use super::{Failure, Fault, NewRing, SuiteConfig, TransportFactory, spread};
@@ -173,7 +174,7 @@ struct Delayed<'inner> {
 
 struct DelayedTransport {
     rank: usize,
-    inner: Box<dyn Transport>,
+    inner: AnyTransport,
     seed: u64,
     trace: SharedTrace,
 }
@@ -187,28 +188,30 @@ struct DelayedHalf<Inner> {
 
 #[async_trait]
 impl TransportFactory for Delayed<'_> {
-    async fn connect(&self, ring: NewRing) -> Result<Vec<Box<dyn Transport>>, Failure> {
+    async fn connect(&self, ring: NewRing) -> Result<Vec<AnyTransport>, Failure> {
         let transports = self.inner.connect(ring).await?.into_iter().enumerate();
         let delayed = |(rank, inner)| {
             let seed = self.seed ^ mix(rank as u64);
-            Box::new(DelayedTransport { rank, inner, seed, trace: self.trace.clone() }) as Box<dyn Transport>
+            AnyTransport::new(DelayedTransport { rank, inner, seed, trace: self.trace.clone() })
         };
         Ok(transports.map(delayed).collect())
     }
 }
 
 impl Transport for DelayedTransport {
-    fn split(self: Box<Self>) -> (Box<dyn SendHalf>, Box<dyn ReceiveHalf>) {
-        let Self { rank, inner, seed, trace } = *self;
+    type Send = DelayedHalf<AnySendHalf>;
+    type Receive = DelayedHalf<AnyReceiveHalf>;
+
+    fn split(self) -> (Self::Send, Self::Receive) {
+        let Self { rank, inner, seed, trace } = self;
         let (send, receive) = inner.split();
         let send = DelayedHalf { rank, inner: send, random: Random::new(seed), trace: trace.clone() };
         let receive = DelayedHalf { rank, inner: receive, random: Random::new(!seed), trace };
-        (Box::new(send), Box::new(receive))
+        (send, receive)
     }
 }
 
-#[async_trait]
-impl SendHalf for DelayedHalf<Box<dyn SendHalf>> {
+impl SendHalf for DelayedHalf<AnySendHalf> {
     async fn send(&mut self, signal: Signal) -> Result<(), LinkBroken> {
         sleep(self.random.delay()).await;
         let what = match &signal {
@@ -225,8 +228,7 @@ impl SendHalf for DelayedHalf<Box<dyn SendHalf>> {
     }
 }
 
-#[async_trait]
-impl ReceiveHalf for DelayedHalf<Box<dyn ReceiveHalf>> {
+impl ReceiveHalf for DelayedHalf<AnyReceiveHalf> {
     async fn receive(&mut self) -> Result<Option<Signal>, LinkBroken> {
         // Before anything is taken, so that nothing is lost when this is dropped.
         sleep(self.random.delay()).await;

@@ -9,9 +9,9 @@ struct Memory {
 
 #[async_trait]
 impl TransportFactory for Memory {
-    async fn connect(&self, ring: NewRing) -> Result<Vec<Box<dyn Transport>>, Failure> {
+    async fn connect(&self, ring: NewRing) -> Result<Vec<AnyTransport>, Failure> {
         let transports = memory::ring(ring.world_size, self.capacity);
-        Ok(transports.into_iter().map(|transport| Box::new(transport) as Box<dyn Transport>).collect())
+        Ok(transports.into_iter().map(AnyTransport::new).collect())
     }
 }
 
@@ -29,9 +29,9 @@ fn faulty_rings(
     let job = JobId::new();
     let mut rings = Vec::new();
     for (rank, transport) in memory::ring(world_size, capacity).into_iter().enumerate() {
-        let mut transport: Box<dyn Transport> = Box::new(transport);
+        let mut transport = AnyTransport::new(transport);
         for (_, fault) in faults.iter().filter(|(faulty, _)| *faulty == rank) {
-            transport = Faulty::boxed(transport, *fault, graveyard);
+            transport = Faulty::any(transport, *fault, graveyard);
         }
         let place = Place { job, epoch: EPOCH, rank, world_size };
         rings.push(Ring::start(place, transport, config.clone()).unwrap());
@@ -156,10 +156,10 @@ async fn wrong_settings_are_refused() {
         RingConfig { pulse_interval: Duration::ZERO, ..good.clone() },
         RingConfig { peer_timeout: good.pulse_interval, ..good.clone() },
     ] {
-        let transport = Box::new(memory::ring(2, 1).pop().unwrap());
+        let transport = memory::ring(2, 1).pop().unwrap();
         assert!(matches!(Ring::start(place, transport, wrong), Err(RingError::Misuse(_))));
     }
-    let transport = Box::new(memory::ring(2, 1).pop().unwrap());
+    let transport = memory::ring(2, 1).pop().unwrap();
     let outside = Place { rank: 2, ..place };
     assert!(matches!(Ring::start(outside, transport, good), Err(RingError::Misuse(_))));
 }

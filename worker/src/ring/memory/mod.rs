@@ -16,13 +16,13 @@ use std::{
     os::fd::{AsFd as _, BorrowedFd, OwnedFd},
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicUsize, Ordering},
     },
 };
 
-use bytes::Bytes;
 use ringtune_proto::v1::RingSlot;
 use ringtune_security::Handed;
+use ringtune_shared::ring::{Lender, Loan, Payload};
 use tokio::net::unix::pipe;
 
 use self::region::{Region, SLOT_BYTES, SLOTS};
@@ -107,8 +107,8 @@ pub(super) struct Receiving(Arc<Shared>);
 struct Shared {
     region: Region,
     freed: OwnedFd,
-    /// The slots that are lent here: whoever sends cannot have one lent twice.
-    lent: [AtomicBool; SLOTS],
+    /// How often each slot is lent here: whoever sends cannot have one lent for two payloads.
+    lent: [AtomicUsize; SLOTS],
 }
 
 /// Why memory or a slot is refused.
@@ -136,44 +136,43 @@ impl Receiving {
         Ok(Some(Self(Arc::new(Shared { region, freed, lent: Default::default() }))))
     }
 
-    /// What lies in a slot. The slot is let go of with the last of the bytes, or at once where too many are kept.
+    /// What lies in a slot. The slot is let go of with the last of its loans, or at once where too many are kept.
     ///
     /// # Errors
     /// There is no such slot, or nothing was put into it.
-    pub(super) fn take(&self, slot: RingSlot) -> Result<Bytes, Unusable> {
+    pub(super) fn take(&self, slot: RingSlot) -> Result<Payload, Unusable> {
         let RingSlot { number, bytes } = slot;
         let (index, length) = (number as usize, bytes as usize);
         let lent = self.0.lent.get(index).filter(|_| (1..=SLOT_BYTES).contains(&length));
         let lent = lent.ok_or(Unusable::NoSlot { number, bytes })?;
-        if self.0.region.taken(index).load(Ordering::SeqCst) == 0 || lent.swap(true, Ordering::AcqRel) {
+        let is_free = || lent.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        if self.0.region.taken(index).load(Ordering::SeqCst) == 0 || !is_free() {
             return Err(Unusable::Taken(number));
         }
-        let kept = self.0.lent.iter().filter(|lent| lent.load(Ordering::Relaxed)).count();
-        let lent = Lent { shared: Arc::clone(&self.0), slot: index, length };
-        if kept > MOST_LENT { Ok(Bytes::copy_from_slice(lent.as_ref())) } else { Ok(Bytes::from_owner(lent)) }
+        let kept = self.0.lent.iter().filter(|lent| lent.load(Ordering::Relaxed) > 0).count();
+        let loan = Loan::new(self.0.clone(), index, length);
+        Ok(if kept > MOST_LENT { loan.to_vec().into() } else { Payload::Lent(loan) })
     }
 }
 
-/// A slot that is read.
-struct Lent {
-    shared: Arc<Shared>,
-    slot: usize,
-    length: usize,
-}
-
-impl AsRef<[u8]> for Lent {
-    fn as_ref(&self) -> &[u8] {
-        self.shared.region.read(self.slot, self.length)
+impl Lender for Shared {
+    fn part(&self, slot: usize) -> &[u8] {
+        self.region.read(slot, SLOT_BYTES)
     }
-}
 
-impl Drop for Lent {
-    fn drop(&mut self) {
-        let Shared { region, freed, lent } = &*self.shared;
-        if let Some(lent) = lent.get(self.slot) {
-            lent.store(false, Ordering::Release);
+    fn lend_again(&self, slot: usize) {
+        if let Some(lent) = self.lent.get(slot) {
+            lent.fetch_add(1, Ordering::Relaxed);
         }
-        region.taken(self.slot).store(0, Ordering::SeqCst);
+    }
+
+    fn take_back(&self, slot: usize) {
+        let Self { region, freed, lent } = self;
+        // The others have read it before whoever is last lets go of it.
+        if lent.get(slot).is_none_or(|lent| lent.fetch_sub(1, Ordering::AcqRel) > 1) {
+            return;
+        }
+        region.taken(slot).store(0, Ordering::SeqCst);
         if region.is_waited_for().swap(0, Ordering::SeqCst) != 0 {
             // A full pipe says it already, and nobody waits at a broken one.
             let _ = rustix::io::write(freed, &[1]);

@@ -3,11 +3,11 @@
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use ringtune_conformance::ring::{Failure, NewRing, SuiteConfig, TransportFactory, run_all};
+use ringtune_conformance::ring::{AnyTransport, Failure, NewRing, SuiteConfig, TransportFactory, run_all};
 use ringtune_security::{CallRates, Clients, Limits, Listener, Protection, Protocols, Refusals, Trust};
 use ringtune_shared::{
     ids::{Epoch, JobId, WorkerId},
-    ring::{Frame, Member, RingConfig, RingView, Signal, Transport},
+    ring::{Frame, Member, ReceiveHalf as _, RingConfig, RingView, SendHalf as _, Signal, Transport},
     version::RING_PROTOCOLS,
 };
 use tokio::{net::TcpListener, task::JoinSet};
@@ -85,7 +85,7 @@ struct Workers(Vec<(Rings, SocketAddr)>);
 
 #[async_trait]
 impl TransportFactory for Workers {
-    async fn connect(&self, ring: NewRing) -> Result<Vec<Box<dyn Transport>>, Failure> {
+    async fn connect(&self, ring: NewRing) -> Result<Vec<AnyTransport>, Failure> {
         let failure = |error: Error| Failure::new("connecting", error.to_string());
         let members = &self.0[..ring.world_size];
         let who = members.iter().map(|(rings, address)| (worker_of(rings), *address));
@@ -100,8 +100,8 @@ impl TransportFactory for Workers {
         }
         let mut connected = connecting.join_all().await;
         connected.sort_by_key(|(rank, _)| *rank);
-        let boxed = |transport| Box::new(transport) as Box<dyn Transport>;
-        connected.into_iter().map(|(_, transport)| transport.map(boxed).map_err(failure)).collect()
+        let any = |(_, transport): (_, Result<_, _>)| transport.map(AnyTransport::new).map_err(failure);
+        connected.into_iter().map(any).collect()
     }
 }
 
@@ -204,7 +204,7 @@ fn what_a_rank_sent_has_arrived_when_it_has_left() {
     // 1. The second rank has a thread of its own and takes in whatever comes.
     let taking = std::thread::spawn(move || {
         servers.block_on(async move {
-            let (_send, mut receive) = Box::new(second.transport().await.unwrap()).split();
+            let (_send, mut receive) = second.transport().await.unwrap().split();
             let mut taken = 0;
             while receive.receive().await.unwrap().is_some() {
                 taken += 1;
@@ -214,7 +214,7 @@ fn what_a_rank_sent_has_arrived_when_it_has_left() {
     });
     // 2. The first one sends, leaves, and is gone with all its tasks.
     leaving.block_on(async {
-        let (mut send, _receive) = Box::new(first.transport().await.unwrap()).split();
+        let (mut send, _receive) = first.transport().await.unwrap().split();
         for segment in 0..40 {
             send.send(frame(segment)).await.unwrap();
         }
