@@ -115,5 +115,6 @@ pub use membership::{Diverged, EntryPlan, Standing, plan_entry};
 pub use payload::{Lender, Loan, Payload};
 pub use place::Place;
 pub use plan::{Member, PlanError, RingView, block_of};
+pub use pool::Pool;
 pub use spread::{Reach, Spread, chunk_of, held_chunks};
 pub use transport::{LinkBroken, ReceiveHalf, SendHalf, Transport};

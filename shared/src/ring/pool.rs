@@ -1,4 +1,4 @@
-//! Room for what is sent, used again once it is sent: a segment costs no allocation.
+//! Room for what is on its way, used again once that is over: a segment costs no allocation.
 
 use std::collections::VecDeque;
 
@@ -6,7 +6,7 @@ use bytes::{Bytes, BytesMut};
 
 /// Buffers, in the order in which they went and come back.
 #[derive(Debug)]
-pub(super) struct Pool {
+pub struct Pool {
     buffers: VecDeque<BytesMut>,
     /// At most.
     count: usize,
@@ -14,13 +14,13 @@ pub(super) struct Pool {
 
 impl Pool {
     /// So many buffers; each is made when it is needed.
-    pub(super) fn new(count: usize) -> Self {
+    pub fn new(count: usize) -> Self {
         Self { buffers: VecDeque::with_capacity(count), count }
     }
 
     /// So many bytes, which `fill` writes. Where all buffers are on their way still, another one takes the place of the
     /// oldest.
-    pub(super) fn fill(&mut self, bytes: usize, fill: impl FnOnce(&mut BytesMut)) -> Bytes {
+    pub fn fill(&mut self, bytes: usize, fill: impl FnOnce(&mut BytesMut)) -> Bytes {
         let free = self.buffers.front_mut().is_some_and(|oldest| oldest.try_reclaim(bytes));
         let oldest = if free || self.buffers.len() == self.count { self.buffers.pop_front() } else { None };
         let mut buffer = oldest.filter(|_| free).unwrap_or_else(|| BytesMut::with_capacity(bytes));

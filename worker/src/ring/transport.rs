@@ -78,16 +78,16 @@ impl IncomingStream {
     }
 
     /// Where it lies.
-    fn payload(&self, payload: Bytes, slot: Option<RingSlot>) -> Result<Payload, LinkBroken> {
+    fn payload(&mut self, payload: Bytes, slot: Option<RingSlot>) -> Result<Payload, LinkBroken> {
         let Some(slot) = slot else { return Ok(payload.into()) };
-        let taken = match &self.memory {
+        let taken = match &mut self.memory {
             Some(memory) => memory.take(slot),
             None => Err(Unusable::None),
         };
         taken.map_err(|error| LinkBroken(error.to_string()))
     }
 
-    fn signal(&self, part: Option<Part>) -> Result<Option<Signal>, LinkBroken> {
+    fn signal(&mut self, part: Option<Part>) -> Result<Option<Signal>, LinkBroken> {
         match part {
             Some(Part::Chunk(chunk)) => {
                 let payload = self.payload(chunk.payload, chunk.slot)?;

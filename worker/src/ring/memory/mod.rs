@@ -22,7 +22,7 @@ use std::{
 
 use ringtune_proto::v1::RingSlot;
 use ringtune_security::Handed;
-use ringtune_shared::ring::{Lender, Loan, Payload};
+use ringtune_shared::ring::{Lender, Loan, Payload, Pool};
 use tokio::net::unix::pipe;
 
 use self::region::{Region, SLOT_BYTES, SLOTS};
@@ -32,6 +32,8 @@ pub(super) const LEAST_BYTES: usize = 16 << 10;
 /// Slots that wait at the receiver until their numbers are used. What comes beyond is copied out. With half as many slots a sum
 /// of 25 MB took a quarter more of the processors, as much of it was copied out.
 const MOST_LENT: usize = SLOTS - 4;
+/// What is copied out lies in so many buffers, which are used again: more of it does not wait at once, by the ring's own bounds.
+const COPIES: usize = 32;
 /// Bytes that say nothing but that there are some: as many as may wait unread.
 const MOST_WAKES: usize = 64;
 
@@ -100,8 +102,11 @@ impl Sending {
 }
 
 /// The receiver's side.
-#[derive(Clone, Debug)]
-pub(super) struct Receiving(Arc<Shared>);
+#[derive(Debug)]
+pub(super) struct Receiving {
+    shared: Arc<Shared>,
+    copies: Pool,
+}
 
 #[derive(Debug)]
 struct Shared {
@@ -133,25 +138,30 @@ impl Receiving {
         let [memory, freed] = handed.files() else { return Ok(None) };
         let region = Region::open(memory)?;
         let freed = freed.try_clone()?;
-        Ok(Some(Self(Arc::new(Shared { region, freed, lent: Default::default() }))))
+        let shared = Arc::new(Shared { region, freed, lent: Default::default() });
+        Ok(Some(Self { shared, copies: Pool::new(COPIES) }))
     }
 
     /// What lies in a slot. The slot is let go of with the last of its loans, or at once where too many are kept.
     ///
     /// # Errors
     /// There is no such slot, or nothing was put into it.
-    pub(super) fn take(&self, slot: RingSlot) -> Result<Payload, Unusable> {
+    pub(super) fn take(&mut self, slot: RingSlot) -> Result<Payload, Unusable> {
         let RingSlot { number, bytes } = slot;
         let (index, length) = (number as usize, bytes as usize);
-        let lent = self.0.lent.get(index).filter(|_| (1..=SLOT_BYTES).contains(&length));
+        let Self { shared, copies } = self;
+        let lent = shared.lent.get(index).filter(|_| (1..=SLOT_BYTES).contains(&length));
         let lent = lent.ok_or(Unusable::NoSlot { number, bytes })?;
         let is_free = || lent.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok();
-        if self.0.region.taken(index).load(Ordering::SeqCst) == 0 || !is_free() {
+        if shared.region.taken(index).load(Ordering::SeqCst) == 0 || !is_free() {
             return Err(Unusable::Taken(number));
         }
-        let kept = self.0.lent.iter().filter(|lent| lent.load(Ordering::Relaxed) > 0).count();
-        let loan = Loan::new(self.0.clone(), index, length);
-        Ok(if kept > MOST_LENT { loan.to_vec().into() } else { Payload::Lent(loan) })
+        let kept = shared.lent.iter().filter(|lent| lent.load(Ordering::Relaxed) > 0).count();
+        let loan = Loan::new(shared.clone(), index, length);
+        if kept > MOST_LENT {
+            return Ok(copies.fill(length, |copy| copy.extend_from_slice(&loan)).into());
+        }
+        Ok(Payload::Lent(loan))
     }
 }
 

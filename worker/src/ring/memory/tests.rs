@@ -17,7 +17,7 @@ fn payload(number: usize) -> Vec<u8> {
 
 #[tokio::test]
 async fn what_is_put_is_taken_as_it_was_and_the_first_free_slot_is_used_again() {
-    let (mut sending, receiving) = connected();
+    let (mut sending, mut receiving) = connected();
     let (first, second) = (sending.put(&payload(1)).await.unwrap(), sending.put(&payload(2)).await.unwrap());
     assert_eq!((first.number, second.number), (0, 1));
     let (one, two) = (receiving.take(first).unwrap(), receiving.take(second).unwrap());
@@ -35,7 +35,7 @@ async fn what_is_put_is_taken_as_it_was_and_the_first_free_slot_is_used_again() 
 
 #[tokio::test]
 async fn a_receiver_that_keeps_what_came_leaves_slots_to_the_sender() {
-    let (mut sending, receiving) = connected();
+    let (mut sending, mut receiving) = connected();
     let mut kept = Vec::new();
     for number in 0..100 {
         let slot = timeout(Duration::from_secs(20), sending.put(&payload(number))).await.unwrap().unwrap();
@@ -46,7 +46,7 @@ async fn a_receiver_that_keeps_what_came_leaves_slots_to_the_sender() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_sender_waits_for_a_slot_and_never_misses_one() {
-    let (mut sending, receiving) = connected();
+    let (mut sending, mut receiving) = connected();
     let (slots, mut sent) = tokio::sync::mpsc::channel(100);
     let taking = ringtune_shared::tasks::spawn(async move {
         let mut held = Vec::new();
@@ -85,7 +85,7 @@ async fn a_sender_without_a_receiver_does_not_wait() {
 
 #[tokio::test]
 async fn slots_that_are_none_or_not_taken_are_refused() {
-    let (mut sending, receiving) = connected();
+    let (mut sending, mut receiving) = connected();
     let slot = sending.put(&payload(1)).await.unwrap();
     for wrong in [
         RingSlot { number: SLOTS as u32, ..slot },
