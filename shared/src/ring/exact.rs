@@ -267,6 +267,7 @@ impl<B: Buffer> Motion for Exact<B> {
         let came = crc32c(payload);
         if self.keeps(hop) {
             let made = self.put_together(segment, payload, |sums, part, sum| {
+                // Nothing of it was lent before: of this rank's numbers its own chunk alone is, and this is the one after.
                 if let Some(kept) = sums.write(slot) {
                     kept[part].copy_from_slice(sum);
                 }

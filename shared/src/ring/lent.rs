@@ -12,7 +12,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::Notify;
 
-use super::frame::WIDTH;
 use super::{Lender, Loan, Payload, chunk_of};
 
 // Lent memory travels as it lies.
@@ -138,7 +137,7 @@ impl<B: Buffer> Lending<B> {
     pub(super) fn lend(&mut self, slot: usize) -> Option<Payload> {
         self.shared.lent.get(slot)?;
         self.shared.lend_again(slot);
-        let bytes = self.shared.cut.place(slot).len() * WIDTH;
+        let bytes = self.shared.cut.place(slot).len() * size_of::<f32>();
         Some(Payload::Lent(Loan::new(self.shared.clone(), slot, bytes)))
     }
 
@@ -181,7 +180,9 @@ impl<B: Buffer> Lender for Shared<B> {
     fn part(&self, slot: usize) -> &[u8] {
         let place = self.cut.place(slot);
         // SAFETY: the place is within the buffer, and nobody writes it while it is lent; numbers have no padding.
-        unsafe { std::slice::from_raw_parts(self.start.add(place.start).cast(), place.len() * WIDTH) }
+        unsafe {
+            std::slice::from_raw_parts(self.start.add(place.start).cast(), place.len() * size_of::<f32>())
+        }
     }
 
     fn lend_again(&self, slot: usize) {
