@@ -1,8 +1,11 @@
 //! A way between two daemons that can be closed: what comes then gets no further, and nothing is said about it.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
 };
 
 use tokio::{
@@ -12,6 +15,7 @@ use tokio::{
         tcp::{OwnedReadHalf, OwnedWriteHalf},
     },
     task::JoinSet,
+    time::sleep,
 };
 
 pub struct Gate {
@@ -24,6 +28,11 @@ pub struct Gate {
 
 impl Gate {
     pub async fn before(address: &str) -> Self {
+        Self::late(address, Duration::ZERO).await
+    }
+
+    /// What comes from whoever connected comes later by `delay`, all that came meanwhile with it.
+    pub async fn late(address: &str, delay: Duration) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let here = listener.local_addr().unwrap();
         let closed = Arc::new(AtomicBool::new(false));
@@ -34,20 +43,23 @@ impl Gate {
             while let Ok((from, _)) = listener.accept().await {
                 let to = TcpStream::connect(&there).await.unwrap();
                 let ((reads, answers), (answered, writes)) = (from.into_split(), to.into_split());
-                ways.spawn(pass(reads, writes, Arc::clone(&of_all)));
-                ways.spawn(pass(answered, answers, Arc::default()));
+                ways.spawn(pass(reads, writes, Arc::clone(&of_all), delay));
+                ways.spawn(pass(answered, answers, Arc::default(), Duration::ZERO));
             }
         });
         Self { address: here.to_string(), closed, _passing: passing }
     }
 }
 
-async fn pass(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, closed: Arc<AtomicBool>) {
+async fn pass(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, closed: Arc<AtomicBool>, delay: Duration) {
     let mut bytes = vec![0; 1 << 16];
     while let Ok(count @ 1..) = from.read(&mut bytes).await {
         if closed.load(Ordering::Relaxed) {
             // Both ends stay open, and wait.
             std::future::pending().await
+        }
+        if !delay.is_zero() {
+            sleep(delay).await;
         }
         if to.write_all(&bytes[..count]).await.is_err() {
             return;

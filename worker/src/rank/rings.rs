@@ -11,7 +11,7 @@ use super::{Error, Left, LentRing, Orders, Rank, Work, entering};
 use crate::{
     journal::LOG_FILE,
     ring::{self, Seat},
-    session::{Assignment, NextRing, RankEvent, Trouble, ended},
+    session::{Assignment, NextRing, RankEvent, Trouble, dropped, ended},
 };
 
 /// A rank, and its place among others.
@@ -40,6 +40,8 @@ enum Without {
     Changing,
     /// All is done; another rank writes the files.
     Done,
+    /// All ranks end, and have left it.
+    Ending,
 }
 
 /// What ends the wait for a ring.
@@ -73,6 +75,15 @@ impl Life {
                     self.ring.leave().await;
                     Without::Changing
                 }
+                Ok(Left::ToEnd) => {
+                    // What the others wait for from this rank would be lost with its connections.
+                    let mut told = orders.clone();
+                    tokio::select! {
+                        () = self.ring.leave() => (),
+                        () = dropped(&mut told) => (),
+                    }
+                    Without::Ending
+                }
                 Err(Error::Ring(ring::Error::Replaced)) if self.can_change_rings() => Without::Changing,
                 Err(error) => match error.trouble().filter(|_| self.can_change_rings()) {
                     Some(trouble) if self.ring.is_over() => {
@@ -85,9 +96,10 @@ impl Life {
                     None => return Err(error),
                 },
             };
-            let is_done = matches!(without, Without::Done);
+            let (is_done, is_ending) = (matches!(without, Without::Done), matches!(without, Without::Ending));
             let next = match without {
                 Without::Done => self.wait_when_done(orders).await,
+                Without::Ending => self.next(orders).await,
                 Without::Broken(trouble) => {
                     // The neighbours' connections break with it: nobody finishes a step that others do not.
                     self.ring.break_off();
@@ -102,6 +114,7 @@ impl Life {
             match next {
                 // What it could keep is at the coordinator.
                 Next::End if is_done && !is_to_keep(orders) => return Ok(Worked::LetGo),
+                Next::End if is_ending => return Err(Error::Stopped),
                 Next::End => return Ok(Worked::StoppedBetweenRings),
                 Next::Ring(next) if next.rank.is_none() => {
                     self.rank.journal.info(format!("left the ring: {}", next.reason)).await;

@@ -116,6 +116,8 @@ pub(crate) enum Left {
     Done,
     /// A newer ring of the job is wanted; all ranks know it since the same step.
     ToChange,
+    /// One of them is asked to end with what it has, so the order is on its way to all; they know it since the same step.
+    ToEnd,
 }
 
 /// Work of one kind that is prepared. It outlives the rings that it is lent.

@@ -24,7 +24,7 @@ use crate::{
     rank::{Error, GivenUp, Left, LentRing, Orders, Rank, StepPace, Work},
     rank_state::{RankState, TakenState},
     ring::{News, RankRing},
-    session::{RankEvent, StepSummary, ended},
+    session::{RankEvent, StepSummary},
 };
 
 /// Steps kept for a coordinator that has not stored them; the oldest go first.
@@ -191,8 +191,9 @@ impl<T: Trainee> Work for Training<T> {
             }
         } else {
             rank.journal.info(plan(self.step(), self.trainee.course())).await;
-            if self.train(rank, ring, orders, &mut given_up).await? == Left::ToChange {
-                return Ok(Left::ToChange);
+            let left = self.train(rank, ring, orders, &mut given_up).await?;
+            if left != Left::Done {
+                return Ok(left);
             }
         }
         if ring.can_reform() {
@@ -268,13 +269,7 @@ impl<T: Trainee> Training<T> {
             drop(span);
             self.hear(rank, ring.heard()).await;
             if self.trainee.wished() == Wish::End {
-                // The order is on its way to all of them.
-                let mut orders = orders.clone();
-                return tokio::select! {
-                    biased;
-                    _ = ended(&mut orders) => Err(Error::Stopped),
-                    error = given_up.reason() => Err(error),
-                };
+                return Ok(Left::ToEnd);
             }
             if !self.is_over() && ring.heard().newest_epoch > epoch {
                 tokio::select! {
