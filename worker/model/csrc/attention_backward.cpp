@@ -154,12 +154,15 @@ Packed pack(const Plan &plan, const Backend &backend, const Operands &operands) 
     return packed;
 }
 
-// Partial sums, block by block: dQ of each stretch of keys, dK and dV of each stretch of queries.
+// Partial sums, block by block: dQ of each stretch of keys, dK and dV of each stretch of queries, where those are several.
 struct Partial {
     Buffer<float> query; // [key_stretches][heads][query_blocks][QUERY_BLOCK][padded_width]
     Buffer<float> key;   // [query_stretches][heads][key_blocks][tall][KEY_BLOCK]
     Buffer<float> value; // as key
 };
+
+// Where one stretch of queries has all that see a key: its task stores dK and dV itself, while they are in the cache.
+bool has_whole_keys(const Plan &plan) { return plan.query_stretches == 1; }
 
 // What a thread works in: one block of queries against one block of keys.
 struct Scratch {
@@ -168,12 +171,18 @@ struct Scratch {
     Buffer<Bf16> probability_pairs;   // [QUERY_BLOCK/2][KEY_BLOCK][2]
     Buffer<Bf16> gradient_pairs;      // [QUERY_BLOCK/2][KEY_BLOCK][2]
     Buffer<Bf16> gradient_rows;       // [QUERY_BLOCK][KEY_BLOCK]
+    Buffer<float> key_sums;           // of a stretch that has whole keys: [key_stretch][tall][KEY_BLOCK]
+    Buffer<float> value_sums;
 
-    Scratch()
+    explicit Scratch(const Plan &plan)
         : scores(allocate<float>(QUERY_BLOCK * KEY_BLOCK)), score_gradients(allocate<float>(QUERY_BLOCK * KEY_BLOCK)),
           probability_pairs(allocate<Bf16>(QUERY_BLOCK * KEY_BLOCK)),
           gradient_pairs(allocate<Bf16>(QUERY_BLOCK * KEY_BLOCK)),
-          gradient_rows(allocate<Bf16>(QUERY_BLOCK * KEY_BLOCK)) {}
+          gradient_rows(allocate<Bf16>(QUERY_BLOCK * KEY_BLOCK)),
+          key_sums(allocate<float>(has_whole_keys(plan) && plan.want_key ? sums_of_stretch(plan) : 0)),
+          value_sums(allocate<float>(has_whole_keys(plan) && plan.want_value ? sums_of_stretch(plan) : 0)) {}
+
+    static int64_t sums_of_stretch(const Plan &plan) { return plan.key_stretch * plan.tall.padded * KEY_BLOCK; }
 };
 
 // What is dropped of the probabilities of one block of queries and one of keys.
@@ -302,9 +311,17 @@ void accumulate(const Plan &plan, const Backend &backend, const Packed &packed, 
 // The first block of queries that sees any of a block of keys.
 int64_t first_seeing(const Plan &plan, int64_t key) { return plan.shape.causal ? key * KEY_BLOCK / QUERY_BLOCK : 0; }
 
+// Writes dK or dV of one block of a head's keys, from its sums.
+void store_keys(const Plan &plan, const float *sums, int64_t head, int64_t key, const Output &target, float factor) {
+    store_transposed(sums, KEY_BLOCK, nullptr, factor, rows_of(target, plan.shape, head),
+                     block_at(key, KEY_BLOCK, plan.shape.keys), plan.shape.width);
+}
+
+float factor_of_values(const Shape &shape) { return shape.mask != nullptr ? shape.mask->scale : 1.0f; }
+
 // All pairs of blocks of one stretch of queries and one of keys.
-void accumulate_stretch(const Plan &plan, const Backend &backend, const Packed &packed, Partial &partial, int64_t task,
-                        Scratch &scratch) {
+void accumulate_stretch(const Plan &plan, const Backend &backend, const Packed &packed, Partial &partial,
+                        const Gradients &gradients, int64_t task, Scratch &scratch) {
     const int64_t query_part = task % plan.query_stretches;
     const int64_t key_part = task / plan.query_stretches % plan.key_stretches;
     const int64_t head = task / plan.query_stretches / plan.key_stretches;
@@ -314,9 +331,13 @@ void accumulate_stretch(const Plan &plan, const Backend &backend, const Packed &
     const int64_t key_end = std::min(first_key + plan.key_stretch, plan.key_blocks);
     const int64_t key_elements = plan.tall.padded * KEY_BLOCK;
     const int64_t query_elements = QUERY_BLOCK * plan.padded_width;
-    const auto key_sum_at = [&](int64_t key) {
-        return (query_part * plan.heads * plan.key_blocks + head * plan.key_blocks + key) * key_elements;
+    const bool whole = has_whole_keys(plan);
+    const int64_t keys_at = whole ? -first_key : (query_part * plan.heads + head) * plan.key_blocks;
+    const auto sums_at = [&](Buffer<float> &own, Buffer<float> &all, int64_t key) {
+        return (whole ? own : all).get() + (keys_at + key) * key_elements;
     };
+    const auto key_sum = [&](int64_t key) { return sums_at(scratch.key_sums, partial.key, key); };
+    const auto value_sum = [&](int64_t key) { return sums_at(scratch.value_sums, partial.value, key); };
     std::optional<dropout::Drawing> drawing;
     if (plan.shape.mask != nullptr) {
         drawing.emplace(*plan.shape.mask, head / plan.shape.heads);
@@ -328,10 +349,10 @@ void accumulate_stretch(const Plan &plan, const Backend &backend, const Packed &
     for (int64_t key = first_key; key < key_end; ++key) {
         const bool unseen = first_seeing(plan, key) >= query_end;
         if (unseen && plan.want_key) {
-            std::fill_n(&partial.key[key_sum_at(key)], key_elements, 0.0f);
+            std::fill_n(key_sum(key), key_elements, 0.0f);
         }
         if (unseen && plan.want_value) {
-            std::fill_n(&partial.value[key_sum_at(key)], key_elements, 0.0f);
+            std::fill_n(value_sum(key), key_elements, 0.0f);
         }
     }
     const int64_t blind = std::min(first_seeing(plan, first_key), query_end);
@@ -346,7 +367,7 @@ void accumulate_stretch(const Plan &plan, const Backend &backend, const Packed &
             if (query < first_seeing(plan, key)) {
                 break;
             }
-            const int64_t key_sum = key_sum_at(key), query_sum = query_sum_at(query);
+            const int64_t query_sum = query_sum_at(query);
             accumulate(plan, backend, packed,
                        Pair{
                            .query_at = head * plan.query_blocks + query,
@@ -358,12 +379,21 @@ void accumulate_stretch(const Plan &plan, const Backend &backend, const Packed &
                            .mask_row = head % plan.shape.heads * plan.shape.queries + query * QUERY_BLOCK,
                            .mask_key = key * KEY_BLOCK,
                            .grad_query = plan.want_query ? &partial.query[query_sum] : nullptr,
-                           .grad_key = plan.want_key ? &partial.key[key_sum] : nullptr,
-                           .grad_value = plan.want_value ? &partial.value[key_sum] : nullptr,
+                           .grad_key = plan.want_key ? key_sum(key) : nullptr,
+                           .grad_value = plan.want_value ? value_sum(key) : nullptr,
                            .first_query = query == std::max(first_query, first_seeing(plan, key)),
                            .first_key = key == first_key,
                        },
                        scratch);
+        }
+    }
+    // 3. Keys that have all of their sums.
+    for (int64_t key = first_key; whole && key < key_end; ++key) {
+        if (plan.want_key) {
+            store_keys(plan, key_sum(key), head, key, gradients.key, plan.shape.scale);
+        }
+        if (plan.want_value) {
+            store_keys(plan, value_sum(key), head, key, gradients.value, factor_of_values(plan.shape));
         }
     }
 }
@@ -381,19 +411,17 @@ RINGTUNE_AVX512 void store_rows(const float *source, int64_t source_stride, floa
     }
 }
 
-// Adds the partial sums up and writes the gradients.
+// Adds the partial sums up and writes the gradients that are not written yet.
 void finish(const Plan &plan, const Backend &backend, Partial &partial, const Gradients &gradients) {
     const Shape &shape = plan.shape;
     const int64_t query_tasks = plan.want_query ? plan.heads * plan.query_blocks : 0;
-    const int64_t key_tasks = plan.heads * plan.key_blocks;
+    const int64_t key_tasks = has_whole_keys(plan) ? 0 : plan.heads * plan.key_blocks;
     const int64_t query_elements = QUERY_BLOCK * plan.padded_width;
     const int64_t key_elements = plan.tall.padded * KEY_BLOCK;
     backend.parallel_for(query_tasks + key_tasks, [&](int64_t begin, int64_t end) {
         const auto finish_keys = [&](float *sums, int64_t task, const Output &target, float factor) {
             add_up(sums + task * key_elements, key_elements, plan.query_stretches, key_tasks * key_elements);
-            store_transposed(sums + task * key_elements, KEY_BLOCK, nullptr, factor,
-                             rows_of(target, shape, task / plan.key_blocks),
-                             block_at(task % plan.key_blocks, KEY_BLOCK, shape.keys), shape.width);
+            store_keys(plan, sums + task * key_elements, task / plan.key_blocks, task % plan.key_blocks, target, factor);
         };
         for (int64_t task = begin; task < end; ++task) {
             if (task < query_tasks) {
@@ -408,8 +436,7 @@ void finish(const Plan &plan, const Backend &backend, Partial &partial, const Gr
                 finish_keys(&partial.key[0], task - query_tasks, gradients.key, shape.scale);
             }
             if (plan.want_value) {
-                finish_keys(&partial.value[0], task - query_tasks, gradients.value,
-                            shape.mask != nullptr ? shape.mask->scale : 1.0f);
+                finish_keys(&partial.value[0], task - query_tasks, gradients.value, factor_of_values(shape));
             }
         }
     });
@@ -429,14 +456,14 @@ void backward(const Shape &shape, const Backend &backend, Input query, Input key
     const int64_t key_sums = plan.query_stretches * plan.heads * plan.key_blocks * KEY_BLOCK * plan.tall.padded;
     Partial partial;
     partial.query = allocate<float>(plan.want_query ? query_sums : 0);
-    partial.key = allocate<float>(plan.want_key ? key_sums : 0);
-    partial.value = allocate<float>(plan.want_value ? key_sums : 0);
+    partial.key = allocate<float>(plan.want_key && !has_whole_keys(plan) ? key_sums : 0);
+    partial.value = allocate<float>(plan.want_value && !has_whole_keys(plan) ? key_sums : 0);
     const int64_t tasks = plan.heads * plan.key_stretches * plan.query_stretches;
     backend.parallel_for(tasks, [&](int64_t begin, int64_t end) {
         const Multiplying multiplying(backend);
-        Scratch scratch;
+        Scratch scratch(plan);
         for (int64_t task = begin; task < end; ++task) {
-            accumulate_stretch(plan, backend, packed, partial, task, scratch);
+            accumulate_stretch(plan, backend, packed, partial, gradients, task, scratch);
         }
     });
     finish(plan, backend, partial, gradients);

@@ -214,18 +214,25 @@ Tensor gelu(const Tensor &x) {
     return y;
 }
 
-void gelu_backward(const Tensor &x, const Tensor &gradient) {
-    check_activation("x", x);
+Tensor gelu_backward(const Tensor &x, const Tensor &gradient) {
+    check_activation("x", x, 2);
     check_kind("gradient", gradient, x.scalar_type());
     check_sizes("gradient", gradient, x.sizes());
     RINGTUNE_RECORD("gelu_backward", x, gradient);
+    const int64_t rows = x.size(0), width = x.size(1), stretches = (rows + STRETCH - 1) / STRETCH;
+    const auto fp32 = x.options().dtype(at::kFloat);
+    const Tensor parts = at::empty({stretches, width}, fp32), sums = at::empty({width}, fp32);
     of_kind(x, [&](auto element) {
         using Element = decltype(element);
-        in_parts(x.numel(), PART, [&](int64_t first, int64_t count) {
-            ringtune::language::gelu_backward<Element>(count, numbers<Element>(x) + first,
-                                                       numbers<Element>(gradient) + first);
+        in_parts(rows, STRETCH, [&](int64_t first, int64_t count) {
+            Element *slopes = numbers<Element>(gradient) + first * width;
+            ringtune::language::gelu_backward<Element>(count * width, numbers<Element>(x) + first * width, slopes);
+            // While they are in the cache.
+            ringtune::language::column_sums<Element>(count, width, slopes, floats(parts) + first / STRETCH * width);
         });
     });
+    ringtune::language::add_up(width, floats(parts), stretches, width, false, floats(sums));
+    return sums;
 }
 
 void column_sums(const Tensor &x, bool add, const Tensor &target) {
@@ -258,41 +265,57 @@ Tensor cross_entropy(const Tensor &logits, const Tensor &targets, bool gradient,
     of_kind(logits, [&](auto element) {
         using Element = decltype(element);
         in_parts(rows, 4, [&](int64_t first, int64_t count) {
+            // A row's powers stay in a core's own cache until its gradient is made of them.
+            const Buffer<float> powers = allocate<float>(gradient ? width : 0);
             for (int64_t row = first; row < first + count; ++row) {
                 ringtune::language::cross_entropy<Element>(1, width, numbers<Element>(logits) + row * stride,
-                                                           which + row, gradient, float(scale), floats(losses) + row);
+                                                           which + row, float(scale), gradient ? powers.get() : nullptr,
+                                                           floats(losses) + row);
             }
         });
     });
     return losses;
 }
 
-void put(const Tensor &x, bool add, const Tensor &target) {
+// Whether all of the stretches of `each` that `all` numbers are put in are finite: body(first, count) says so of one.
+template <typename Body> bool all_finite(int64_t all, int64_t each, Body body) {
+    std::vector<char> parts((all + each - 1) / each);
+    in_parts(all, each, [&](int64_t first, int64_t count) { parts[first / each] = body(first, count); });
+    return std::all_of(parts.begin(), parts.end(), [](char part) { return part != 0; });
+}
+
+bool put(const Tensor &x, bool add, const Tensor &target) {
     check_activation("x", x);
     check_floats("target", target);
     TORCH_CHECK(x.numel() == target.numel(), "x is of ", x.sizes(), ", its target of ", target.sizes());
     RINGTUNE_RECORD("put", x, target);
+    bool finite = true;
     of_kind(x, [&](auto element) {
         using Element = decltype(element);
-        in_parts(x.numel(), PART, [&](int64_t first, int64_t count) {
+        finite = all_finite(x.numel(), PART, [&](int64_t first, int64_t count) {
             ringtune::language::put<Element>(count, numbers<Element>(x) + first, add, floats(target) + first);
+            return ringtune::language::finite(count, floats(target) + first);
         });
     });
+    return finite;
 }
 
-void put_turned(const Tensor &x, bool add, const Tensor &target) {
+bool put_turned(const Tensor &x, bool add, const Tensor &target) {
     check_rows("x", x);
     check_floats("target", target, 2);
     const int64_t rows = target.size(0), width = target.size(1);
     check_sizes("x", x, {width, rows});
     RINGTUNE_RECORD("put_turned", x, target);
+    bool finite = true;
     of_kind(x, [&](auto element) {
         using Element = decltype(element);
-        in_parts(rows, STRETCH, [&](int64_t first, int64_t count) {
-            ringtune::language::put_turned<Element>(count, width, numbers<Element>(x) + first, x.stride(0), add,
-                                                    floats(target) + first * width);
+        finite = all_finite(rows, STRETCH, [&](int64_t first, int64_t count) {
+            float *place = floats(target) + first * width;
+            ringtune::language::put_turned<Element>(count, width, numbers<Element>(x) + first, x.stride(0), add, place);
+            return ringtune::language::finite(count * width, place);
         });
     });
+    return finite;
 }
 
 void check_mask(const char *what, const ringtune_mask *mask, int64_t samples) {
@@ -346,11 +369,9 @@ void forget(const Tensor &x) {
 bool finite(const Tensor &x) {
     check_floats("x", x);
     RINGTUNE_RECORD("finite", x);
-    std::vector<char> parts((x.numel() + PART - 1) / PART);
-    in_parts(x.numel(), PART, [&](int64_t first, int64_t count) {
-        parts[first / PART] = ringtune::language::finite(count, floats(x) + first);
+    return all_finite(x.numel(), PART, [&](int64_t first, int64_t count) {
+        return ringtune::language::finite(count, floats(x) + first);
     });
-    return std::all_of(parts.begin(), parts.end(), [](char each) { return each != 0; });
 }
 
 struct AdamWTensors {
@@ -426,8 +447,9 @@ at::Tensor *ringtune_language_gelu(const at::Tensor *x) {
                                            [&] { return ringtune::training::own(ringtune::training::gelu(*x)); });
 }
 
-bool ringtune_language_gelu_backward(const at::Tensor *x, at::Tensor *gradient) {
-    return ringtune::guarded(false, [&] { return ringtune::training::gelu_backward(*x, *gradient), true; });
+at::Tensor *ringtune_language_gelu_backward(const at::Tensor *x, at::Tensor *gradient) {
+    return ringtune::guarded<at::Tensor *>(
+        nullptr, [&] { return ringtune::training::own(ringtune::training::gelu_backward(*x, *gradient)); });
 }
 
 bool ringtune_language_column_sums(const at::Tensor *x, bool add, at::Tensor *target) {
@@ -441,12 +463,12 @@ at::Tensor *ringtune_language_cross_entropy(at::Tensor *logits, const at::Tensor
     });
 }
 
-bool ringtune_language_put(const at::Tensor *x, bool add, at::Tensor *target) {
-    return ringtune::guarded(false, [&] { return ringtune::training::put(*x, add, *target), true; });
+int ringtune_language_put(const at::Tensor *x, bool add, at::Tensor *target) {
+    return ringtune::guarded(-1, [&] { return int(ringtune::training::put(*x, add, *target)); });
 }
 
-bool ringtune_language_put_turned(const at::Tensor *x, bool add, at::Tensor *target) {
-    return ringtune::guarded(false, [&] { return ringtune::training::put_turned(*x, add, *target), true; });
+int ringtune_language_put_turned(const at::Tensor *x, bool add, at::Tensor *target) {
+    return ringtune::guarded(-1, [&] { return int(ringtune::training::put_turned(*x, add, *target)); });
 }
 
 bool ringtune_language_drop(at::Tensor *x, const ringtune_mask *mask) {

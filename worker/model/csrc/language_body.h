@@ -122,7 +122,7 @@ void add_up(int64_t width, const float *parts, int64_t count, int64_t distance, 
 }
 
 template <typename Element>
-void cross_entropy(int64_t rows, int64_t width, Element *logits, const int64_t *targets, bool gradient, float scale,
+void cross_entropy(int64_t rows, int64_t width, Element *logits, const int64_t *targets, float scale, float *powers,
                    float *losses) {
     constexpr float LOWEST = -__builtin_huge_valf();
     for (int64_t row = 0; row < rows; ++row) {
@@ -131,16 +131,22 @@ void cross_entropy(int64_t rows, int64_t width, Element *logits, const int64_t *
         along(width, [&](int64_t at, int64_t count) { most = greater(some(values + at, count, LOWEST), most); });
         const float maximum = greatest_of(most);
         Floats total{};
-        along(width, [&](int64_t at, int64_t count) { total += exp_of(some(values + at, count, LOWEST) - maximum); });
+        along(width, [&](int64_t at, int64_t count) {
+            const Floats power = exp_of(some(values + at, count, LOWEST) - maximum);
+            total += power;
+            if (powers != nullptr) {
+                keep(powers + at, power, count);
+            }
+        });
         const float sum = sum_of(total);
         const float target = load(values + targets[row], 1)[0];
         losses[row] = float(__builtin_log(double(sum)) + double(maximum) - double(target));
-        if (!gradient) {
+        if (powers == nullptr) {
             continue;
         }
         const float factor = scale / sum;
         along(width, [&](int64_t at, int64_t count) {
-            Floats slope = exp_of(some(values + at, count, LOWEST) - maximum) * factor;
+            Floats slope = some(powers + at, count) * factor;
             if (targets[row] >= at && targets[row] < at + count) {
                 slope[targets[row] - at] -= scale;
             }

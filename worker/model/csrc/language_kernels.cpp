@@ -55,9 +55,9 @@ template <typename Element> void column_sums(int64_t rows, int64_t width, const 
 }
 
 template <typename Element>
-void cross_entropy(int64_t rows, int64_t width, Element *logits, const int64_t *targets, bool gradient, float scale,
+void cross_entropy(int64_t rows, int64_t width, Element *logits, const int64_t *targets, float scale, float *powers,
                    float *losses) {
-    return RINGTUNE_CHOSEN(cross_entropy, rows, width, logits, targets, gradient, scale, losses);
+    return RINGTUNE_CHOSEN(cross_entropy, rows, width, logits, targets, scale, powers, losses);
 }
 
 template <typename Element> void put(int64_t count, const Element *source, bool add, float *target) {
@@ -82,7 +82,7 @@ template <typename Element> void multiply(int64_t count, const float *factors, E
     template void gelu(int64_t, const Element *, Element *);                                                           \
     template void gelu_backward(int64_t, const Element *, Element *);                                                  \
     template void column_sums(int64_t, int64_t, const Element *, float *);                                             \
-    template void cross_entropy(int64_t, int64_t, Element *, const int64_t *, bool, float, float *);                   \
+    template void cross_entropy(int64_t, int64_t, Element *, const int64_t *, float, float *, float *);                \
     template void put(int64_t, const Element *, bool, float *);                                                        \
     template void put_turned(int64_t, int64_t, const Element *, int64_t, bool, float *);                               \
     template void multiply(int64_t, const float *, Element *);

@@ -42,9 +42,10 @@ template <typename Element> void column_sums(int64_t rows, int64_t width, const 
 // target = parts[0] + parts[1] + …, in this order, `distance` numbers apart; added to what is there if `add`.
 void add_up(int64_t width, const float *parts, int64_t count, int64_t distance, bool add, float *target);
 
-// losses[row] = -log softmax(logits)[target], in nats. With `gradient`, the logits become its gradient times `scale`.
+// losses[row] = -log softmax(logits)[target], in nats. With `powers`, [width] to work in, the logits become its gradient times
+// `scale`; null: they stay.
 template <typename Element>
-void cross_entropy(int64_t rows, int64_t width, Element *logits, const int64_t *targets, bool gradient, float scale,
+void cross_entropy(int64_t rows, int64_t width, Element *logits, const int64_t *targets, float scale, float *powers,
                    float *losses);
 
 // target = source, or target += source.

@@ -1,4 +1,4 @@
-// The boundary of language.cpp, causal_attention.cpp and dropped_attention.cpp: what src/gpt2/native.rs calls, and nothing else; see shim.h.
+// The boundary of language.cpp, language_products.cpp, causal_attention.cpp and dropped_attention.cpp: what src/gpt2/native.rs calls, and nothing else; see shim.h.
 // All tensors are contiguous. Activations are all fp32 or all bf16; whatever else is a float is fp32. Targets of
 // gradients are written, or with `add` added to.
 #pragma once
@@ -28,17 +28,17 @@ bool ringtune_language_norm(const at::Tensor *x, const at::Tensor *added, const 
 bool ringtune_language_norm_backward(const at::Tensor *gradient, const at::Tensor *x, const at::Tensor *statistics,
                                      const at::Tensor *weight, at::Tensor *residual, at::Tensor **results);
 at::Tensor *ringtune_language_gelu(const at::Tensor *x);
-// In place of the gradient.
-bool ringtune_language_gelu_backward(const at::Tensor *x, at::Tensor *gradient);
+// x [rows, width]; in place of the gradient. Gives the sums of what that becomes over the rows, [width] fp32.
+at::Tensor *ringtune_language_gelu_backward(const at::Tensor *x, at::Tensor *gradient);
 // target [width]: the sums over the rows of x.
 bool ringtune_language_column_sums(const at::Tensor *x, bool add, at::Tensor *target);
 // Gives the losses [rows] of logits [rows, vocabulary], whose rows may lie apart; with `gradient`, the logits become its
 // gradient times `scale`.
 at::Tensor *ringtune_language_cross_entropy(at::Tensor *logits, const at::Tensor *targets, bool gradient, double scale);
-// target (+)= x, of any kind of activation.
-bool ringtune_language_put(const at::Tensor *x, bool add, at::Tensor *target);
-// target [rows, width] (+)= x [width, rows], whose rows may lie apart, of any kind of activation.
-bool ringtune_language_put_turned(const at::Tensor *x, bool add, at::Tensor *target);
+// target (+)= x, of any kind of activation. 1: all of the target is finite then; 0: not; -1: failure.
+int ringtune_language_put(const at::Tensor *x, bool add, at::Tensor *target);
+// The same: target [rows, width] (+)= x [width, rows], whose rows may lie apart.
+int ringtune_language_put_turned(const at::Tensor *x, bool add, at::Tensor *target);
 // x [samples * tokens, width], of any kind of activation, times 0 or the mask's scale, in place; a token is a row.
 bool ringtune_language_drop(at::Tensor *x, const ringtune_mask *mask);
 // Numbers whose squares are one sum.
@@ -53,6 +53,13 @@ int ringtune_language_finite(const at::Tensor *x);
 // eight of language::AdamW.
 bool ringtune_language_adamw(const at::Tensor *gradient, const double *numbers, at::Tensor *parameter, at::Tensor *mean,
                              at::Tensor *square, at::Tensor *low);
+
+// language_products.cpp
+
+// x [rows, inputs] times a weight [inputs, outputs], plus `bias` [outputs], which may be null; all activations.
+at::Tensor *ringtune_language_times(const at::Tensor *x, const at::Tensor *weight, const at::Tensor *bias);
+// x [rows, outputs] times the same weight turned: [rows, inputs].
+at::Tensor *ringtune_language_times_turned(const at::Tensor *x, const at::Tensor *weight);
 
 // causal_attention.cpp
 

@@ -11,6 +11,7 @@
 #include "fused.cpp"
 #include "group_norm.cpp"
 #include "language.cpp"
+#include "language_products.cpp"
 
 #include "dropped_attention.cpp"
 

@@ -35,7 +35,8 @@ pub(crate) fn backward(
     let (tokens, width) = (batch.block as i64, parameters.config.n_embd);
     let add = gradients.adds();
     gradients.each_piece(layout.wpe, |piece, target| {
-        native::place_backward(&residual, tokens, piece.first as i64 / width, add, target)
+        native::place_backward(&residual, tokens, piece.first as i64 / width, add, target)?;
+        native::finite(target)
     })?;
     gradients.end(layout.wpe)?;
     // The head's part of the table's gradient has left long ago.
@@ -55,17 +56,18 @@ pub(super) fn layer_back(
     let LayerActivations { first, together, attended, second, inner, active } = layer;
     // 1. The feed-forward layers.
     let slope = dropped(masks, Site::FeedForward, number, slope)?;
-    let mut inside = times_back(parameters, mlp_proj, &active, &slope, gradients)?;
+    let mut inside = times_back(parameters, mlp_proj, &active, (&slope, None), gradients)?;
     drop(active);
-    native::gelu_backward(&inner, &mut inside)?;
+    let sums = native::gelu_backward(&inner, &mut inside)?;
     drop(inner);
-    let normal = times_back(parameters, c_fc, &second.y, &inside, gradients)?;
+    let normal = times_back(parameters, c_fc, &second.y, (&inside, Some(sums)), gradients)?;
     let slope = norm_back(parameters, ln_2, &second, &normal, residual, gradients)?;
     drop(second);
     // 2. Attention.
     let slope = dropped(masks, Site::Projection, number, slope)?;
     let width = parameters.config.n_embd;
-    let of_output = times_back(parameters, attn_proj, &attended[0].f_view([-1, width])?, &slope, gradients)?;
+    let of_output =
+        times_back(parameters, attn_proj, &attended[0].f_view([-1, width])?, (&slope, None), gradients)?;
     let of_output = of_output.f_view_as(&attended[0])?;
     let [output, kept] = &attended;
     let mask = masks.map(|masks| masks.of(Site::Attention, number));
@@ -73,7 +75,7 @@ pub(super) fn layer_back(
     let of_together = native::causal_attention_backward(&together, [output, kept], &of_output, mask, kernel)?;
     drop((together, attended));
     let of_together = of_together.f_view([-1, 3 * width])?;
-    let normal = times_back(parameters, c_attn, &first.y, &of_together, gradients)?;
+    let normal = times_back(parameters, c_attn, &first.y, (&of_together, None), gradients)?;
     norm_back(parameters, ln_1, &first, &normal, residual, gradients)
 }
 
@@ -87,21 +89,29 @@ fn dropped(masks: Option<&Masks>, site: Site, layer: usize, slope: Tensor) -> Re
     Ok(own)
 }
 
-/// Through a product: puts the gradients of its parameters, and gives that of `x`.
+/// Through a product: puts the gradients of its parameters, and gives that of `x`. `sums`: those of `slope` over its rows, where they are
+/// known.
 fn times_back(
     parameters: &Parameters,
     pair: Pair,
     x: &Tensor,
-    slope: &Tensor,
+    (slope, sums): (&Tensor, Option<Tensor>),
     gradients: &mut Gradients,
 ) -> Result<Tensor> {
-    if let Some(bias) = pair.bias {
-        let add = gradients.adds();
-        gradients.each_piece(bias, |_, target| native::column_sums(slope, add, target))?;
-        gradients.end(bias)?;
+    match (pair.bias, sums) {
+        (Some(bias), Some(sums)) => gradients.put_vector(bias, &sums)?,
+        (Some(bias), None) => {
+            let add = gradients.adds();
+            gradients.each_piece(bias, |_, target| {
+                native::column_sums(slope, add, target)?;
+                native::finite(target)
+            })?;
+            gradients.end(bias)?;
+        }
+        (None, _) => {}
     }
     gradients.put_product(pair.weight, x, slope)?;
-    Ok(slope.f_mm(&parameters.factor(pair.weight).f_tr()?)?)
+    native::times_turned(slope, parameters.factor(pair.weight))
 }
 
 /// Through a norm: adds to the residual stream's gradient, and gives that as an activation.

@@ -108,9 +108,5 @@ fn norm(parameters: &Parameters, pair: Pair, x: &Tensor, added: Option<&Tensor>)
 
 /// x W + b.
 fn times(parameters: &Parameters, pair: Pair, x: &Tensor) -> Result<Tensor> {
-    let weight = parameters.factor(pair.weight);
-    Ok(match pair.bias {
-        Some(bias) => parameters.factor(bias).f_addmm(x, weight)?,
-        None => x.f_mm(weight)?,
-    })
+    native::times(x, parameters.factor(pair.weight), pair.bias.map(|bias| parameters.factor(bias)))
 }

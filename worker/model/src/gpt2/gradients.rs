@@ -3,7 +3,7 @@
 use ringtune_engine::{AlignedFloats, BucketPlan, Buckets, Parameter, Piece};
 use tch::{Kind, Tensor};
 
-use super::native::{self, Lent, LentToRead};
+use super::native::{self, Lent};
 use crate::attention::AttentionKernel;
 use crate::error::{Error, Result};
 
@@ -40,16 +40,17 @@ impl<'a> Gradients<'a> {
         self.add
     }
 
-    /// Whether all that was given back is finite.
+    /// Whether all that was put is finite.
     pub(crate) fn finite(&self) -> bool {
         self.finite
     }
 
-    /// Lends the memory of each piece of a parameter's gradient in turn: rows of a matrix, or a vector.
+    /// Lends the memory of each piece of a parameter's gradient in turn: rows of a matrix, or a vector. `body` puts all of it, and says
+    /// whether it is finite.
     pub(crate) fn each_piece(
         &mut self,
         parameter: usize,
-        mut body: impl FnMut(Piece, &mut Tensor) -> Result<()>,
+        mut body: impl FnMut(Piece, &mut Tensor) -> Result<bool>,
     ) -> Result<()> {
         let plan = self.plan;
         let shape = &self.parameters[parameter].shape;
@@ -64,7 +65,7 @@ impl<'a> Gradients<'a> {
                 _ => vec![(piece.count / row.max(1)) as i64, row as i64],
             };
             let mut lent = Lent::new(&mut memory[piece.offset..piece.offset + piece.count], &sides)?;
-            body(piece, lent.target())?;
+            self.finite &= body(piece, lent.target())?;
         }
         Ok(())
     }
@@ -98,6 +99,7 @@ impl<'a> Gradients<'a> {
         let mut memory = self.take(bucket, rows * width as usize)?;
         let mut lent = Lent::new(&mut memory, &[rows as i64, width])?;
         native::put_rows(gradient, places, self.add, lent.target())?;
+        self.finite &= native::finite(lent.target())?;
         self.give(bucket, memory)
     }
 
@@ -116,9 +118,6 @@ impl<'a> Gradients<'a> {
 
     /// Gives a bucket back that has all that this pass puts in.
     fn give(&mut self, bucket: usize, memory: AlignedFloats) -> Result<()> {
-        let lent = LentToRead::new(&memory, &[memory.len() as i64])?;
-        self.finite &= native::finite(&lent)?;
-        drop(lent);
         self.owner.give(bucket, memory).map_err(Error::Buckets)
     }
 
@@ -137,8 +136,8 @@ impl<'a> Gradients<'a> {
     }
 }
 
-/// target (+)= leftᵀ right: of [rows, inputs] and [rows, outputs].
-pub(crate) fn product(left: &Tensor, right: &Tensor, add: bool, target: &mut Tensor) -> Result<()> {
+/// target (+)= leftᵀ right: of [rows, inputs] and [rows, outputs]. Whether all of it is finite then.
+pub(crate) fn product(left: &Tensor, right: &Tensor, add: bool, target: &mut Tensor) -> Result<bool> {
     let left = left.f_tr()?;
     if left.f_kind()? == Kind::BFloat16 {
         return native::put(&left.f_mm(right)?, add, target);
@@ -148,7 +147,7 @@ pub(crate) fn product(left: &Tensor, right: &Tensor, add: bool, target: &mut Ten
     } else {
         let _same = left.f_mm_out(target, right)?;
     }
-    Ok(())
+    native::finite(target)
 }
 
 /// The same for a `left` of many columns, whose rows lie apart. Without AMX libtorch multiplies it faster as the right factor; with it
@@ -158,7 +157,7 @@ pub(crate) fn product_of_columns(
     right: &Tensor,
     add: bool,
     target: &mut Tensor,
-) -> Result<()> {
+) -> Result<bool> {
     if left.f_kind()? != Kind::BFloat16 || AttentionKernel::best() == AttentionKernel::Amx {
         return product(left, right, add, target);
     }

@@ -314,3 +314,5 @@ pub fn check_gpt2_folder(folder: &Path) -> Result<Gpt2Config> {
 mod attention_tests;
 #[cfg(test)]
 mod layer_tests;
+#[cfg(test)]
+mod product_tests;

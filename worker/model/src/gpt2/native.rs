@@ -50,7 +50,7 @@ unsafe extern "C" {
         results: *mut *mut C_tensor,
     ) -> bool;
     fn ringtune_language_gelu(x: *const C_tensor) -> *mut C_tensor;
-    fn ringtune_language_gelu_backward(x: *const C_tensor, gradient: *mut C_tensor) -> bool;
+    fn ringtune_language_gelu_backward(x: *const C_tensor, gradient: *mut C_tensor) -> *mut C_tensor;
     fn ringtune_language_column_sums(x: *const C_tensor, add: bool, target: *mut C_tensor) -> bool;
     fn ringtune_language_cross_entropy(
         logits: *mut C_tensor,
@@ -58,8 +58,14 @@ unsafe extern "C" {
         gradient: bool,
         scale: f64,
     ) -> *mut C_tensor;
-    fn ringtune_language_put(x: *const C_tensor, add: bool, target: *mut C_tensor) -> bool;
-    fn ringtune_language_put_turned(x: *const C_tensor, add: bool, target: *mut C_tensor) -> bool;
+    fn ringtune_language_put(x: *const C_tensor, add: bool, target: *mut C_tensor) -> c_int;
+    fn ringtune_language_times(
+        x: *const C_tensor,
+        weight: *const C_tensor,
+        bias: *const C_tensor,
+    ) -> *mut C_tensor;
+    fn ringtune_language_times_turned(x: *const C_tensor, weight: *const C_tensor) -> *mut C_tensor;
+    fn ringtune_language_put_turned(x: *const C_tensor, add: bool, target: *mut C_tensor) -> c_int;
     fn ringtune_language_drop(x: *mut C_tensor, mask: *const RawMask) -> bool;
     fn ringtune_language_part() -> i64;
     fn ringtune_language_squares(x: *const C_tensor, parts: *mut f64) -> bool;
@@ -155,6 +161,14 @@ fn or_null(tensor: Option<&Tensor>) -> *const C_tensor {
     tensor.map_or(std::ptr::null(), Tensor::as_ptr)
 }
 
+fn yes_or_no(answer: c_int) -> Result<bool> {
+    match answer {
+        0 => Ok(false),
+        1 => Ok(true),
+        _ => Err(last_error()),
+    }
+}
+
 fn or_null_mut(tensor: Option<&mut Tensor>) -> *mut C_tensor {
     tensor.map_or(std::ptr::null_mut(), Tensor::as_mut_ptr)
 }
@@ -243,10 +257,10 @@ pub(crate) fn gelu(x: &Tensor) -> Result<Tensor> {
     tensor_from(unsafe { ringtune_language_gelu(x.as_ptr()) })
 }
 
-/// The gradient of [`gelu`]'s input, in place of that of its result.
-pub(crate) fn gelu_backward(x: &Tensor, gradient: &mut Tensor) -> Result<()> {
+/// The gradient of [`gelu`]'s input, in place of that of its result, [rows, width]. Gives its sums over the rows, [width] fp32.
+pub(crate) fn gelu_backward(x: &Tensor, gradient: &mut Tensor) -> Result<Tensor> {
     // SAFETY: live tensors; the shim writes to the one that is lent to be written.
-    done(unsafe { ringtune_language_gelu_backward(x.as_ptr(), gradient.as_mut_ptr()) })
+    tensor_from(unsafe { ringtune_language_gelu_backward(x.as_ptr(), gradient.as_mut_ptr()) })
 }
 
 /// `target` [width]: the sums over the rows of `x` [rows, width].
@@ -264,16 +278,28 @@ pub(crate) fn cross_entropy(logits: &mut Tensor, targets: &Tensor, scale: Option
     })
 }
 
-/// `target` (+)= `x`.
-pub(crate) fn put(x: &Tensor, add: bool, target: &mut Tensor) -> Result<()> {
-    // SAFETY: as above.
-    done(unsafe { ringtune_language_put(x.as_ptr(), add, target.as_mut_ptr()) })
+/// x W + b of activations: `x` [rows, inputs], `weight` [inputs, outputs], `bias` [outputs].
+pub(crate) fn times(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+    // SAFETY: live tensors (or null for none) that the shim only reads.
+    tensor_from(unsafe { ringtune_language_times(x.as_ptr(), weight.as_ptr(), or_null(bias)) })
 }
 
-/// `target` [rows, width] (+)= `x` [width, rows], whose rows may lie apart.
-pub(crate) fn put_turned(x: &Tensor, add: bool, target: &mut Tensor) -> Result<()> {
+/// x Wᵀ: `x` [rows, outputs], `weight` [inputs, outputs].
+pub(crate) fn times_turned(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
     // SAFETY: as above.
-    done(unsafe { ringtune_language_put_turned(x.as_ptr(), add, target.as_mut_ptr()) })
+    tensor_from(unsafe { ringtune_language_times_turned(x.as_ptr(), weight.as_ptr()) })
+}
+
+/// `target` (+)= `x`; whether all of the target is finite then.
+pub(crate) fn put(x: &Tensor, add: bool, target: &mut Tensor) -> Result<bool> {
+    // SAFETY: live tensors; the shim writes to the one that is lent to be written.
+    yes_or_no(unsafe { ringtune_language_put(x.as_ptr(), add, target.as_mut_ptr()) })
+}
+
+/// The same: `target` [rows, width] (+)= `x` [width, rows], whose rows may lie apart.
+pub(crate) fn put_turned(x: &Tensor, add: bool, target: &mut Tensor) -> Result<bool> {
+    // SAFETY: as above.
+    yes_or_no(unsafe { ringtune_language_put_turned(x.as_ptr(), add, target.as_mut_ptr()) })
 }
 
 /// `x` [samples * tokens, width], an activation, times what `mask` says, in place; a token is a row.
@@ -306,11 +332,7 @@ pub(crate) fn forget(x: &mut Tensor) -> Result<()> {
 /// Whether all numbers are finite.
 pub(crate) fn finite(x: &Tensor) -> Result<bool> {
     // SAFETY: as above.
-    match unsafe { ringtune_language_finite(x.as_ptr()) } {
-        0 => Ok(false),
-        1 => Ok(true),
-        _ => Err(last_error()),
-    }
+    yes_or_no(unsafe { ringtune_language_finite(x.as_ptr()) })
 }
 
 /// What a step of the optimizer moves, all of one length.

@@ -12,6 +12,7 @@ use crate::error::Result;
 /// Rows, in several stretches, and a width that fills no vector.
 const ROWS: i64 = 150;
 const WIDTH: i64 = 83;
+const MANY_ROWS: i64 = 3100;
 /// The rest of the width, and rows of a table.
 const TOKENS: i64 = 75;
 /// Batch, tokens, heads and width of a head: over several blocks, of which the last are not full, and GPT-2's own width.
@@ -50,7 +51,7 @@ pub(crate) fn each_result(
     }
     // 3. Products, and the gradients of their parameters.
     let (factor, offset) = (pattern(&[WIDTH, 96], 66, kind)?, pattern(&[96], 67, kind)?);
-    let inner = offset.f_addmm(&y, &factor)?;
+    let inner = native::times(&y, &factor, Some(&offset))?;
     let mut of_factor = vec![0.0; (WIDTH * 96) as usize];
     let mut lent = Lent::new(&mut of_factor, &[WIDTH, 96])?;
     product(&y, &inner, false, lent.target())?;
@@ -58,9 +59,14 @@ pub(crate) fn each_result(
     let of_factor = LentToRead::new(&of_factor, &[WIDTH, 96])?;
     let mut of_offset = floats(&[96], 68)?;
     native::column_sums(&inner, true, &mut of_offset)?;
-    for result in [&inner, &inner.f_mm(&factor.f_tr()?)?, &of_factor, &of_offset] {
+    for result in [&inner, &native::times_turned(&inner, &factor)?, &of_factor, &of_offset] {
         keep(result)?;
     }
+    // So many rows that the factor is ordered first.
+    let many = pattern(&[MANY_ROWS, WIDTH], 73, kind)?;
+    let far = native::times(&many, &factor, Some(&offset))?;
+    keep(&far)?;
+    keep(&native::times_turned(&far, &factor)?)?;
     let mut turned = native::rows_apart(96, WIDTH, &inner)?;
     turned.f_copy_(&factor.f_tr()?)?;
     let mut of_factor = of_factor.f_detach_copy()?;
@@ -69,7 +75,7 @@ pub(crate) fn each_result(
     // 4. GELU, also where its gate is all but open or closed.
     let wide = inner.f_mul_scalar(8.0)?;
     let mut slope = inner.f_detach_copy()?;
-    native::gelu_backward(&wide, &mut slope)?;
+    keep(&native::gelu_backward(&wide, &mut slope)?)?;
     keep(&native::gelu(&wide)?)?;
     keep(&slope)?;
     // 5. The loss.
