@@ -1,4 +1,5 @@
-// The boundary of language.cpp, language_products.cpp, causal_attention.cpp and dropped_attention.cpp: what src/gpt2/native.rs calls, and nothing else; see shim.h.
+// The boundary of language.cpp, language_step.cpp, language_products.cpp, causal_attention.cpp and dropped_attention.cpp:
+// what src/gpt2/native.rs calls, and nothing else; see shim.h.
 // All tensors are contiguous. Activations are all fp32 or all bf16; whatever else is a float is fp32. Targets of
 // gradients are written, or with `add` added to.
 #pragma once
@@ -41,6 +42,8 @@ int ringtune_language_put(const at::Tensor *x, bool add, at::Tensor *target);
 int ringtune_language_put_turned(const at::Tensor *x, bool add, at::Tensor *target);
 // x [samples * tokens, width], of any kind of activation, times 0 or the mask's scale, in place; a token is a row.
 bool ringtune_language_drop(at::Tensor *x, const ringtune_mask *mask);
+// language_step.cpp
+
 // Numbers whose squares are one sum.
 int64_t ringtune_language_part();
 // The sums of the squares of so many numbers of x each, in double precision; the last of what is left.

@@ -12,6 +12,7 @@
 #include "group_norm.cpp"
 #include "language.cpp"
 #include "language_products.cpp"
+#include "language_step.cpp"
 
 #include "dropped_attention.cpp"
 

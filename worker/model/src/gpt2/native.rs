@@ -1,4 +1,4 @@
-//! The boundary to `csrc/language.cpp` and `csrc/causal_attention.cpp`. `csrc/language_shim.h` declares the same. Every
+//! The boundary to `csrc/language*.cpp` and `csrc/causal_attention.cpp`. `csrc/language_shim.h` declares the same. Every
 //! function checks kinds and shapes there.
 
 use std::ffi::c_int;
