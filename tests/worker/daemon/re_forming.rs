@@ -263,13 +263,19 @@ async fn a_rank_without_a_ring_that_is_stopped_keeps_a_checkpoint() {
         let mut ring = ring_of(2).await;
         let (id, spec) = (JobId::new(), job_of(&ring.coordinator));
         begin(&mut ring, id, &spec).await;
-        until_step_of(&mut ring.sessions[0], 1).await;
+        // Rank 0 has no second step before rank 1 has the first, without which there is nothing to keep.
+        while until_step_of(&mut ring.sessions[0], 1).await.step < 2 {}
         ring.workers[0].shutdown.hard.cancel();
         let (report, _) = ring.sessions[1].until(RankPhase::Waiting).await;
         ring.sessions[1].stop(id, true).await;
         ring.sessions[1].until(RankPhase::Stopped).await;
         let checkpoint = format!("checkpoint-{}.safetensors", report.step);
-        assert!(ring.coordinator.kept(id, &checkpoint).is_some(), "{:?}", ring.coordinator.kept_names(id));
+        assert!(
+            ring.coordinator.kept(id, &checkpoint).is_some(),
+            "step {}: {:?}",
+            report.step,
+            ring.coordinator.kept_names(id)
+        );
         // Its log and its table would stand in the place of rank 0's.
         assert!(ring.coordinator.kept(id, "job.log").is_none());
     })
