@@ -6,9 +6,9 @@
 
 #include "attention_blocks.h"
 #include "bf16_tensors.h"
+#include "onednn_linear.h"
 
 #include <ATen/Parallel.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 
 #include <optional>
 
@@ -16,7 +16,7 @@ namespace ringtune::training {
 
 namespace {
 
-// From so many rows the order pays for itself: at 2,048 it takes what it saves, at 4,096 it saves a fifteenth.
+// From so many rows the order pays for itself: at 2,048 it takes what it saves, at 4,096 it saves 3 to 4 hundredths.
 constexpr int64_t ORDERED_FROM_ROWS = 3072;
 // The order is that for a product of so many rows, whatever their number: it may decide bits.
 constexpr int64_t ORDERED_FOR_ROWS = 1024;
@@ -45,23 +45,6 @@ Tensor turned(const Tensor &weight) {
     return result;
 }
 
-// [outputs, inputs] in oneDNN's order.
-Tensor ordered(const Tensor &weight) {
-    using Signature = Tensor(const Tensor &, std::optional<int64_t>);
-    static const auto operation =
-        c10::Dispatcher::singleton().findSchemaOrThrow("mkldnn::_reorder_linear_weight", "").typed<Signature>();
-    return operation.call(weight, ORDERED_FOR_ROWS);
-}
-
-// x [rows, inputs] by weights [outputs, inputs], however they lie.
-Tensor by_layer(const Tensor &x, const Tensor &weight, const std::optional<Tensor> &bias) {
-    using Signature = Tensor(const Tensor &, const Tensor &, const std::optional<Tensor> &, std::string_view,
-                             c10::List<std::optional<at::Scalar>>, std::optional<std::string_view>);
-    static const auto operation =
-        c10::Dispatcher::singleton().findSchemaOrThrow("mkldnn::_linear_pointwise", "").typed<Signature>();
-    return operation.call(x, weight, bias, "none", c10::List<std::optional<at::Scalar>>(), "");
-}
-
 // x W + b.
 Tensor times(const Tensor &x, const Tensor &weight, const Tensor &bias) {
     check_product(x, weight, 0);
@@ -74,7 +57,8 @@ Tensor times(const Tensor &x, const Tensor &weight, const Tensor &bias) {
         return bias.defined() ? at::addmm(bias, x, weight) : at::mm(x, weight);
     }
     const auto offset = bias.defined() ? std::optional(bias) : std::nullopt;
-    return by_layer(x, x.size(0) < ORDERED_FROM_ROWS ? weight.t() : ordered(turned(weight)), offset);
+    const bool many = x.size(0) >= ORDERED_FROM_ROWS;
+    return onednn::linear(x, many ? onednn::ordered(turned(weight), ORDERED_FOR_ROWS) : weight.t(), offset);
 }
 
 // x WT.
@@ -84,7 +68,7 @@ Tensor times_turned(const Tensor &x, const Tensor &weight) {
     if (!is_fast(x) || x.size(0) < ORDERED_FROM_ROWS) {
         return at::mm(x, weight.t());
     }
-    return by_layer(x, ordered(weight), std::nullopt);
+    return onednn::linear(x, onednn::ordered(weight, ORDERED_FOR_ROWS), std::nullopt);
 }
 
 } // namespace

@@ -4,6 +4,7 @@
 // addresses, so that weights could not be used on the mapped file.
 #include "amx_backend.h"
 #include "blocks.h"
+#include "onednn_linear.h"
 #include "shim.h"
 #include "tiled_layers.h"
 #include "split_linear.h"
@@ -26,17 +27,12 @@ using torch::autograd::variable_list;
 constexpr int64_t PACKED_FOR_ROWS = 1024;
 
 at::Tensor multiply(const at::Tensor &input, const at::Tensor &packed, const std::optional<at::Tensor> &bias) {
-    using Signature = at::Tensor(const at::Tensor &, const at::Tensor &, const std::optional<at::Tensor> &,
-                                 std::string_view, c10::List<std::optional<at::Scalar>>,
-                                 std::optional<std::string_view>);
-    static const auto operation =
-        c10::Dispatcher::singleton().findSchemaOrThrow("mkldnn::_linear_pointwise", "").typed<Signature>();
     at::AutoDispatchBelowADInplaceOrView below_autograd;
     if (tiled::layer_of(packed)) {
         return tiled::multiply(input, packed, bias, std::nullopt);
     }
     RINGTUNE_RECORD("linear", input, packed);
-    return operation.call(input.contiguous(), packed, bias, "none", c10::List<std::optional<at::Scalar>>(), "");
+    return onednn::linear(input.contiguous(), packed, bias);
 }
 
 at::Tensor multiply_and_add(const at::Tensor &input, const at::Tensor &residual, const at::Tensor &packed,
@@ -178,16 +174,13 @@ at::Tensor pack_linear(const at::Tensor &weight, bool backward) {
     TORCH_CHECK(weight.dim() == 2 && weight.numel() > 0 && weight.scalar_type() == at::kBFloat16 && !weight.is_mkldnn(),
                 "a linear layer's weights to pack are bf16 [outputs, inputs], not ", weight.scalar_type(), " ",
                 weight.sizes());
-    using Signature = at::Tensor(const at::Tensor &, std::optional<int64_t>);
-    static const auto operation =
-        c10::Dispatcher::singleton().findSchemaOrThrow("mkldnn::_reorder_linear_weight", "").typed<Signature>();
     at::NoGradGuard no_gradient;
     const at::Tensor ordered = backward ? weights_in_order(weight, true) : weight.contiguous();
     if (tiled::takes(weight)) {
         return tiled::packed(ordered);
     }
     const blocks::Lasting lasting;
-    return operation.call(ordered, PACKED_FOR_ROWS);
+    return onednn::ordered(ordered, PACKED_FOR_ROWS);
 }
 
 std::optional<at::Tensor> present(const at::Tensor *tensor) {
