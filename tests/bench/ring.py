@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """Time all-reduces of our ring beside PyTorch's Gloo in turns, ranks in processes of their own on one machine.
 
-usage: ring.sh [--worlds 2,4] [--bytes 3072,25000000,498000000] [--rounds 5] [--without NAME] [--json FILE]
+usage: ring.sh [--worlds 2,4] [--bytes 3072,25000000,498000000] [--rounds 5] [--without NAME] [--pace BYTES] [--json FILE]
 
   Gloo         gloo_rank.py, over TCP on loopback
-  ours         worker/benches/ring: gRPC over TCP on loopback, as workers of several machines exchange gradients
+  ours         worker/benches/ring: gRPC over TCP on loopback, as workers of several machines exchange gradients, through as many
+               connections as they measure to be worth while
+  ours, one    through one connection (ring.connections = 1); it has no bound, and runs with --pace alone
   ours, TLS    the same in a secured cluster
   ours, memory through Unix sockets and shared memory, as workers of one machine do, secured or not
   ours, Unix   through Unix sockets alone (ring.shared_memory = false); it has no bound
@@ -16,9 +18,11 @@ that of the slowest rank. Bus bandwidth is bytes / time x 2(n-1)/n, which does n
 what a sum took of processors, of all ranks and the system's work for them together, by medians: on a busy machine it says more than
 time. "Allocs" is how often memory was asked for, for each segment that was sent. The bounds:
 1.5 times Gloo's bandwidth for what is large, Gloo's time for what is small, with TLS Gloo's bandwidth without it. Exit code 1
-when one is not met.
+when one is not met. With --pace the system holds each TCP connection to so many bytes a second, Gloo's too (paced.c), as
+networks do that give each connection a share of the link.
 """
 import argparse
+import atexit
 import json
 import os
 import socket
@@ -95,6 +99,14 @@ def gloo(world):
     return ranks
 
 
+def pace(bytes_per_second):
+    """Holds each TCP connection of what is started from here on to so many bytes a second."""
+    library = tempfile.NamedTemporaryFile(suffix=".so", delete=False)
+    atexit.register(os.unlink, library.name)
+    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", library.name, HERE / "paced.c"], check=True)
+    os.environ.update(LD_PRELOAD=library.name, PACED_BYTES=str(bytes_per_second))
+
+
 def times_of(size):
     """How often a round adds a size up."""
     return 200 if size < SMALL else max(2, min(20, 250_000_000 // size))
@@ -108,6 +120,8 @@ def compare(options, world, folder):
              "ours, Unix": lambda: ours(options.program, world, ["--sockets", folder, "--without-memory"]),
              "ours, bf16": lambda: ours(options.program, world, how={"sums": "fast_bf16"}),
              "ours, exact": lambda: ours(options.program, world, how={"sums": "exact"})}
+    if options.pace:
+        start["ours, one"] = lambda: ours(options.program, world, ["--connections", "1"])
     contenders = {name: start[name]() for name in start if name == "Gloo" or name not in options.without}
     times = {size: {name: [] for name in contenders} for size in options.bytes}
     processors = {size: {name: [] for name in contenders} for size in options.bytes}
@@ -153,11 +167,14 @@ def main():
     parser.add_argument("--bytes", type=numbers, default=[3072, 25_000_000, 498_000_000])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--without", action="append", default=[], choices=["ours", "ours, TLS", "ours, memory", "ours, Unix", "ours, bf16", "ours, exact"], help="to leave out")
+    parser.add_argument("--pace", type=int, default=0, help="bytes a second of each TCP connection; 0: as many as there are")
     parser.add_argument("--json", type=Path, default=HERE.parent.parent / "target/bench-ring.json")
     options = parser.parse_args()
-    if min(options.worlds) < 2 or min(options.bytes) < 4 or options.rounds < 1:
-        parser.error("allowed are worlds of 2 and more, 4 bytes and more, 1 round and more")
+    if min(options.worlds) < 2 or min(options.bytes) < 4 or options.rounds < 1 or options.pace < 0:
+        parser.error("allowed are worlds of 2 and more, 4 bytes and more, 1 round and more, a pace of 0 and more")
     found, processors, judged = {}, {}, []
+    if options.pace:
+        pace(options.pace)
     for world in options.worlds:
         with tempfile.TemporaryDirectory() as folder:
             os.chmod(folder, 0o700)

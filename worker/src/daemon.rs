@@ -222,6 +222,7 @@ pub async fn run_with(
         trust: trust.clone(),
         local_socket: settings.ring.local_sockets.then(|| state.ring_socket()),
         shared_memory: settings.ring.shared_memory,
+        connections: settings.ring.connections,
         runtime: Some(ring_thread.handle().clone()),
         ..RingOptions::default()
     };

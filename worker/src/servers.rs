@@ -22,7 +22,7 @@ use crate::{
 const MOST_CONNECTIONS: usize = 1024;
 /// Calls that one connection may have open here: a neighbour has one.
 const MOST_CALLS_A_CONNECTION: u32 = 32;
-/// Calls of one caller to one port in a second, in the long run: a neighbour has two a ring, and probes one now and then.
+/// Calls of one caller to one port in a second, in the long run: a neighbour has a few dozen a ring, and probes one now and then.
 const MOST_CALLS_A_SECOND: usize = 1000;
 /// The headers of one call: names and values, and what HTTP/2 counts for each.
 const MOST_HEADER_BYTES: u32 = 16 << 10;

@@ -18,6 +18,7 @@ use crate::{
     access::{AccessSettings, Rules},
     coordinator::CoordinatorAddress,
     node::Share,
+    ring::RingOptions,
 };
 
 /// What a worker that runs takes from settings that it reads again (SIGHUP), by full names.
@@ -89,6 +90,11 @@ pub struct RingSettings {
     /// Where local_sockets is on: what is large lies in memory that both neighbours share, which takes three fifths of what TCP takes of the
     /// processors.
     pub shared_memory: bool,
+    /// Connections to a ring neighbour on another machine; 0: where steps bring 16 MiB or more to the ring, it is measured when the ring
+    /// forms how many are worth while, as several are where the network gives each a share of the link.
+    ///
+    /// Allowed: 0 to 8.
+    pub connections: usize,
 }
 
 /// 2,000 pictures of 512 pixels.
@@ -213,6 +219,7 @@ impl Default for RingSettings {
             peer_timeout_seconds: 2.0,
             local_sockets: true,
             shared_memory: true,
+            connections: 0,
         }
     }
 }
@@ -276,6 +283,13 @@ impl Settings {
                 "ring.interface",
                 &self.ring.interface,
                 "ring.advertise_address is given too; give one of them",
+            ));
+        }
+        if self.ring.connections > RingOptions::MOST_CONNECTIONS {
+            problems.push(SettingsError::number(
+                "ring.connections",
+                self.ring.connections,
+                "it must be at most 8; 0 means as many as are worth while",
             ));
         }
         if self.compute.threads > 4096 {
@@ -454,6 +468,7 @@ mod tests {
         }
         assert_eq!(error_key(|s| s.ring.peer_timeout_seconds = f64::NAN), "ring.peer_timeout_seconds");
         assert_eq!(error_key(|s| s.ring.peer_timeout_seconds = 0.0), "ring.peer_timeout_seconds");
+        assert_eq!(error_key(|s| s.ring.connections = 9), "ring.connections");
         for seconds in [f64::NAN, -1.0, 0.001, 100_000.0] {
             let key = error_key(|s| s.training.recovery_checkpoint_seconds = seconds);
             assert_eq!(key, "training.recovery_checkpoint_seconds", "{seconds}");

@@ -29,6 +29,7 @@ fn exchange(job_id: &str, epoch: u64, rank: i32) -> Vec<u8> {
         world_size: 2,
         protocol: RING_PROTOCOLS.max,
         max_segment_bytes: 1 << 20,
+        ..v1::RingOpen::default()
     };
     let chunk = |collective, hop| v1::RingChunk {
         epoch,

@@ -44,9 +44,16 @@ pub async fn ring_of(scripts: Vec<FakeScript>) -> Ring {
 
 /// The same, of workers that have no local sockets.
 pub async fn ring_through_ports(scripts: Vec<FakeScript>) -> Ring {
+    ring_through_connections(0, scripts).await
+}
+
+/// The same, with so many connections to a neighbour.
+async fn ring_through_connections(connections: usize, scripts: Vec<FakeScript>) -> Ring {
     let language = Language { re_forms: true, ..Language::default() };
-    ring_with(Coordinator::speaking(language).await, scripts, |settings| settings.ring.local_sockets = false)
-        .await
+    ring_with(Coordinator::speaking(language).await, scripts, |settings| {
+        (settings.ring.local_sockets, settings.ring.connections) = (false, connections);
+    })
+    .await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -186,6 +193,43 @@ async fn a_rank_is_lost_while_the_loss_of_a_language_model_is_taken() {
         assert_eq!(told.iter().map(bits).collect::<Vec<_>>(), expected.1);
         assert_eq!(told.iter().map(|step| step.world_size).collect::<Vec<_>>(), [2, 2, 2, 2, 1, 1, 1, 1, 1]);
         assert!(results(&ring.coordinator, id, 6) == expected.0, "another result");
+    }))
+    .await;
+}
+
+/// Ranks that are joined by several connections each lose one of them, and are joined so again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ranks_that_several_connections_join_go_on_without_one_that_is_lost() {
+    in_time(Box::pin(async {
+        let ground = Ground::lay();
+        let spec = ground.job(JUDGED, MICROBATCHES);
+        let (alone, id, steps) = run_alone(FakeScript::default(), &spec).await;
+        let expected = (results(&alone.coordinator, id, 6), steps.iter().map(bits).collect::<Vec<_>>());
+        // 1. The second one is lost in its first loss.
+        let slow = slow_to_judge();
+        let losses = Arc::clone(&slow.losses);
+        let scripts = vec![FakeScript::default(), slow, FakeScript::default()];
+        let mut ring = ring_through_connections(3, scripts).await;
+        let id = JobId::new();
+        begin(&mut ring, id, &spec).await;
+        until_it_judges(&losses).await;
+        ring.workers[1].shutdown.hard.cancel();
+        ring.sessions.remove(1);
+        ring.members.remove(1);
+        for session in &mut ring.sessions {
+            session.until(RankPhase::Waiting).await;
+        }
+        // 2. The others go on.
+        for (rank, session) in (0..2).zip(&ring.sessions) {
+            enter(session, view(id, 2, &ring.members), rank, false).await;
+        }
+        ring.sessions[0].until(RankPhase::Finished).await;
+        let told = ring.coordinator.steps.of_job(id);
+        assert_eq!(told.iter().map(bits).collect::<Vec<_>>(), expected.1);
+        assert!(results(&ring.coordinator, id, 6) == expected.0, "another result");
+        let log = String::from_utf8(ring.coordinator.kept(id, "job.log").unwrap()).unwrap();
+        let joined = log.matches("rank 1 is reached through 3 connections").count();
+        assert_eq!(joined, 2, "{log}");
     }))
     .await;
 }

@@ -1,6 +1,6 @@
 //! One rank of a ring whose all-reduces are timed: a process of its own, which tests/bench/ring.py drives.
 //!
-//! usage: ring [--pki FOLDER] [--sockets FOLDER [--without-memory]]; the ranks share the folders. With the first, which the first rank
+//! usage: ring [--pki FOLDER] [--sockets FOLDER [--without-memory]] [--connections N]; the ranks share the folders. With the first, which the first rank
 //! fills, the ring speaks TLS.
 //!
 //! Each line on stdin is an order, each answer a line on stdout:
@@ -78,6 +78,9 @@ struct Options {
     /// Through the sockets alone.
     #[arg(long)]
     without_memory: bool,
+    /// Connections to the next rank, over TCP and TLS; 0: as many as are worth while.
+    #[arg(long, default_value_t = 0)]
+    connections: usize,
     /// Cargo says it.
     #[arg(long, hide = true)]
     bench: bool,
@@ -92,8 +95,9 @@ struct Seated {
 fn main() -> Outcome<()> {
     let options = Options::parse();
     keep_blocks();
-    let Options { pki, sockets, without_memory, .. } = options;
-    Builder::new_multi_thread().enable_all().build()?.block_on(serve(Reach { pki, sockets, without_memory }))
+    let Options { pki, sockets, without_memory, connections, .. } = options;
+    let reach = Reach { pki, sockets, without_memory, connections };
+    Builder::new_multi_thread().enable_all().build()?.block_on(serve(reach))
 }
 
 async fn serve(reach: Reach) -> Outcome<()> {
@@ -110,8 +114,13 @@ async fn serve(reach: Reach) -> Outcome<()> {
                     .map(|Address { worker, address }| Member { worker, address })
                     .collect();
                 let view = RingView { job, epoch: Epoch::FIRST, members };
-                let mut seat = worker.rings.take_seat(&view, rank, view.world_size(), RING_PROTOCOLS.max)?;
-                seated = Some(Seated { ring: seat.ring().await?, _seat: seat });
+                let seat = worker.rings.take_seat(&view, rank, view.world_size(), RING_PROTOCOLS.max)?;
+                let mut seat = seat.for_steps_of(u64::MAX);
+                let ring = seat.ring().await?;
+                if let Some(reached) = seat.reached() {
+                    eprintln!("{reached}");
+                }
+                seated = Some(Seated { ring, _seat: seat });
                 answer(&json!({"connected": true}))?;
             }
             Order::AddUp { floats, times, sums } => {

@@ -29,6 +29,8 @@ pub(crate) struct Reach {
     pub(crate) sockets: Option<PathBuf>,
     /// Through the sockets alone.
     pub(crate) without_memory: bool,
+    /// To the next rank, where it is not through a socket; 0: as many as are worth while.
+    pub(crate) connections: usize,
 }
 
 /// One worker's places and port.
@@ -51,7 +53,15 @@ impl Worker {
         };
         let thread = RingThread::start()?;
         let runtime = Some(thread.handle().clone());
-        let ring = RingOptions { trust, runtime, local_socket, shared_memory, ..RingOptions::default() };
+        let connections = reach.connections;
+        let ring = RingOptions {
+            trust,
+            runtime,
+            local_socket,
+            shared_memory,
+            connections,
+            ..RingOptions::default()
+        };
         let rings = Rings::new(ring, Arc::new(Metrics::new()?));
         let tcp = thread.adopt(TcpListener::bind("127.0.0.1:0").await?)?;
         let address = tcp.local_addr()?.to_string();

@@ -21,10 +21,11 @@ const WORKERS: Who = Who::Roles(&[Role::Worker]);
 const WATCHERS: Who = Who::Roles(&[Role::Observer, Role::Admin]);
 
 /// All calls of the gRPC port, as their paths have them.
-pub const CALLS: [(&str, Who); 11] = [
+pub const CALLS: [(&str, Who); 12] = [
     ("ringtune.v1.RingService/Exchange", WORKERS),
     ("ringtune.v1.RingService/FetchState", WORKERS),
     ("ringtune.v1.RingService/Invite", WORKERS),
+    ("ringtune.v1.RingService/Measure", WORKERS),
     ("ringtune.v1.ProbeService/Identify", WORKERS),
     ("ringtune.v1.ProbeService/Push", WORKERS),
     ("ringtune.v1.ProbeService/Pull", WORKERS),

@@ -19,7 +19,10 @@ pub(super) async fn enter<W: Work>(
     seat: Seat,
     lent: &mut LentRing,
 ) -> Result<(), Error> {
-    let ring = lent.put(seat.connect().await?);
+    let ring = lent.put(seat.for_steps_of(work.step_bytes()).connect().await?);
+    if let Some(reached) = ring.reached() {
+        rank.journal.info(reached.to_owned()).await;
+    }
     let agreed = agreement::check(ring, &work.common()).await;
     if let Err(Error::Disagreement { .. }) = agreed {
         // All ranks see it; none is to take another's leaving for the reason.

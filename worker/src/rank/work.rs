@@ -125,6 +125,11 @@ pub(crate) trait Work: Send + 'static {
     /// What all ranks must have in common besides what the coordinator hands them: names for people, and hashes.
     fn common(&self) -> Vec<(&'static str, ContentHash)>;
 
+    /// Bytes that a step brings to the ring, about: what is much may be worth more than one connection.
+    fn step_bytes(&self) -> u64 {
+        0
+    }
+
     /// The last step that is settled. A step that was dropped half-way is forgotten, or taken to its end where it changes
     /// what cannot be changed back.
     ///

@@ -2,17 +2,18 @@
 //! which goes to the connection where it is sent, and arrives in one piece.
 
 use std::{
-    future::{pending, poll_fn, ready},
+    future::{Future, pending, poll_fn, ready},
     pin::pin,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
-use bytes::Buf as _;
+use bytes::{Buf as _, Bytes};
 use h2::{
     Ping, PingPong, SendStream,
     client::{Builder, Connection, ResponseFuture, SendRequest},
 };
 use http::{HeaderValue, Method, Request, Uri, Version, header};
+use ringtune_proto::v1::MeasureResponse;
 use ringtune_shared::tasks;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -27,6 +28,8 @@ use super::wire::{self, MOST_FRAME_BYTES, Piece};
 pub(super) const INVITE: &str = "/ringtune.v1.RingService/Invite";
 /// For the answer to a question.
 const ASK_LIMIT: Duration = Duration::from_secs(10);
+/// Where it is measured how much goes over connections.
+pub(super) const MEASURE: &str = "/ringtune.v1.RingService/Measure";
 /// Where a stream is opened.
 pub(super) const EXCHANGE: &str = "/ringtune.v1.RingService/Exchange";
 /// Of an answer: that to a stream says nothing, that to a question little.
@@ -77,18 +80,53 @@ impl<Io: AsyncRead + AsyncWrite + Send + Unpin + 'static> Http2<Io> {
         url: Uri,
         question: &impl prost::Message,
     ) -> Result<A, Status> {
+        let question = Piece::of_message(question);
+        let ask = async move |mut stream: SendStream<Piece>| stream.send_data(question, true).map_err(broken);
+        self.call(url, ASK_LIMIT, ask).await
+    }
+
+    /// Sends these bytes again and again until then, but once at least; what the other side says that came of it.
+    ///
+    /// # Errors
+    /// It does not know what this is, or the connection is broken, or all of it takes longer than `limit`.
+    pub(super) async fn measure(
+        &mut self,
+        url: Uri,
+        filler: Bytes,
+        until: Instant,
+        limit: Duration,
+    ) -> Result<MeasureResponse, Status> {
+        let fill = async move |mut stream: SendStream<Piece>| {
+            loop {
+                let last = Instant::now() >= until;
+                // Where it takes nothing any more, the answer says why.
+                if send(&mut stream, Piece::of_encoded(filler.clone()), last).await.is_err() || last {
+                    return Ok(());
+                }
+            }
+        };
+        self.call(url, limit, fill).await
+    }
+
+    /// A call that is over before the stream is opened.
+    async fn call<A: prost::Message + Default, F: Future<Output = Result<(), Status>>>(
+        &mut self,
+        url: Uri,
+        limit: Duration,
+        say: impl FnOnce(SendStream<Piece>) -> F,
+    ) -> Result<A, Status> {
         let (requests, connection) = (&mut self.requests, &mut self.connection);
-        let asked = async {
+        let answered = async {
             poll_fn(|context| requests.poll_ready(context)).await.map_err(broken)?;
-            let (answer, mut stream) = requests.send_request(request(url), false).map_err(broken)?;
-            stream.send_data(Piece::of_message(question), true).map_err(broken)?;
+            let (answer, stream) = requests.send_request(request(url), false).map_err(broken)?;
+            say(stream).await?;
             let body = body(answer).await?;
             wire::answer(&body).map_err(|error| Status::internal(error.to_string()))
         };
         tokio::select! {
             biased;
-            asked = timeout(ASK_LIMIT, asked) => {
-                asked.unwrap_or_else(|_| Err(Status::deadline_exceeded("there is no answer")))
+            answered = timeout(limit, answered) => {
+                answered.unwrap_or_else(|_| Err(Status::deadline_exceeded("there is no answer")))
             }
             ended = connection => Err(ended.map_or_else(broken, |()| Status::unavailable("the connection has ended"))),
         }

@@ -10,11 +10,14 @@ use tokio::{runtime::Handle, task::JoinError};
 use tokio_util::task::AbortOnDropHandle;
 use tonic::transport::{Channel, Endpoint};
 use tracing::debug;
+use uuid::Uuid;
 
 use super::{
     call::{self, Call, Http2},
+    measure::{self, Connections},
     memory::{Offer, Sending},
     outgoing::Outgoing,
+    stripes::{Trial, Wanted},
     wire::{MOST_FRAME_BYTES, MOST_SEGMENT_BYTES, WINDOW_BYTES},
 };
 use crate::{
@@ -38,6 +41,8 @@ pub(super) struct NextRank {
     pub(super) place: Place,
     /// Of RingService.
     pub(super) protocol: u32,
+    /// How many streams through its port.
+    pub(super) wanted: Wanted,
     pub(super) lines: Lines,
     pub(super) metrics: Arc<Metrics>,
 }
@@ -73,6 +78,7 @@ pub(super) struct Locally {
 pub(super) struct Line {
     exchange: Uri,
     invite: Uri,
+    measure: Uri,
     connector: Connector,
     locally: Option<Locally>,
     keep_alive: (Duration, Duration),
@@ -91,10 +97,10 @@ impl Lines {
         };
         let url = |path| Uri::builder().scheme(scheme).authority(address).path_and_query(path).build();
         let url = |path| url(path).map_err(|error| error_chain(&error));
-        let (exchange, invite) = (url(call::EXCHANGE)?, url(call::INVITE)?);
+        let (exchange, invite, measure) = (url(call::EXCHANGE)?, url(call::INVITE)?, url(call::MEASURE)?);
         let keep_alive = keep_alive(self.peer_timeout);
         let (locally, runtime) = (self.locally, self.runtime.clone());
-        Ok(Line { exchange, invite, connector, locally, keep_alive, runtime })
+        Ok(Line { exchange, invite, measure, connector, locally, keep_alive, runtime })
     }
 }
 
@@ -118,10 +124,11 @@ impl Line {
         Ok(connected??)
     }
 
-    /// Opens a ring's stream on a connection of its own, which stays in the runtime of rings.
-    async fn open(&self) -> Result<Opened, Unconnected> {
-        let Self { exchange, invite, connector, locally, keep_alive, runtime } = self;
-        let (url, invite, connector) = (exchange.clone(), invite.clone(), connector.clone());
+    /// Opens a ring's streams on connections of their own, which stay in the runtime of rings.
+    async fn open(&self, wanted: Wanted) -> Result<Opened, Unconnected> {
+        let Self { exchange, invite, measure, connector, locally, keep_alive, runtime } = self;
+        let (url, invite, measure) = (exchange.clone(), invite.clone(), measure.clone());
+        let connector = connector.clone();
         let (locally, keep_alive) = (*locally, *keep_alive);
         let opening = async move {
             let connection = connector.connect(&url).await?;
@@ -131,26 +138,43 @@ impl Line {
                 match through_the_door(&mut http2, invite, &connector, how).await {
                     Ok((local, memory)) => {
                         let way = if memory.is_some() { Way::Memory } else { Way::Local };
-                        return Ok(Opened { call: local.exchange(url, keep_alive).await?, way, memory });
+                        let calls = vec![local.exchange(url, keep_alive).await?];
+                        return Ok(Opened { calls, way, memory, trial: Trial::default() });
                     }
                     Err(reason) => {
                         debug!(reason, "there is no way through a local socket: the port is taken")
                     }
                 }
             }
-            let call = http2.exchange(url, keep_alive).await?;
-            Ok::<_, Unconnected>(Opened { call, way: Way::Tcp, memory: None })
+            let way = measure::Way { connector: &connector, url: measure };
+            let Connections { open, trial } = way.connections(http2, wanted).await?;
+            let mut calls = Vec::new();
+            for http2 in open {
+                calls.push(http2.exchange(url.clone(), keep_alive).await?);
+            }
+            Ok::<_, Unconnected>(Opened { calls, way: Way::Tcp, memory: None, trial })
         };
         AbortOnDropHandle::new(tasks::spawn_on(runtime, opening)).await?
     }
 }
 
-/// A ring's stream that is open.
+/// A ring's streams that are open.
 struct Opened {
-    call: Call,
+    /// At least one.
+    calls: Vec<Call>,
     way: Way,
-    /// What was handed over with its connection.
+    /// What was handed over with the one connection through a local socket.
     memory: Option<Sending>,
+    /// Why there are so many.
+    trial: Trial,
+}
+
+/// The streams to the next rank, and why there are so many.
+#[derive(Debug)]
+pub(super) struct Dialled {
+    /// In their order, at least one; nothing was sent on them but their openings.
+    pub(super) streams: Vec<Outgoing>,
+    pub(super) trial: Trial,
 }
 
 /// A connection through the local socket of the worker on the other side, if it has one that is this side's too; and memory that
@@ -270,25 +294,35 @@ impl NextRank {
         self.lines.to(self.worker, &self.address)
     }
 
-    /// Opens a stream to it. What it makes of that comes only when the stream has ended: see [`Outgoing::ended`].
+    /// Opens streams to it. What it makes of them comes only when one has ended: see [`Outgoing::ended`].
     ///
     /// # Errors
     /// No connection, and why.
-    pub(super) async fn dial(&self, line: &Line) -> Result<Outgoing, NoConnection> {
-        let Opened { call, way, memory } =
-            line.open().await.map_err(|error| NoConnection::of(error.cause()))?;
-        self.metrics.ring_streams.with_label_values(&[way.name()]).inc();
-        let mut outgoing = Outgoing::new(call, memory, line.connector.valid(), Arc::clone(&self.metrics));
+    pub(super) async fn dial(&self, line: &Line) -> Result<Dialled, NoConnection> {
+        let Opened { calls, way, mut memory, trial } =
+            line.open(self.wanted).await.map_err(|error| NoConnection::of(error.cause()))?;
         let place = self.place;
-        let open = v1::RingOpen {
+        let mut open = v1::RingOpen {
             job_id: place.job.to_string(),
             epoch: place.epoch.0,
             rank: i32::try_from(place.rank).unwrap_or(i32::MAX),
             world_size: i32::try_from(place.world_size).unwrap_or(i32::MAX),
             protocol: self.protocol,
             max_segment_bytes: MOST_SEGMENT_BYTES,
+            stripes: u32::try_from(calls.len()).unwrap_or(u32::MAX),
+            stripe: 0,
+            // At random.
+            attempt: Uuid::new_v4().as_u64_pair().0,
         };
-        outgoing.begin(open).await.map_err(|error| NoConnection::of(&error))?;
-        Ok(outgoing)
+        let mut streams = Vec::new();
+        for call in calls {
+            self.metrics.ring_streams.with_label_values(&[way.name()]).inc();
+            let valid = line.connector.valid();
+            let mut stream = Outgoing::new(call, memory.take(), valid, Arc::clone(&self.metrics));
+            stream.begin(open.clone()).await.map_err(|error| NoConnection::of(&error))?;
+            streams.push(stream);
+            open.stripe += 1;
+        }
+        Ok(Dialled { streams, trial })
     }
 }

@@ -82,6 +82,11 @@ impl RankRing {
         self.ring.place().rank
     }
 
+    /// How the next rank is reached, for people: where there are several connections, or it was measured how many are worth while.
+    pub fn reached(&self) -> Option<&str> {
+        self.seat.reached()
+    }
+
     /// Ranks in the ring.
     pub fn world_size(&self) -> usize {
         self.ring.place().world_size

@@ -25,14 +25,15 @@ use super::{
     Error,
     admission::{self, Admission, Calling, Opening, Standing, Wish},
     lines::{self, Lines, Locally},
+    stripes::{MOST_STRIPES, Stripe},
     transport::IncomingStream,
 };
 use crate::{http::Metrics, rank_state::RankState};
 
 /// Calls that wait for a place or an offer at the same time.
-const MOST_WAITING: usize = 64;
-/// Those of one worker: it has a neighbour or two, and in several jobs at most for a moment.
-const MOST_WAITING_OF_ONE: usize = 8;
+const MOST_WAITING: usize = 128;
+/// Those of one worker: it has a neighbour or two, and in several jobs at most for a moment; all its streams wait at once.
+const MOST_WAITING_OF_ONE: usize = 2 * MOST_STRIPES;
 /// A state that is asked for is offered within this time: all ranks conclude at the same time that it has to be.
 const OFFER_PATIENCE: Duration = Duration::from_secs(10);
 /// States that are sent at the same time; who comes later waits.
@@ -40,6 +41,9 @@ const MOST_STATES_AT_ONCE: usize = 2;
 
 /// What a worker without a local socket says.
 pub(super) const NO_DOOR: &str = "this worker has no local socket";
+
+/// A stream from the previous rank, and which of that one's it is.
+pub(super) type Called = (Stripe, IncomingStream);
 
 /// How rings work here.
 #[derive(Clone, Debug)]
@@ -56,9 +60,17 @@ pub struct RingOptions {
     pub local_socket: Option<PathBuf>,
     /// What is large goes to a neighbour that is reached so through memory that both share.
     pub shared_memory: bool,
+    /// Connections through ports to a next rank, 1 to 8; 0: as many as a measurement finds worth while, where steps bring much to
+    /// the ring.
+    pub connections: usize,
     /// Where its connections are read and written, and what comes is added up; see [`super::RingThread`]. None: in the
     /// runtime that asks for it.
     pub runtime: Option<Handle>,
+}
+
+impl RingOptions {
+    /// To one neighbour.
+    pub const MOST_CONNECTIONS: usize = MOST_STRIPES;
 }
 
 impl Default for RingOptions {
@@ -69,6 +81,7 @@ impl Default for RingOptions {
             trust: None,
             local_socket: None,
             shared_memory: true,
+            connections: 0,
             runtime: None,
         }
     }
@@ -107,7 +120,7 @@ struct Held {
 struct Registered {
     number: u64,
     standing: Standing,
-    streams: mpsc::Sender<IncomingStream>,
+    streams: mpsc::Sender<Called>,
     /// Of the rank that has the place: what is said about calls for it.
     span: Span,
 }
@@ -151,7 +164,7 @@ impl Rings {
     /// # Errors
     /// [`Error::Replaced`]: a newer epoch has the place.
     pub(super) fn register(&self, place: Place, members: Arc<[WorkerId]>) -> Result<Registration, Error> {
-        let (streams, incoming) = mpsc::channel(1);
+        let (streams, incoming) = mpsc::channel(MOST_STRIPES);
         let mut held = self.held();
         if held.places.get(&place.job).is_some_and(|other| other.standing.place.epoch > place.epoch) {
             return Err(Error::Replaced);
@@ -240,7 +253,7 @@ impl Rings {
 
     /// Where a stream that begins so belongs; waits for the place to be taken. Every reason to refuse it is told to the
     /// caller.
-    pub(super) async fn find(&self, opening: Opening) -> Result<mpsc::Sender<IncomingStream>, Status> {
+    pub(super) async fn find(&self, opening: Opening) -> Result<mpsc::Sender<Called>, Status> {
         let look = |held: &Held| {
             let registered = held.places.get(&opening.job);
             let admission = admission::of_stream(registered.map(|registered| &registered.standing), opening);
@@ -369,7 +382,7 @@ pub(super) struct Registration {
     job: JobId,
     number: u64,
     /// None comes any more once another registration has taken the place.
-    pub(super) incoming: mpsc::Receiver<IncomingStream>,
+    pub(super) incoming: mpsc::Receiver<Called>,
 }
 
 impl Drop for Registration {

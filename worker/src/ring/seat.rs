@@ -1,21 +1,29 @@
 //! A place in a ring, and how its neighbours get connected.
 
-use std::{future::Future, time::Duration};
+use std::{
+    future::{Future, poll_fn},
+    task::Poll,
+    time::Duration,
+};
 
 use ringtune_security::Validity;
 use ringtune_shared::{
     ring::{Place, Ring, RingConfig, RingView},
     version::GROWING_RING_PROTOCOL,
 };
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::{
+    sync::mpsc,
+    time::{Instant, sleep, timeout_at},
+};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Error, Rings,
-    lines::{NextRank, NoConnection, Why},
+    Error, RingOptions, Rings,
+    lines::{Dialled, NextRank, NoConnection, Why},
     outgoing::{Ended, Outgoing},
-    registry::Registration,
-    transport::GrpcTransport,
+    registry::{Called, Registration},
+    stripes::{Gathered, Trial, Wanted},
+    transport::{GrpcTransport, IncomingStream},
 };
 
 /// Pulses come so often, where the lease allows it.
@@ -38,8 +46,12 @@ pub struct Seat {
     rows: usize,
     /// Of RingService, as all members speak it.
     protocol: u32,
-    /// When the certificates of both its connections are good, once there are any.
+    /// That a step brings to the ring.
+    step_bytes: u64,
+    /// When the certificates of its connections are good, once there are any.
     valid: Option<Validity>,
+    /// How the next rank is reached, where that is worth a word.
+    reached: Option<String>,
 }
 
 impl Rings {
@@ -55,11 +67,24 @@ impl Rings {
         let place = Place { job: view.job, epoch: view.epoch, rank, world_size: view.world_size() };
         let members = view.members.iter().map(|member| member.worker).collect();
         let registration = self.register(place, members)?;
-        Ok(Seat { registration, view: view.clone(), place, rows, protocol, valid: None })
+        let view = view.clone();
+        Ok(Seat { registration, view, place, rows, protocol, step_bytes: 0, valid: None, reached: None })
     }
 }
 
 impl Seat {
+    /// Says how many bytes a step brings to the ring: where they are many, it is measured how many connections to the next rank are
+    /// worth while.
+    #[must_use]
+    pub fn for_steps_of(self, step_bytes: u64) -> Self {
+        Self { step_bytes, ..self }
+    }
+
+    /// How the next rank is reached, for people: where there are several connections, or it was measured how many are worth while.
+    pub fn reached(&self) -> Option<&str> {
+        self.reached.as_deref()
+    }
+
     /// Microbatches of a step, over all ranks.
     pub(super) fn rows(&self) -> usize {
         self.rows
@@ -70,7 +95,7 @@ impl Seat {
         self.protocol
     }
 
-    /// When the certificates of both its connections are good. None: without TLS, or before there are any.
+    /// When the certificates of its connections are good. None: without TLS, or before there are any.
     pub(super) fn valid(&self) -> Option<Validity> {
         self.valid
     }
@@ -102,7 +127,7 @@ impl Seat {
 
     /// The streams to and from the neighbours. Both at once: a ring is a cycle, and somebody has to be first.
     pub(super) async fn transport(&mut self) -> Result<GrpcTransport, Error> {
-        let limit = self.registration.rings.options().connect_timeout;
+        let RingOptions { connect_timeout: limit, connections, .. } = *self.registration.rings.options();
         let deadline = Instant::now() + limit;
         let (place, view) = (self.place, &self.view);
         let previous = (place.previous(), view.previous_of(place.rank)?.address.clone());
@@ -112,16 +137,17 @@ impl Seat {
             address: member.address.clone(),
             place,
             protocol: self.protocol,
+            wanted: Wanted::of(connections, self.step_bytes),
             lines: self.registration.rings.lines(),
             metrics: self.registration.rings.metrics(),
         };
         let heard = CancellationToken::new();
-        let dial = dial(&next, (deadline, limit), heard.cancelled());
+        let dial = dial(next, (deadline, limit), heard.cancelled());
         let listen = async {
-            let called = timeout_at(deadline, self.registration.incoming.recv()).await;
+            let called = timeout_at(deadline, all_of_one(&mut self.registration.incoming)).await;
             heard.cancel();
             match called {
-                Ok(Some(stream)) => Ok(stream),
+                Ok(Some(streams)) => Ok(streams),
                 Ok(None) => Err(Error::Replaced),
                 Err(_) => {
                     let (rank, address) = previous;
@@ -130,24 +156,38 @@ impl Seat {
             }
         };
         // A listener that has failed says more than the dialler that waits for it.
-        let (stream, outgoing) = tokio::try_join!(biased; listen, dial)?;
-        Ok(GrpcTransport::new(outgoing, stream))
+        let (incoming, dialled) = tokio::try_join!(biased; listen, dial)?;
+        let Dialled { streams, trial } = dialled;
+        self.reached = trial.text(place.next(), streams.len());
+        Ok(GrpcTransport::new(streams, incoming))
     }
 }
 
-/// Dials until somebody takes the stream: a neighbour may not be listening yet, or may not know of the ring yet. What the
-/// next rank makes of the stream is watched until the previous one has called too; from then on the ring does that.
+/// All streams of the previous rank, in their order; none when no more come.
+async fn all_of_one(called: &mut mpsc::Receiver<Called>) -> Option<Vec<IncomingStream>> {
+    let mut gathered = Gathered::default();
+    loop {
+        let (stripe, stream) = called.recv().await?;
+        if let Some(streams) = gathered.add(stripe, stream) {
+            return Some(streams);
+        }
+    }
+}
+
+/// Dials until somebody takes the streams: a neighbour may not be listening yet, or may not know of the ring yet. What the
+/// next rank makes of them is watched until the previous one has called too; from then on the ring does that.
 async fn dial(
-    next: &NextRank,
+    mut next: NextRank,
     (deadline, limit): (Instant, Duration),
     heard: impl Future<Output = ()>,
-) -> Result<Outgoing, Error> {
-    let (rank, address) = (next.place.next(), &next.address);
+) -> Result<Dialled, Error> {
+    let (rank, address) = (next.place.next(), next.address.clone());
     let unreachable = |reason| Error::Unreachable { rank, address: address.clone(), reason };
     let line = next.line().map_err(unreachable)?;
     tokio::pin!(heard);
     let (mut pause, longest) = PAUSES;
     let (mut alone_since, mut disbelieved_since) = (None, None);
+    let mut measured = Trial::default();
     loop {
         let reason = match timeout_at(deadline, next.dial(&line)).await {
             Err(_) => return Err(unreachable(format!("no connection within {} s", limit.as_secs_f64()))),
@@ -167,15 +207,21 @@ async fn dial(
                 reason
             }
             Ok(Err(NoConnection { reason, why: Why::Other })) => reason,
-            Ok(Ok(mut outgoing)) => tokio::select! {
-                biased;
-                ended = outgoing.ended() => match ended {
-                    Ended::TooEarly(reason) => reason,
-                    Ended::Refused(reason) => return Err(Error::Refused { rank, address: address.clone(), reason }),
-                    Ended::Broken(reason) => return Err(unreachable(reason)),
-                },
-                () = &mut heard => return Ok(outgoing),
-            },
+            Ok(Ok(Dialled { mut streams, trial })) => {
+                // Once is enough.
+                if next.wanted == Wanted::Measured {
+                    (next.wanted, measured) = (Wanted::Exactly(streams.len()), trial);
+                }
+                tokio::select! {
+                    biased;
+                    ended = first_ended(&mut streams) => match ended {
+                        Ended::TooEarly(reason) => reason,
+                        Ended::Refused(reason) => return Err(Error::Refused { rank, address, reason }),
+                        Ended::Broken(reason) => return Err(unreachable(reason)),
+                    },
+                    () = &mut heard => return Ok(Dialled { streams, trial: measured }),
+                }
+            }
         };
         if Instant::now() + pause >= deadline {
             return Err(unreachable(format!("{reason} (for {} s)", limit.as_secs_f64())));
@@ -183,4 +229,17 @@ async fn dial(
         sleep(pause).await;
         pause = longest.min(pause * 2);
     }
+}
+
+/// Waits until one of them has ended. None of them is of any use then.
+async fn first_ended(streams: &mut [Outgoing]) -> Ended {
+    let mut ends: Vec<_> = streams.iter_mut().map(|stream| Box::pin(stream.ended())).collect();
+    poll_fn(|context| {
+        let ended = ends.iter_mut().find_map(|end| match end.as_mut().poll(context) {
+            Poll::Ready(ended) => Some(ended),
+            Poll::Pending => None,
+        });
+        ended.map_or(Poll::Pending, Poll::Ready)
+    })
+    .await
 }

@@ -35,12 +35,15 @@ use super::{
     registry::NO_DOOR,
     state_give,
     stream::{self, Incoming},
+    stripes::{MOST_STRIPES, Stripe},
     transport::IncomingStream,
     wire::MOST_SEGMENT_BYTES,
 };
 
 /// A stream has to say what it is within this time.
 const OPENING_LIMIT: Duration = Duration::from_secs(10);
+/// What is measured takes no longer, and is no more.
+const MEASURE_LIMITS: (Duration, u64) = (Duration::from_secs(10), 1 << 30);
 /// A chunk's payload and what is around it.
 const MOST_MESSAGE_BYTES: usize = 2 * MOST_SEGMENT_BYTES as usize;
 
@@ -91,6 +94,16 @@ impl RingServer {
         Ok(v1::InviteResponse { path, secret: secret.to_vec() })
     }
 
+    /// Counts what comes.
+    async fn measure(&self, extensions: &Extensions, body: Body) -> Result<v1::MeasureResponse, Status> {
+        calling(extensions)?;
+        let (longest, most) = MEASURE_LIMITS;
+        let counted = timeout(longest, stream::count(body, most)).await;
+        let received_bytes = counted
+            .unwrap_or_else(|_| Err(Status::deadline_exceeded("what is to be measured takes too long")))?;
+        Ok(v1::MeasureResponse { received_bytes, most_stripes: MOST_STRIPES as u32 })
+    }
+
     /// Takes a stream from its opening to its end.
     async fn exchange(&self, extensions: &Extensions, mut messages: Incoming) -> Result<(), Status> {
         let calling = calling(extensions)?;
@@ -113,11 +126,13 @@ impl RingServer {
             world_size: open.world_size,
         };
         check_language(&open)?;
+        let stripe = Stripe::new(open.stripe, open.stripes, open.attempt);
+        let stripe = stripe.map_err(Status::invalid_argument)?;
         let seat = self.rings.find(opening).await?;
         // 2. Hand it over, and answer when it has ended.
         let (stream, ended) =
             IncomingStream::new((messages, memory), opening.job, valid, self.rings.metrics());
-        seat.try_send(stream).map_err(|_| {
+        seat.try_send((stripe, stream)).map_err(|_| {
             Status::failed_precondition("this rank has a stream from the previous one already")
         })?;
         match ended.await {
@@ -147,7 +162,13 @@ impl Service<http::Request<Body>> for RingGrpc {
                 let (head, body) = request.into_parts();
                 let messages = Incoming::new(body, MOST_MESSAGE_BYTES);
                 let answered = server.exchange(&head.extensions, messages).await;
-                Ok(answered.map_or_else(Status::into_http, |()| stream::answered()))
+                let response = v1::ExchangeResponse {};
+                Ok(answered.map_or_else(Status::into_http, |()| stream::answered(&response)))
+            }),
+            call::MEASURE => Box::pin(async move {
+                let (head, body) = request.into_parts();
+                let measured = server.measure(&head.extensions, body).await;
+                Ok(measured.map_or_else(Status::into_http, |answer| stream::answered(&answer)))
             }),
             FETCH_STATE => Box::pin(async move {
                 let mut grpc = Grpc::new(ProstCodec::default()).max_decoding_message_size(MOST_MESSAGE_BYTES);

@@ -10,7 +10,7 @@ use std::{
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response, header};
 use http_body::{Body as HttpBody, Frame};
-use ringtune_proto::v1::{ExchangeRequest, ExchangeResponse};
+use ringtune_proto::v1::ExchangeRequest;
 use tonic::{Status, body::Body, metadata::GRPC_CONTENT_TYPE};
 
 use super::wire::{self, Messages};
@@ -19,9 +19,9 @@ async fn next_frame(body: &mut Body) -> Result<Option<Frame<Bytes>>, Status> {
     poll_fn(|context| Pin::new(&mut *body).poll_frame(context)).await.transpose()
 }
 
-/// What the answer to a stream that ended as planned is.
-pub(super) fn answered() -> Response<Body> {
-    let answer = Answer { message: Some(wire::message(&ExchangeResponse {})), done: false };
+/// The answer to a stream that ended as planned.
+pub(super) fn answered(message: &impl prost::Message) -> Response<Body> {
+    let answer = Answer { message: Some(wire::message(message)), done: false };
     let mut response = Response::new(Body::new(answer));
     response.headers_mut().insert(header::CONTENT_TYPE, GRPC_CONTENT_TYPE);
     response
@@ -51,6 +51,22 @@ impl HttpBody for Answer {
         trailers.insert(Status::GRPC_STATUS, HeaderValue::from_static("0"));
         Poll::Ready(Some(Ok(Frame::trailers(trailers))))
     }
+}
+
+/// Throws away what comes, up to so many bytes; how many came.
+///
+/// # Errors
+/// The connection is broken, or more came.
+pub(super) async fn count(mut body: Body, most: u64) -> Result<u64, Status> {
+    let mut bytes: u64 = 0;
+    while let Some(frame) = next_frame(&mut body).await? {
+        let piece = frame.into_data().unwrap_or_default();
+        bytes = bytes.saturating_add(piece.len() as u64);
+        if bytes > most {
+            return Err(Status::resource_exhausted(format!("more than {most} bytes came")));
+        }
+    }
+    Ok(bytes)
 }
 
 /// The messages of a stream that comes.

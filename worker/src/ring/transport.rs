@@ -1,5 +1,5 @@
-//! The two halves of a rank's connection: a stream that it opens to the next rank, and one that the previous rank
-//! opened here. Bulk goes from client to server only, one stream a connection.
+//! The two halves of a rank's connection: streams that it opens to the next rank, and those that the previous rank
+//! opened here; one each, or several. Bulk goes from client to server only, one stream a connection.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use ringtune_proto::v1::{RingSlot, exchange_request::Part};
 use ringtune_security::Validity;
 use ringtune_shared::{
     ids::{Epoch, JobId},
-    ring::{Frame, LinkBroken, Payload, ReceiveHalf, Signal, Transport},
+    ring::{Frame, LinkBroken, Payload, ReceiveHalf, Signal, StripedReceive, StripedSend, Transport},
 };
 use tokio::sync::oneshot;
 
@@ -22,28 +22,29 @@ use crate::http::Metrics;
 /// A connected rank's transport.
 #[derive(Debug)]
 pub(super) struct GrpcTransport {
-    outgoing: Outgoing,
-    incoming: IncomingStream,
+    outgoing: StripedSend<Outgoing>,
+    incoming: StripedReceive<IncomingStream>,
 }
 
 impl GrpcTransport {
-    /// Puts a dialled and an accepted stream together.
-    pub(super) fn new(outgoing: Outgoing, incoming: IncomingStream) -> Self {
-        Self { outgoing, incoming }
+    /// Puts dialled and accepted streams together, at least one of each, in their order.
+    pub(super) fn new(outgoing: Vec<Outgoing>, incoming: Vec<IncomingStream>) -> Self {
+        Self { outgoing: StripedSend::new(outgoing), incoming: StripedReceive::new(incoming) }
     }
 
-    /// When the certificates of both connections are good; what is sooner over counts. None: without TLS.
+    /// When the certificates of all connections are good; what is sooner over counts. None: without TLS.
     pub(super) fn valid(&self) -> Option<Validity> {
-        let (out, into) = (self.outgoing.valid, self.incoming.valid);
-        out.map(|out| out.sooner(into)).or(into)
+        let out = self.outgoing.streams().iter().filter_map(|stream| stream.valid);
+        let into = self.incoming.streams().iter().filter_map(|stream| stream.valid);
+        out.chain(into).reduce(|one, other| one.sooner(Some(other)))
     }
 }
 
 impl Transport for GrpcTransport {
-    type Send = Outgoing;
-    type Receive = IncomingStream;
+    type Send = StripedSend<Outgoing>;
+    type Receive = StripedReceive<IncomingStream>;
 
-    fn split(self) -> (Outgoing, IncomingStream) {
+    fn split(self) -> (Self::Send, Self::Receive) {
         (self.outgoing, self.incoming)
     }
 }

@@ -60,7 +60,12 @@ impl Piece {
 
     /// Any other message.
     pub(super) fn of_message(message: &impl prost::Message) -> Self {
-        Self { head: [0; HEAD_BYTES], left: 0..0, payload: self::message(message).into(), written: 0 }
+        Self::of_encoded(self::message(message))
+    }
+
+    /// What [`message`] made.
+    pub(super) fn of_encoded(message: Bytes) -> Self {
+        Self { head: [0; HEAD_BYTES], left: 0..0, payload: message.into(), written: 0 }
     }
 
     /// What is left of the payload.

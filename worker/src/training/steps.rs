@@ -122,6 +122,10 @@ impl<T: Trainee> Work for Training<T> {
         self.trainee.most_state_bytes()
     }
 
+    fn step_bytes(&self) -> u64 {
+        self.trainee.step_bytes()
+    }
+
     async fn restore(&mut self, state: TakenState, step: u64) -> Result<(), Error> {
         self.trainee.restore(state).await?;
         self.open = None;

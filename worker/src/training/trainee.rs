@@ -255,6 +255,11 @@ pub(crate) trait Trainee: Send + Sync + 'static {
     /// Bytes that the encoding of a state of this job has at most.
     fn most_state_bytes(&self) -> u64;
 
+    /// Bytes that a step brings to the ring, about.
+    fn step_bytes(&self) -> u64 {
+        0
+    }
+
     /// Whether the state after `step` is hashed, for reports and comparisons.
     fn is_hashed_after(&self, step: u64) -> bool;
 

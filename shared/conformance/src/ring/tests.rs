@@ -1,4 +1,4 @@
-use ringtune_shared::ring::{Place, Ring, RingError};
+use ringtune_shared::ring::{Place, Ring, RingError, StripedReceive, StripedSend, Transport};
 
 use super::harness::EPOCH;
 use super::*;
@@ -12,6 +12,35 @@ impl TransportFactory for Memory {
     async fn connect(&self, ring: NewRing) -> Result<Vec<AnyTransport>, Failure> {
         let transports = memory::ring(ring.world_size, self.capacity);
         Ok(transports.into_iter().map(AnyTransport::new).collect())
+    }
+}
+
+/// Several of them as one.
+struct Striped {
+    streams: usize,
+}
+
+struct Stripes(Vec<memory::MemoryTransport>);
+
+impl Transport for Stripes {
+    type Send = StripedSend<memory::MemorySendHalf>;
+    type Receive = StripedReceive<memory::MemoryReceiveHalf>;
+
+    fn split(self) -> (Self::Send, Self::Receive) {
+        let (send, receive) = self.0.into_iter().map(Transport::split).unzip();
+        (StripedSend::new(send), StripedReceive::new(receive))
+    }
+}
+
+#[async_trait]
+impl TransportFactory for Striped {
+    async fn connect(&self, ring: NewRing) -> Result<Vec<AnyTransport>, Failure> {
+        let mut ranks: Vec<_> = (0..ring.world_size).map(|_| Stripes(Vec::new())).collect();
+        for _ in 0..self.streams {
+            let ring = memory::ring(ring.world_size, 2);
+            ranks.iter_mut().zip(ring).for_each(|(rank, stream)| rank.0.push(stream));
+        }
+        Ok(ranks.into_iter().map(AnyTransport::new).collect())
     }
 }
 
@@ -43,6 +72,15 @@ fn faulty_rings(
 async fn the_ring_in_memory_passes() {
     for capacity in [1, 16] {
         run_all(&Memory { capacity }, &SuiteConfig::default()).await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_ring_over_several_streams_passes() {
+    run_all(&Striped { streams: 3 }, &SuiteConfig::default()).await.unwrap();
+    let few = SuiteConfig { world_sizes: vec![2, 3], sizes: vec![0, 5, 1000], ..SuiteConfig::default() };
+    for streams in [2, 8] {
+        run_all(&Striped { streams }, &few).await.unwrap();
     }
 }
 

@@ -438,6 +438,11 @@ impl Trainee for LanguageTrainee {
         self.state.to_state().most_bytes().saturating_add(self.state.tensors.layout.bytes())
     }
 
+    fn step_bytes(&self) -> u64 {
+        // A gradient is as large as what it is of.
+        self.state.tensors.layout.bytes()
+    }
+
     fn is_hashed_after(&self, step: u64) -> bool {
         let is_here = self.sharding.as_ref().is_none_or(|sharding| !sharding.incomplete);
         is_here && (step.is_multiple_of(self.job.compare_interval.max(1)) || step == self.course.total)

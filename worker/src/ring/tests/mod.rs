@@ -20,6 +20,7 @@ mod local;
 mod seats;
 mod secured;
 mod states;
+mod striped;
 
 /// A worker's RingService on a port of its own. The server ends with the test's runtime.
 async fn listening(options: RingOptions) -> (Rings, SocketAddr) {

@@ -170,6 +170,13 @@ impl RingService for Liar {
         Err(Status::unimplemented("it only lies"))
     }
 
+    async fn measure(
+        &self,
+        _: Request<tonic::Streaming<v1::MeasureRequest>>,
+    ) -> Result<Response<v1::MeasureResponse>, Status> {
+        Err(Status::unimplemented("it only lies"))
+    }
+
     async fn exchange(
         &self,
         _: Request<tonic::Streaming<v1::ExchangeRequest>>,
