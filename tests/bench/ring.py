@@ -86,7 +86,9 @@ def ours(program, world, options=(), how=None):
         addresses += one.ask(None)
         ranks.processes += one.processes
     job = str(uuid.uuid4())
-    ranks.ask([{"job": job, "rank": rank, "members": addresses} for rank in range(world)])
+    for formed in ranks.ask([{"job": job, "rank": rank, "members": addresses} for rank in range(world)]):
+        if formed["reached"]:
+            print(formed["reached"], file=sys.stderr)
     return ranks
 
 

@@ -5,7 +5,8 @@
 //!
 //! Each line on stdin is an order, each answer a line on stdout:
 //! - it begins with `{"worker": ID, "address": HOST:PORT}`;
-//! - `{"job": ID, "rank": R, "members": [those lines]}` forms the ring: `{"connected": true}`;
+//! - `{"job": ID, "rank": R, "members": [those lines]}` forms the ring: `{"connected": true, "reached": TEXT}`, how the next rank is
+//!   reached, or null;
 //! - `{"floats": N, "times": K}` adds N floats up K times: `{"seconds": [..], "processor_seconds": [..], "allocations": A,
 //!   "segments": S}`: one time each, and what it took of processors; how often memory was asked for and how many segments were sent,
 //!   all times together. With `"exact": true` by the tree whose sums do not depend on the ring. `"floats": [N, M]` adds up
@@ -117,11 +118,8 @@ async fn serve(reach: Reach) -> Outcome<()> {
                 let seat = worker.rings.take_seat(&view, rank, view.world_size(), RING_PROTOCOLS.max)?;
                 let mut seat = seat.for_steps_of(u64::MAX);
                 let ring = seat.ring().await?;
-                if let Some(reached) = seat.reached() {
-                    eprintln!("{reached}");
-                }
+                answer(&json!({"connected": true, "reached": seat.reached()}))?;
                 seated = Some(Seated { ring, _seat: seat });
-                answer(&json!({"connected": true}))?;
             }
             Order::AddUp { floats, times, sums } => {
                 let Seated { ring, .. } = seated.as_mut().ok_or("there is no ring yet")?;
