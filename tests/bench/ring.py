@@ -11,6 +11,7 @@ usage: ring.sh [--worlds 2,4] [--bytes 3072,25000000,498000000] [--rounds 5] [--
   ours, memory through Unix sockets and shared memory, as workers of one machine do, secured or not
   ours, Unix   through Unix sockets alone (ring.shared_memory = false); it has no bound
   ours, bf16   as ours, in numbers that travel in bf16; what is added up is fp32 all the same
+  ours, cut    as ours, in buckets of 25 MB one after the other, as a model's gradients leave; it has no bound
   ours, exact  as ours, with sums whose bits do not depend on the number of ranks; one microbatch a rank, so that it is the same for two
 
 The ranks of all stay connected; each round has every contender add up every size a few times, one after the other. A time is
@@ -38,14 +39,18 @@ import turns
 HERE = Path(__file__).resolve().parent
 # Sizes below this are judged by their time.
 SMALL = 65536
+# Bytes of one of a model's buckets.
+BUCKET = 25_000_000
 
 
 class Ranks:
     """The processes of one contender."""
 
-    def __init__(self, commands, how=None):
+    def __init__(self, commands, how=None, most=None):
         # What each order to add up says besides.
         self.how = how or {}
+        # Numbers of a buffer at most; what is more is cut.
+        self.most = most
         self.processes = [subprocess.Popen([str(word) for word in command], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                            text=True) for command in commands]
 
@@ -63,6 +68,8 @@ class Ranks:
     def add_up(self, floats, times):
         """Of each time the seconds of the slowest rank and the processors' seconds of all ranks; allocations and segments of all
         times, where they are counted."""
+        if self.most:
+            floats = [self.most] * (floats // self.most) + [floats % self.most] * (floats % self.most > 0)
         answers = self.ask([{"floats": floats, "times": times, **self.how}] * len(self.processes))
         each_time = lambda name, together: [together(each) for each in zip(*(answer[name] for answer in answers))]
         counted = [sum(answer.get(name, 0) for answer in answers) for name in ("allocations", "segments")]
@@ -78,9 +85,9 @@ class Ranks:
                 process.kill()
 
 
-def ours(program, world, options=(), how=None):
+def ours(program, world, options=(), how=None, most=None):
     # One by one: the first makes the certificate authority, where there is to be one.
-    ranks, addresses = Ranks([], how), []
+    ranks, addresses = Ranks([], how, most), []
     for _ in range(world):
         one = Ranks([[program, *options]])
         addresses += one.ask(None)
@@ -121,6 +128,7 @@ def compare(options, world, folder):
              "ours, memory": lambda: ours(options.program, world, ["--sockets", folder]),
              "ours, Unix": lambda: ours(options.program, world, ["--sockets", folder, "--without-memory"]),
              "ours, bf16": lambda: ours(options.program, world, how={"sums": "fast_bf16"}),
+             "ours, cut": lambda: ours(options.program, world, most=BUCKET // 4),
              "ours, exact": lambda: ours(options.program, world, how={"sums": "exact"})}
     if options.pace:
         start["ours, one"] = lambda: ours(options.program, world, ["--connections", "1"])
@@ -168,7 +176,7 @@ def main():
     parser.add_argument("--worlds", type=numbers, default=[2, 4])
     parser.add_argument("--bytes", type=numbers, default=[3072, 25_000_000, 498_000_000])
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--without", action="append", default=[], choices=["ours", "ours, TLS", "ours, memory", "ours, Unix", "ours, bf16", "ours, exact"], help="to leave out")
+    parser.add_argument("--without", action="append", default=[], choices=["ours", "ours, TLS", "ours, memory", "ours, Unix", "ours, bf16", "ours, cut", "ours, exact"], help="to leave out")
     parser.add_argument("--pace", type=int, default=0, help="bytes a second of each TCP connection; 0: as many as there are")
     parser.add_argument("--json", type=Path, default=HERE.parent.parent / "target/bench-ring.json")
     options = parser.parse_args()
