@@ -20,7 +20,9 @@ pub(crate) fn about(seed: u64) -> Result<About> {
     let name = name.map_or("an unknown processor", |(_, name)| name.trim());
     let cores = std::thread::available_parallelism()?;
     let tls = if stage::tls() { ", over TLS" } else { "" };
-    Ok(About { seed, commit, processor: format!("{name}, {cores} cores{tls}"), day })
+    let joined = stage::connections().map(|number| format!(", {number} connections between neighbours"));
+    let joined = joined.unwrap_or_default();
+    Ok(About { seed, commit, processor: format!("{name}, {cores} cores{tls}{joined}"), day })
 }
 
 /// What a command prints.

@@ -20,11 +20,15 @@ use super::{
 };
 use crate::{
     Cluster, Launch, Sandbox,
+    daemon::{FAKE_WORKER, WORKER},
     wait::{SOON, until},
 };
 
 /// Set: all daemons of all rows speak TLS.
 pub const TLS: &str = "RINGTUNE_CHAOS_TLS";
+
+/// Set: ring neighbours of all rows are joined by so many connections through ports.
+pub const CONNECTIONS: &str = "RINGTUNE_CHAOS_CONNECTIONS";
 
 /// Clusters of this process so far.
 static CLUSTERS: AtomicU32 = AtomicU32::new(0);
@@ -40,6 +44,11 @@ fn loopback() -> String {
 /// Whether all daemons are to speak TLS: the matrix can be played either way.
 pub fn tls() -> bool {
     std::env::var_os(TLS).is_some_and(|value| !value.is_empty())
+}
+
+/// How many connections are to join ring neighbours, if that is said.
+pub fn connections() -> Option<String> {
+    std::env::var(CONNECTIONS).ok().filter(|number| !number.is_empty())
 }
 
 /// A cluster on its ground. The fields are dropped in this order: daemons before what they stand on.
@@ -181,6 +190,11 @@ impl<'a> Stage<'a> {
                 let library = clock::library().context("libfaketime")?;
                 launch = clock::movable(launch, self.sandbox, &library)?;
             }
+        }
+        // Older builds do not know the setting.
+        if let Some(connections) = connections().filter(|_| [WORKER, FAKE_WORKER].contains(&program)) {
+            launch = launch.variable("RINGTUNE__RING__LOCAL_SOCKETS", "false");
+            launch = launch.variable("RINGTUNE__RING__CONNECTIONS", &connections);
         }
         self.cluster.add_worker(launch.flags(flags.iter().map(String::as_str))).await?;
         self.connect_proxy(&label)

@@ -14,10 +14,11 @@ use h2::{
 };
 use http::{HeaderValue, Method, Request, Uri, Version, header};
 use ringtune_proto::v1::MeasureResponse;
+use ringtune_security::ConnectError;
 use ringtune_shared::tasks;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
-    task::JoinHandle,
+    task::{JoinError, JoinHandle},
     time::{sleep, timeout},
 };
 use tonic::{Status, metadata::GRPC_CONTENT_TYPE};
@@ -45,6 +46,28 @@ pub(super) struct Call {
     pub(super) stream: SendStream<Piece>,
     /// Ends when the next rank has answered, or the connection is gone. It keeps the connection going.
     pub(super) answer: JoinHandle<Result<(), Status>>,
+}
+
+/// Why a connection was not made.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub(super) enum Unconnected {
+    Refused(#[from] tonic::transport::Error),
+    Unreached(#[from] ConnectError),
+    Unopened(#[from] h2::Error),
+    Ended(#[from] JoinError),
+}
+
+impl Unconnected {
+    /// The error itself, without this one around it, through which it would not be seen.
+    pub(super) fn cause(&self) -> &(dyn std::error::Error + 'static) {
+        match self {
+            Self::Refused(error) => error,
+            Self::Unreached(error) => error,
+            Self::Unopened(error) => error,
+            Self::Ended(error) => error,
+        }
+    }
 }
 
 /// The stream takes nothing any more: the answer says why.

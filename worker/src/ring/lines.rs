@@ -6,14 +6,13 @@ use http::Uri;
 use ringtune_proto::v1;
 use ringtune_security::{ConnectError, Connector, Invitation, Outgoing as Connected, Server, Trust};
 use ringtune_shared::{ids::WorkerId, ring::Place, tasks};
-use tokio::{runtime::Handle, task::JoinError};
+use tokio::runtime::Handle;
 use tokio_util::task::AbortOnDropHandle;
 use tonic::transport::{Channel, Endpoint};
 use tracing::debug;
-use uuid::Uuid;
 
 use super::{
-    call::{self, Call, Http2},
+    call::{self, Call, Http2, Unconnected},
     measure::{self, Connections},
     memory::{Offer, Sending},
     outgoing::Outgoing,
@@ -43,6 +42,8 @@ pub(super) struct NextRank {
     pub(super) protocol: u32,
     /// How many streams through its port.
     pub(super) wanted: Wanted,
+    /// Counts how often it is dialled.
+    pub(super) attempt: u64,
     pub(super) lines: Lines,
     pub(super) metrics: Arc<Metrics>,
 }
@@ -224,28 +225,6 @@ impl Way {
     }
 }
 
-/// Why a connection was not made.
-#[derive(Debug, thiserror::Error)]
-#[error(transparent)]
-pub(super) enum Unconnected {
-    Refused(#[from] tonic::transport::Error),
-    Unreached(#[from] ConnectError),
-    Unopened(#[from] h2::Error),
-    Ended(#[from] JoinError),
-}
-
-impl Unconnected {
-    /// The error itself, without this one around it, through which it would not be seen.
-    fn cause(&self) -> &(dyn std::error::Error + 'static) {
-        match self {
-            Self::Refused(error) => error,
-            Self::Unreached(error) => error,
-            Self::Unopened(error) => error,
-            Self::Ended(error) => error,
-        }
-    }
-}
-
 /// Why there is no connection.
 #[derive(Debug)]
 pub(super) struct NoConnection {
@@ -311,8 +290,7 @@ impl NextRank {
             max_segment_bytes: MOST_SEGMENT_BYTES,
             stripes: u32::try_from(calls.len()).unwrap_or(u32::MAX),
             stripe: 0,
-            // At random.
-            attempt: Uuid::new_v4().as_u64_pair().0,
+            attempt: self.attempt,
         };
         let mut streams = Vec::new();
         for call in calls {

@@ -12,8 +12,7 @@ use tonic::Status;
 use tracing::debug;
 
 use super::{
-    call::Http2,
-    lines::Unconnected,
+    call::{Http2, Unconnected},
     stripes::{Carried, MOST_STRIPES, Trial, Wanted},
     wire,
 };

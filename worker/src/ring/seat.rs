@@ -138,6 +138,7 @@ impl Seat {
             place,
             protocol: self.protocol,
             wanted: Wanted::of(connections, self.step_bytes),
+            attempt: 0,
             lines: self.registration.rings.lines(),
             metrics: self.registration.rings.metrics(),
         };
@@ -189,6 +190,7 @@ async fn dial(
     let (mut alone_since, mut disbelieved_since) = (None, None);
     let mut measured = Trial::default();
     loop {
+        next.attempt += 1;
         let reason = match timeout_at(deadline, next.dial(&line)).await {
             Err(_) => return Err(unreachable(format!("no connection within {} s", limit.as_secs_f64()))),
             Ok(Err(NoConnection { reason, why: Why::NobodyListens })) => {

@@ -132,7 +132,7 @@ pub(super) struct Stripe {
     pub(super) number: usize,
     /// How many there are.
     pub(super) of: usize,
-    /// The same for all of them.
+    /// The same for all of them: counts the rank's attempts to connect.
     pub(super) attempt: u64,
 }
 
@@ -156,24 +156,28 @@ impl Stripe {
 /// Puts together what belongs together, in whatever order it comes.
 #[derive(Debug)]
 pub(super) struct Gathered<T> {
-    attempt: Option<(u64, usize)>,
+    /// The newest there was, and how many streams it has.
+    attempt: (u64, usize),
     /// By number.
     streams: Vec<Option<T>>,
 }
 
 impl<T> Default for Gathered<T> {
     fn default() -> Self {
-        Self { attempt: None, streams: Vec::new() }
+        Self { attempt: (0, 0), streams: Vec::new() }
     }
 }
 
 impl<T> Gathered<T> {
-    /// One more. All of them, in their order, once the last one is there. One of another attempt takes the place of all before: the
+    /// One more. All of them, in their order, once the last one is there. Those of an older attempt are let go, whichever come first: the
     /// rank has dialled again.
     pub(super) fn add(&mut self, stripe: Stripe, stream: T) -> Option<Vec<T>> {
         let Stripe { number, of, attempt } = stripe;
-        if self.attempt != Some((attempt, of)) {
-            self.attempt = Some((attempt, of));
+        if (attempt, of) < self.attempt {
+            return None;
+        }
+        if (attempt, of) > self.attempt {
+            self.attempt = (attempt, of);
             self.streams = std::iter::repeat_with(|| None).take(of).collect();
         }
         if let Some(place) = self.streams.get_mut(number) {
@@ -267,8 +271,9 @@ mod tests {
         let mut gathered = Gathered::default();
         assert_eq!(gathered.add(stripe(2, 3, 7), 'c'), None);
         assert_eq!(gathered.add(stripe(0, 3, 7), 'a'), None);
-        // It dialled again.
+        // It dialled again, and what is left of the first time comes after that.
         assert_eq!(gathered.add(stripe(0, 2, 8), 'x'), None);
+        assert_eq!(gathered.add(stripe(1, 3, 7), 'b'), None);
         assert_eq!(gathered.add(stripe(1, 2, 8), 'y'), Some(vec!['x', 'y']));
         // Who names no number of streams has one.
         assert_eq!(Gathered::default().add(stripe(0, 0, 0), 'z'), Some(vec!['z']));
