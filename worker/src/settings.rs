@@ -18,7 +18,6 @@ use crate::{
     access::{AccessSettings, Rules},
     coordinator::CoordinatorAddress,
     node::Share,
-    ring::RingOptions,
 };
 
 /// What a worker that runs takes from settings that it reads again (SIGHUP), by full names.
@@ -67,6 +66,9 @@ pub struct CoordinatorSettings {
     /// Allowed: `https://HOST:PORT`, `http://HOST:PORT` or `HOST:PORT`; without a port it is 7070.
     pub url: String,
 }
+
+/// To one neighbour; the ring opens no more.
+pub(crate) const MOST_RING_CONNECTIONS: usize = 8;
 
 /// `[ring]`
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -285,7 +287,7 @@ impl Settings {
                 "ring.advertise_address is given too; give one of them",
             ));
         }
-        if self.ring.connections > RingOptions::MOST_CONNECTIONS {
+        if self.ring.connections > MOST_RING_CONNECTIONS {
             problems.push(SettingsError::number(
                 "ring.connections",
                 self.ring.connections,

@@ -68,11 +68,6 @@ pub struct RingOptions {
     pub runtime: Option<Handle>,
 }
 
-impl RingOptions {
-    /// To one neighbour.
-    pub const MOST_CONNECTIONS: usize = MOST_STRIPES;
-}
-
 impl Default for RingOptions {
     fn default() -> Self {
         Self {

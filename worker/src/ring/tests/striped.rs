@@ -116,6 +116,11 @@ async fn where_each_connection_has_a_share_of_the_link_several_are_taken() {
     one.and(two).unwrap();
 }
 
+#[test]
+fn a_setting_allows_as_many_connections_as_there_may_be() {
+    assert_eq!(crate::settings::MOST_RING_CONNECTIONS, crate::ring::stripes::MOST_STRIPES);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn little_takes_one_stream_and_nothing_is_measured() {
     let workers = workers(2, quick(Duration::from_secs(20))).await;
