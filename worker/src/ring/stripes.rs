@@ -49,7 +49,8 @@ pub(super) struct Carried {
 
 impl fmt::Display for Carried {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{} carried {:.2} GB/s", self.streams, self.bytes_per_second / 1e9)
+        let carry = if self.streams == 1 { "carries" } else { "carry" };
+        write!(formatter, "{} {carry} {:.2} GB/s", self.streams, self.bytes_per_second / 1e9)
     }
 }
 
@@ -250,7 +251,7 @@ mod tests {
     fn people_are_told_what_was_measured() {
         let (trial, _) = measure(8, 2.2e9, 1e9);
         let told = "rank 1 is reached through 2 connections: \
-                    1 carried 1.00 GB/s, 2 carried 2.00 GB/s, 4 carried 2.20 GB/s, 8 carried 2.20 GB/s";
+                    1 carries 1.00 GB/s, 2 carry 2.00 GB/s, 4 carry 2.20 GB/s, 8 carry 2.20 GB/s";
         assert_eq!(trial.text(1, trial.choice()).as_deref(), Some(told));
         assert_eq!(Trial::default().text(1, 1), None);
         assert_eq!(Trial::default().text(0, 3).as_deref(), Some("rank 0 is reached through 3 connections"));

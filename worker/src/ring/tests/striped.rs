@@ -101,7 +101,7 @@ async fn where_each_connection_has_a_share_of_the_link_several_are_taken() {
     let [mut one, mut two] = ring_of_two(&workers, second, MUCH).await;
     let (streams, told) = (streams_of(&workers[0].0), one.reached().unwrap());
     assert!(streams >= 4, "{told}");
-    let expected = format!("rank 1 is reached through {streams} connections: 1 carried 0.0");
+    let expected = format!("rank 1 is reached through {streams} connections: 1 carries 0.0");
     assert!(told.starts_with(&expected), "{told}");
     // 2. What goes through them comes as it was sent.
     let numbers = |rank: usize| (0..100_000).map(|at| (at * (rank + 1)) as f32).collect::<Vec<f32>>();
