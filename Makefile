@@ -74,7 +74,8 @@ JOBS ?= 1
 ROWS ?=
 TLS ?=
 CONNECTIONS ?=
-# TLS=1: all daemons speak TLS. CONNECTIONS=3: ring neighbours are joined by three connections, none of which is local. KILLS, CALM, MINUTES and RANKS are measurements instead of the matrix.
+# TLS=1: all daemons speak TLS. CONNECTIONS=3: ring neighbours are joined by three connections, none of which is local.
+# KILLS, CALM, MINUTES and RANKS are measurements instead of the matrix.
 chaos: ## Play rounds of the fault matrix (ROUNDS=20, JOBS=3, ROWS='some names', TLS=1, CONNECTIONS=3; or KILLS=200, CALM=30, MINUTES=30, RANKS=64)
 	@$(CARGO) build --release
 	@RINGTUNE_CHAOS_TLS=$(TLS) RINGTUNE_CHAOS_CONNECTIONS=$(CONNECTIONS) $(CARGO) bench --workspace --bench chaos -- --jobs $(JOBS) $(if $(KILLS)$(CALM)$(MINUTES)$(RANKS),\

@@ -138,11 +138,12 @@ impl Way<'_> {
                 (connection, answer)
             })));
         }
-        let (mut bytes, mut wrong) = (0, None);
+        let (mut bytes, mut wrong) = (0_u64, None);
         for sent in sending {
             match sent.await {
                 Ok((connection, Ok(answer))) => {
-                    bytes += answer.received_bytes;
+                    // Whatever the other side says.
+                    bytes = bytes.saturating_add(answer.received_bytes);
                     open.push(connection);
                 }
                 Ok((_, Err(status))) => wrong = Some(status),
