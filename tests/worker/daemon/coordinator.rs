@@ -28,7 +28,7 @@ use ringtune_shared::{
     ids::{ContentHash, JobId},
     job::JobSpec,
     manifest::{Manifest, ManifestFile},
-    version::{RE_FORM, RING_PROTOCOLS, VERSION, WORKER_PROTOCOLS},
+    version::{RE_FORM, VERSION, WORKER_PROTOCOLS},
 };
 use tokio::{
     net::TcpListener,
@@ -81,6 +81,8 @@ pub struct Session {
     pub caller: Option<Identity>,
     /// Says of each step that it is stored, as a coordinator that gives jobs other rings does.
     pub stores_steps: bool,
+    /// What the members of its rings say to each other.
+    ring_protocol: u32,
     up: Streaming<v1::SessionRequest>,
     steps: Steps,
     down: mpsc::Sender<Result<v1::SessionResponse, Status>>,
@@ -290,7 +292,7 @@ impl Session {
 
     /// A place in a later ring than this one, of which it is not.
     pub async fn join(&self, rank: Rank<'_>) {
-        let mut joins = Self::assignment(rank, "no");
+        let mut joins = self.assignment(rank, "no");
         (joins.rank, joins.joins) = (-1, true);
         self.say(Down::Assignment(joins)).await;
     }
@@ -303,22 +305,22 @@ impl Session {
     /// The same of a job whose steps up to this one were done before, and are only computed again.
     pub async fn assign_proof(&self, job: JobId, spec: &JobSpec, last_step: i64) {
         let members = [self.member()];
-        let mut proves = Self::assignment(Rank { job, epoch: 1, members: &members, rank: 0, spec }, "no");
+        let mut proves = self.assignment(Rank { job, epoch: 1, members: &members, rank: 0, spec }, "no");
         proves.proof = Some(v1::Proof { last_step });
         self.say(Down::Assignment(proves)).await;
     }
 
     pub async fn assign_in(&self, rank: Rank<'_>, precision: &str) {
-        self.say(Down::Assignment(Self::assignment(rank, precision))).await;
+        self.say(Down::Assignment(self.assignment(rank, precision))).await;
     }
 
-    fn assignment(rank: Rank<'_>, precision: &str) -> v1::Assignment {
+    fn assignment(&self, rank: Rank<'_>, precision: &str) -> v1::Assignment {
         v1::Assignment {
             ring: Some(v1::RingView {
                 job_id: rank.job.to_string(),
                 epoch: rank.epoch,
                 members: rank.members.to_vec(),
-                protocol: RING_PROTOCOLS.max,
+                protocol: self.ring_protocol,
             }),
             rank: rank.rank as i32,
             spec: Some(spec_to_wire(rank.spec)),
@@ -459,7 +461,8 @@ impl WorkerService for Services {
         let welcome = v1::SessionResponse { message: Some(Down::Welcome(welcome)) };
         down.send(Ok(welcome)).await.unwrap();
         let stores_steps = self.language.re_forms;
-        let session = Session { hello, caller, stores_steps, up, steps: self.steps.clone(), down };
+        let (ring_protocol, steps) = (self.language.protocol, self.steps.clone());
+        let session = Session { hello, caller, stores_steps, ring_protocol, up, steps, down };
         let _ = self.sessions.send(session).await;
         Ok(Response::new(ReceiverStream::new(stream)))
     }

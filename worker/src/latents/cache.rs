@@ -15,7 +15,7 @@ use super::{
     LatentKey,
     entry::{decode, encode, file_length},
 };
-use crate::{bounded_folder, train::EncodedImage};
+use crate::{bounded_folder, engine::Moments};
 
 /// Posteriors that this worker has met, up to a bound; what was used longest ago goes first. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -48,15 +48,15 @@ impl LatentCache {
         self.folder.join(key.0.to_string())
     }
 
-    /// The posteriors under `key`, if they are there and whole; `shape`: channels, rows and columns that they must
+    /// The posterior under `key`, if it is there and whole; `shape`: channels, rows and columns that it must
     /// have. A damaged file is removed, so that it is made again. Blocks.
-    pub fn read(&self, key: LatentKey, shape: [usize; 3]) -> Option<EncodedImage> {
+    pub fn read(&self, key: LatentKey, shape: [usize; 3]) -> Option<Moments> {
         let path = self.path(key);
         let bytes = read_bounded(&path, file_length(shape)).ok()?;
         match decode(&bytes, key, shape) {
-            Ok(image) => {
+            Ok(moments) => {
                 bounded_folder::mark_used(&path, SystemTime::now());
-                Some(image)
+                Some(moments)
             }
             Err(error) => {
                 warn!(file = %path.display(), %error, "a damaged file in the latent cache: encoding again");
@@ -66,9 +66,9 @@ impl LatentCache {
         }
     }
 
-    /// Keeps posteriors, if a cache of its size can. Blocks.
-    pub fn write(&self, key: LatentKey, image: &EncodedImage) -> Result<(), FileError> {
-        let (path, bytes) = (self.path(key), encode(key, image));
+    /// Keeps a posterior, if a cache of its size can. Blocks.
+    pub fn write(&self, key: LatentKey, moments: &Moments) -> Result<(), FileError> {
+        let (path, bytes) = (self.path(key), encode(key, moments));
         if bytes.len() as u64 > self.most_bytes {
             return Ok(());
         }
@@ -109,7 +109,7 @@ mod tests {
     use ringtune_shared::ids::ContentHash;
 
     use super::*;
-    use crate::latents::entry::tests::{SHAPE, image};
+    use crate::latents::entry::tests::{SHAPE, posterior};
 
     fn key(number: u8) -> LatentKey {
         LatentKey(ContentHash::of(&[number]))
@@ -120,8 +120,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let cache = LatentCache::open(folder.path().join("latents"), 1 << 20).unwrap();
         assert_eq!(cache.read(key(0), SHAPE), None);
-        cache.write(key(0), &image(1.0)).unwrap();
-        assert_eq!(cache.read(key(0), SHAPE), Some(image(1.0)));
+        cache.write(key(0), &posterior(1.0)).unwrap();
+        assert_eq!(cache.read(key(0), SHAPE), Some(posterior(1.0)));
         assert_eq!(cache.read(key(1), SHAPE), None);
         let whole = fs::read(cache.path(key(0))).unwrap();
         for damage in [
@@ -134,20 +134,20 @@ mod tests {
             assert_eq!(cache.read(key(0), SHAPE), None);
             assert!(!cache.path(key(0)).exists());
         }
-        cache.write(key(0), &image(1.0)).unwrap();
-        assert_eq!(cache.read(key(0), SHAPE), Some(image(1.0)));
+        cache.write(key(0), &posterior(1.0)).unwrap();
+        assert_eq!(cache.read(key(0), SHAPE), Some(posterior(1.0)));
     }
 
     #[test]
     fn the_longest_unused_goes_first() {
         let folder = tempfile::tempdir().unwrap();
-        let cache = LatentCache::open(folder.path().to_owned(), 450).unwrap();
+        let cache = LatentCache::open(folder.path().to_owned(), 350).unwrap();
         for number in 0..4u8 {
-            cache.write(key(number), &image(f32::from(number))).unwrap();
+            cache.write(key(number), &posterior(f32::from(number))).unwrap();
             let age = Duration::from_secs(1000 + u64::from(number));
             bounded_folder::mark_used(&cache.path(key(number)), SystemTime::UNIX_EPOCH + age);
         }
-        assert_eq!(fs::metadata(cache.path(key(0))).unwrap().len(), 188);
+        assert_eq!(fs::metadata(cache.path(key(0))).unwrap().len(), 140);
         // Reading is using.
         assert!(cache.read(key(0), SHAPE).is_some());
         cache.trim(&HashSet::from([key(2)]));
@@ -159,9 +159,9 @@ mod tests {
     #[test]
     fn nothing_is_written_that_could_not_stay() {
         let folder = tempfile::tempdir().unwrap();
-        for most_bytes in [0, 187] {
+        for most_bytes in [0, 139] {
             let cache = LatentCache::open(folder.path().to_owned(), most_bytes).unwrap();
-            cache.write(key(0), &image(1.0)).unwrap();
+            cache.write(key(0), &posterior(1.0)).unwrap();
             assert!(!cache.path(key(0)).exists());
         }
     }

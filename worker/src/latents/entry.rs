@@ -1,16 +1,16 @@
-//! Posteriors as bytes of a file and as a row of numbers that travels in a ring.
+//! A posterior as bytes of a file, and as a row of numbers that travels in a ring.
 
 use ringtune_shared::ids::ContentHash;
 
 use super::LatentKey;
-use crate::{engine::Moments, train::EncodedImage};
+use crate::engine::Moments;
 
 /// What an entry's file begins with.
-const MAGIC: &[u8; 16] = b"ringtune-latent1";
+const MAGIC: &[u8; 16] = b"ringtune-latent2";
 const HASH_BYTES: usize = 32;
 const SIDE_BYTES: usize = 4;
-/// Mean and logarithm of the variance, of the picture and of its mirror image.
-const PARTS: usize = 4;
+/// Mean and logarithm of the variance.
+const PARTS: usize = 2;
 
 /// Why a file is no entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -26,7 +26,7 @@ pub enum EntryError {
     AnotherEntry,
 }
 
-/// Numbers in the row of a picture whose latents have `shape`: channels, rows, columns.
+/// Numbers in the row of a posterior whose latents have `shape`: channels, rows, columns.
 pub fn row_length(shape: [usize; 3]) -> usize {
     PARTS * shape.iter().product::<usize>()
 }
@@ -36,36 +36,32 @@ pub(super) fn file_length(shape: [usize; 3]) -> u64 {
     (MAGIC.len() + 2 * HASH_BYTES + 3 * SIDE_BYTES + row_length(shape) * 4) as u64
 }
 
-/// The posteriors in a row: mean and log-variance of the picture, then those of its mirror image.
-pub fn rows_of(image: &EncodedImage) -> Vec<f32> {
-    let EncodedImage { plain, flipped } = image;
-    [&plain.mean, &plain.logvar, &flipped.mean, &flipped.logvar].into_iter().flatten().copied().collect()
+/// A posterior as a row: the mean, then the log-variance.
+pub fn row_of(moments: &Moments) -> Vec<f32> {
+    [moments.mean.as_slice(), &moments.logvar].concat()
 }
 
-/// The posteriors in the first [`row_length`] numbers of a row; none when it is shorter.
-pub(crate) fn from_row(row: &[f32], shape: [usize; 3]) -> Option<EncodedImage> {
+/// The posterior in the first [`row_length`] numbers of a row; none when it is shorter.
+pub(crate) fn from_row(row: &[f32], shape: [usize; 3]) -> Option<Moments> {
     let [channels, height, width] = shape;
     let length = row_length(shape) / PARTS;
     let part = |number: usize| row.get(number * length..(number + 1) * length).map(<[f32]>::to_vec);
-    let moments = |first: usize| {
-        Some(Moments { channels, height, width, mean: part(first)?, logvar: part(first + 1)? })
-    };
-    Some(EncodedImage { plain: moments(0)?, flipped: moments(2)? })
+    Some(Moments { channels, height, width, mean: part(0)?, logvar: part(1)? })
 }
 
 /// A file: what it is, the hash of all that follows, the key, the shape, and the row in little-endian fp32.
-pub(super) fn encode(key: LatentKey, image: &EncodedImage) -> Vec<u8> {
-    let Moments { channels, height, width, .. } = &image.plain;
+pub(super) fn encode(key: LatentKey, moments: &Moments) -> Vec<u8> {
+    let Moments { channels, height, width, .. } = moments;
     let mut body = key.0.0.to_vec();
     for side in [*channels, *height, *width] {
         body.extend(u32::try_from(side).unwrap_or(u32::MAX).to_le_bytes());
     }
-    body.extend(rows_of(image).into_iter().flat_map(f32::to_le_bytes));
+    body.extend(row_of(moments).into_iter().flat_map(f32::to_le_bytes));
     [MAGIC.as_slice(), &ContentHash::of(&body).0, &body].concat()
 }
 
 /// Reads what [`encode`] wrote for `key` and `shape`.
-pub(super) fn decode(bytes: &[u8], key: LatentKey, shape: [usize; 3]) -> Result<EncodedImage, EntryError> {
+pub(super) fn decode(bytes: &[u8], key: LatentKey, shape: [usize; 3]) -> Result<Moments, EntryError> {
     let rest = bytes.strip_prefix(MAGIC.as_slice()).ok_or(EntryError::NoEntry)?;
     let (hash, body) = rest.split_at_checked(HASH_BYTES).ok_or(EntryError::Damaged)?;
     if ContentHash::of(body).0 != *hash {
@@ -91,8 +87,8 @@ pub(super) mod tests {
 
     pub(in crate::latents) const SHAPE: [usize; 3] = [2, 3, 1];
 
-    pub(in crate::latents) fn image(first: f32) -> EncodedImage {
-        let row: Vec<f32> = (0..24).map(|number| first + number as f32).collect();
+    pub(in crate::latents) fn posterior(first: f32) -> Moments {
+        let row: Vec<f32> = (0..12).map(|number| first + number as f32).collect();
         from_row(&row, SHAPE).unwrap()
     }
 
@@ -102,22 +98,22 @@ pub(super) mod tests {
 
     #[test]
     fn what_was_written_is_read_to_the_bit() {
-        let mut odd = image(0.0);
-        odd.flipped.logvar[5] = f32::from_bits(0x7fc0_0001);
-        odd.plain.mean[0] = -0.0;
-        let bits = |image: &EncodedImage| rows_of(image).iter().map(|n| n.to_bits()).collect::<Vec<_>>();
+        let mut odd = posterior(0.0);
+        odd.logvar[5] = f32::from_bits(0x7fc0_0001);
+        odd.mean[0] = -0.0;
+        let bits = |moments: &Moments| row_of(moments).iter().map(|n| n.to_bits()).collect::<Vec<_>>();
         assert_eq!(encode(key("a"), &odd).len() as u64, file_length(SHAPE));
         let read = decode(&encode(key("a"), &odd), key("a"), SHAPE).unwrap();
         assert_eq!(bits(&read), bits(&odd));
-        assert_eq!(rows_of(&odd).len(), row_length(SHAPE));
+        assert_eq!(row_of(&odd).len(), row_length(SHAPE));
         // A row may be longer: those of smaller pictures are filled up.
-        assert_eq!(bits(&from_row(&[rows_of(&odd), vec![1.0; 9]].concat(), SHAPE).unwrap()), bits(&odd));
-        assert_eq!(from_row(&rows_of(&odd)[1..], SHAPE), None);
+        assert_eq!(bits(&from_row(&[row_of(&odd), vec![1.0; 9]].concat(), SHAPE).unwrap()), bits(&odd));
+        assert_eq!(from_row(&row_of(&odd)[1..], SHAPE), None);
     }
 
     #[test]
     fn no_changed_byte_and_no_cut_goes_unseen() {
-        let written = encode(key("a"), &image(0.5));
+        let written = encode(key("a"), &posterior(0.5));
         for place in 0..written.len() {
             let mut changed = written.clone();
             changed[place] ^= 0x10;

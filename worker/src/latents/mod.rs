@@ -2,7 +2,7 @@
 //! which to whom.
 //!
 //! The VAE is frozen, so a picture's posterior is a function of the VAE's files, the picture's bytes, the size and
-//! the crop that it is brought to, and what computes. All of this is in the name of an entry; nothing else can change
+//! the crop that it is brought to, whether it is mirrored, and what computes. All of this is in the name of an entry; nothing else can change
 //! its bits, so an entry that is found is as good as encoding again.
 
 mod cache;
@@ -12,7 +12,7 @@ mod shelf;
 
 pub use cache::LatentCache;
 pub(crate) use entry::from_row;
-pub use entry::{EntryError, row_length, rows_of};
+pub use entry::{EntryError, row_length, row_of};
 pub use plan::{Give, encoding, giving};
 pub use shelf::{Place, Shelf};
 
@@ -36,6 +36,8 @@ pub struct LatentSource<'a> {
     pub height: u32,
     /// The rule by which it is cut before it is resized: "squash", "center" and the like.
     pub crop: &'a str,
+    /// Its mirror image.
+    pub mirrored: bool,
     /// What the model computes in.
     pub precision: Precision,
     /// Compute threads: they decide in which order sums are added up.
@@ -49,15 +51,15 @@ pub struct LatentSource<'a> {
 pub struct LatentKey(pub ContentHash);
 
 impl LatentSource<'_> {
-    /// The name under which the posteriors of the picture and its mirror image are kept.
+    /// The name under which the posterior of the picture, or of its mirror image, is kept.
     pub fn key(&self) -> LatentKey {
-        let Self { vae, image, width, height, crop, precision, threads, numerics_class } = self;
+        let Self { vae, image, width, height, crop, mirrored, precision, threads, numerics_class } = self;
         let precision = precision.name();
         let mut hasher = ContentHasher::new();
         // A version may resize or encode otherwise than another. The texts are quoted: none runs into the next.
         hasher.update(
             format!(
-                "{VERSION:?} {vae} {image} {width}x{height} {crop:?} {precision:?} {threads} {numerics_class:?}"
+                "{VERSION:?} {vae} {image} {width}x{height} {crop:?} {mirrored} {precision:?} {threads} {numerics_class:?}"
             )
             .as_bytes(),
         );
@@ -77,6 +79,7 @@ mod tests {
             width: 64,
             height: 128,
             crop: "squash",
+            mirrored: false,
             precision: Precision::Fp32,
             threads: 2,
             numerics_class: "class",
@@ -89,6 +92,7 @@ mod tests {
             LatentSource { width: 128, height: 64, ..source },
             LatentSource { height: 64, ..source },
             LatentSource { crop: "center", ..source },
+            LatentSource { mirrored: true, ..source },
             LatentSource { precision: Precision::Bf16, ..source },
             LatentSource { threads: 3, ..source },
             LatentSource { numerics_class: "other", ..source },

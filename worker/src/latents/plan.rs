@@ -1,39 +1,39 @@
-//! Who gives which picture's posteriors to the ring: a pure function of who has what.
+//! Who gives which posterior to the ring: a pure function of who has what.
 
 /// What one rank gives in one round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Give {
-    /// The picture's number.
-    pub picture: usize,
+    /// Its number.
+    pub number: usize,
     /// Nobody has it: the rank encodes it. Otherwise it is in the rank's own cache.
     pub encode: bool,
 }
 
-/// The rounds of an exchange after which every rank has every picture that any of them has: in each, every rank gives at
+/// The rounds of an exchange after which every rank has every posterior that any of them has: in each, every rank gives at
 /// most one, in the order of ranks, and those that give are chosen evenly. What all have is not given at all.
 ///
-/// `has[rank][picture]`; rows of the same length, one a rank.
+/// `has[rank][number]`; rows of the same length, one a rank.
 pub fn giving(has: &[Vec<bool>]) -> Vec<Vec<Option<Give>>> {
-    let pictures = has.first().map_or(0, Vec::len);
+    let count = has.first().map_or(0, Vec::len);
     let mut queues = vec![Vec::new(); has.len()];
-    for picture in 0..pictures {
+    for number in 0..count {
         let holders: Vec<usize> =
-            (0..has.len()).filter(|rank| has[*rank].get(picture) == Some(&true)).collect();
+            (0..has.len()).filter(|rank| has[*rank].get(number) == Some(&true)).collect();
         if holders.len() == has.len() {
             continue;
         }
         // The first of those that give least so far.
         if let Some(rank) = holders.into_iter().min_by_key(|rank| queues[*rank].len()) {
-            queues[rank].push(Give { picture, encode: false });
+            queues[rank].push(Give { number, encode: false });
         }
     }
     in_rounds(&queues)
 }
 
-/// The rounds in which pictures are encoded that no rank has, each by one rank, in the order in which they are `missing`.
+/// The rounds in which those are encoded that no rank has, each by one rank, in the order in which they are `missing`.
 pub fn encoding(missing: &[usize], ranks: usize) -> Vec<Vec<Option<Give>>> {
-    let round = |pictures: &[usize]| {
-        let gives = pictures.iter().map(|picture| Some(Give { picture: *picture, encode: true }));
+    let round = |numbers: &[usize]| {
+        let gives = numbers.iter().map(|number| Some(Give { number: *number, encode: true }));
         gives.chain(std::iter::repeat(None)).take(ranks.max(1)).collect()
     };
     missing.chunks(ranks.max(1)).map(round).collect()
@@ -52,7 +52,7 @@ mod tests {
 
     #[test]
     fn what_nobody_has_is_encoded_in_its_order_by_all() {
-        let give = |picture| Some(Give { picture, encode: true });
+        let give = |number| Some(Give { number, encode: true });
         assert_eq!(encoding(&[4, 0, 3, 1, 2], 2), [[give(4), give(0)], [give(3), give(1)], [give(2), None]]);
         assert_eq!(encoding(&[1, 0], 1), [[give(1)], [give(0)]]);
         assert!(encoding(&[], 3).is_empty());
@@ -67,9 +67,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_picture_that_a_rank_has_reaches_every_rank_once(
-            has in (1usize..6, 0usize..20).prop_flat_map(|(ranks, pictures)| {
-                prop::collection::vec(prop::collection::vec(any::<bool>(), pictures), ranks)
+        fn everything_that_a_rank_has_reaches_every_rank_once(
+            has in (1usize..6, 0usize..20).prop_flat_map(|(ranks, count)| {
+                prop::collection::vec(prop::collection::vec(any::<bool>(), count), ranks)
             }),
         ) {
             let mut given = vec![0usize; has[0].len()];
@@ -77,12 +77,12 @@ mod tests {
                 prop_assert_eq!(round.len(), has.len());
                 for (rank, give) in round.iter().enumerate() {
                     let Some(give) = give else { continue };
-                    given[give.picture] += 1;
-                    prop_assert!(!give.encode && has[rank][give.picture]);
+                    given[give.number] += 1;
+                    prop_assert!(!give.encode && has[rank][give.number]);
                 }
             }
-            for (picture, given) in given.iter().enumerate() {
-                let (all, any) = (has.iter().all(|rank| rank[picture]), has.iter().any(|rank| rank[picture]));
+            for (number, given) in given.iter().enumerate() {
+                let (all, any) = (has.iter().all(|rank| rank[number]), has.iter().any(|rank| rank[number]));
                 prop_assert_eq!(*given, usize::from(any && !all));
             }
         }

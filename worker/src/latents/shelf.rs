@@ -6,7 +6,10 @@ use ringtune_shared::files::FileError;
 use tracing::warn;
 
 use super::{LatentCache, LatentKey, entry::file_length};
-use crate::train::{EncodedImage, StoredImage, TrainingImage};
+use crate::{
+    engine::Moments,
+    train::{Posterior, StoredPosterior},
+};
 
 /// Hands out room, first come, first served. What has none in memory is read whenever it is shown: from the worker's
 /// cache, as far as that keeps so much, else from a folder of the job.
@@ -20,7 +23,7 @@ pub struct Shelf {
     needed: HashSet<LatentKey>,
 }
 
-/// One picture's place.
+/// One posterior's place.
 #[derive(Clone, Debug)]
 pub struct Place {
     room: Room,
@@ -49,7 +52,7 @@ impl Shelf {
         }
     }
 
-    /// Room for the posteriors of one picture whose latents have `shape`: channels, rows and columns.
+    /// Room for a posterior whose latents have `shape`: channels, rows and columns.
     pub fn place(&mut self, key: LatentKey, shape: [usize; 3]) -> Place {
         let bytes = file_length(shape);
         let room = if take(&mut self.memory_left, bytes) {
@@ -79,44 +82,44 @@ fn take(left: &mut u64, wanted: u64) -> bool {
 }
 
 impl Place {
-    /// Puts posteriors in their place that the worker's cache has already. Blocks.
+    /// Puts a posterior in its place that the worker's cache has already. Blocks.
     ///
     /// # Errors
     /// The job's folder takes no more files.
-    pub fn put_cached(self, image: EncodedImage) -> Result<TrainingImage, FileError> {
+    pub fn put_cached(self, moments: Moments) -> Result<Posterior, FileError> {
         match self.room {
-            Room::Memory => Ok(image.into()),
+            Room::Memory => Ok(moments.into()),
             Room::Cache => Ok(self.stored_in(self.cache.clone())),
-            Room::Overflow => self.put_in_overflow(&image),
+            Room::Overflow => self.put_in_overflow(&moments),
         }
     }
 
-    /// The same with new ones, which the worker's cache keeps for the next job as far as it can. Blocks.
+    /// The same with a new one, which the worker's cache keeps for the next job as far as it can. Blocks.
     ///
     /// # Errors
     /// The job's folder takes no more files.
-    pub fn put(self, image: EncodedImage) -> Result<TrainingImage, FileError> {
+    pub fn put(self, moments: Moments) -> Result<Posterior, FileError> {
         if self.room == Room::Overflow {
-            return self.put_in_overflow(&image);
+            return self.put_in_overflow(&moments);
         }
-        let written = self.cache.write(self.key, &image);
+        let written = self.cache.write(self.key, &moments);
         if let Err(error) = &written {
             warn!(%error, "the latent cache keeps less than it could");
         }
         match self.room {
-            Room::Memory => Ok(image.into()),
+            Room::Memory => Ok(moments.into()),
             _ if written.is_ok() => Ok(self.stored_in(self.cache.clone())),
-            _ => self.put_in_overflow(&image),
+            _ => self.put_in_overflow(&moments),
         }
     }
 
-    fn put_in_overflow(self, image: &EncodedImage) -> Result<TrainingImage, FileError> {
-        self.overflow.write(self.key, image)?;
+    fn put_in_overflow(self, moments: &Moments) -> Result<Posterior, FileError> {
+        self.overflow.write(self.key, moments)?;
         Ok(self.stored_in(self.overflow.clone()))
     }
 
-    fn stored_in(&self, folder: LatentCache) -> TrainingImage {
-        TrainingImage::Stored(Arc::new(StoredLatents { folder, key: self.key, shape: self.shape }))
+    fn stored_in(&self, folder: LatentCache) -> Posterior {
+        Posterior::Stored(Arc::new(StoredLatents { folder, key: self.key, shape: self.shape }))
     }
 }
 
@@ -128,13 +131,13 @@ struct StoredLatents {
     shape: [usize; 3],
 }
 
-impl StoredImage for StoredLatents {
+impl StoredPosterior for StoredLatents {
     fn shape(&self) -> [usize; 3] {
         self.shape
     }
 
-    fn read(&self) -> Result<EncodedImage, String> {
-        self.folder.read(self.key, self.shape).ok_or_else(|| {
+    fn read(&self) -> Result<Arc<Moments>, String> {
+        self.folder.read(self.key, self.shape).map(Arc::new).ok_or_else(|| {
             let path = self.folder.path(self.key);
             format!("{}: the encoded picture was there and is not any more, or is damaged", path.display())
         })
@@ -152,10 +155,10 @@ mod tests {
     use ringtune_shared::ids::ContentHash;
 
     use super::*;
-    use crate::latents::entry::tests::{SHAPE, image};
+    use crate::latents::entry::tests::{SHAPE, posterior};
 
     /// Bytes of one entry of the tests' shape.
-    const ENTRY: u64 = 188;
+    const ENTRY: u64 = 140;
 
     fn key(number: u8) -> LatentKey {
         LatentKey(ContentHash::of(&[number]))
@@ -165,31 +168,31 @@ mod tests {
         fs::read_dir(folder).map_or(0, Iterator::count)
     }
 
-    /// Ten pictures on a shelf with room for so many in memory and in the cache.
-    fn shelved(folder: &Path, in_memory: u64, in_cache: u64) -> (Shelf, Vec<TrainingImage>) {
+    /// Ten posteriors on a shelf with room for so many in memory and in the cache.
+    fn shelved(folder: &Path, in_memory: u64, in_cache: u64) -> (Shelf, Vec<Posterior>) {
         let cache = LatentCache::open(folder.join("cache"), in_cache * ENTRY).unwrap();
         let mut shelf = Shelf::new(cache, folder.join("job/latents"), in_memory * ENTRY + ENTRY / 2);
-        let place = |number: u8| shelf.place(key(number), SHAPE).put(image(f32::from(number))).unwrap();
-        let images = (0..10).map(place).collect();
-        (shelf, images)
+        let place = |number: u8| shelf.place(key(number), SHAPE).put(posterior(f32::from(number))).unwrap();
+        let posteriors = (0..10).map(place).collect();
+        (shelf, posteriors)
     }
 
     #[test]
     fn memory_has_a_bound_and_nothing_is_lost() {
         for (in_memory, in_cache) in [(10, 10), (3, 20), (3, 2), (3, 0), (0, 0)] {
             let folder = tempfile::tempdir().unwrap();
-            let (shelf, images) = shelved(folder.path(), in_memory, in_cache);
+            let (shelf, posteriors) = shelved(folder.path(), in_memory, in_cache);
             shelf.trimming()();
-            let here = images.iter().filter(|image| matches!(image, TrainingImage::Here(_))).count();
+            let here = posteriors.iter().filter(|one| matches!(one, Posterior::Here(_))).count();
             assert_eq!(here as u64, in_memory);
             assert!(count(&folder.path().join("cache")) as u64 <= in_cache);
             let stored = 10 - in_memory;
             let overflow = count(&folder.path().join("job/latents")) as u64;
             assert_eq!(overflow, stored.saturating_sub(in_cache));
-            for (number, stored) in images.iter().enumerate() {
+            for (number, stored) in posteriors.iter().enumerate() {
                 assert_eq!(stored.shape(), SHAPE);
                 stored.read().unwrap();
-                assert_eq!(*stored.read().unwrap(), image(number as f32));
+                assert_eq!(*stored.read().unwrap(), posterior(number as f32));
             }
         }
     }
@@ -197,7 +200,7 @@ mod tests {
     #[test]
     fn what_the_job_reads_in_the_cache_is_not_trimmed_however_long_it_was_not_used() {
         let folder = tempfile::tempdir().unwrap();
-        let (shelf, images) = shelved(folder.path(), 2, 8);
+        let (shelf, posteriors) = shelved(folder.path(), 2, 8);
         // Two of memory's make room, though the others were used before them.
         let entry = |number: u8| folder.path().join("cache").join(key(number).0.to_string());
         for number in 2..10 {
@@ -206,8 +209,8 @@ mod tests {
         shelf.trimming()();
         assert_eq!((0..10).filter(|number| entry(*number).exists()).count(), 8);
         assert!(!entry(0).exists() && !entry(1).exists());
-        for (number, stored) in images.iter().enumerate() {
-            assert_eq!(*stored.read().unwrap(), image(number as f32));
+        for (number, stored) in posteriors.iter().enumerate() {
+            assert_eq!(*stored.read().unwrap(), posterior(number as f32));
         }
     }
 
@@ -217,21 +220,21 @@ mod tests {
         let cache = LatentCache::open(folder.path().join("cache"), ENTRY).unwrap();
         let mut shelf = Shelf::new(cache, folder.path().join("job/latents"), 0);
         let place =
-            |number: u8| shelf.place(key(number), SHAPE).put_cached(image(f32::from(number))).unwrap();
-        let images: Vec<TrainingImage> = (0..3).map(place).collect();
+            |number: u8| shelf.place(key(number), SHAPE).put_cached(posterior(f32::from(number))).unwrap();
+        let posteriors: Vec<Posterior> = (0..3).map(place).collect();
         // The first stands for what the cache has.
-        assert!(images[0].read().is_err());
-        assert_eq!(*images[1].read().unwrap(), image(1.0));
-        assert_eq!(*images[2].read().unwrap(), image(2.0));
+        assert!(posteriors[0].read().is_err());
+        assert_eq!(*posteriors[1].read().unwrap(), posterior(1.0));
+        assert_eq!(*posteriors[2].read().unwrap(), posterior(2.0));
     }
 
     #[test]
     fn what_was_lost_is_named() {
         let folder = tempfile::tempdir().unwrap();
-        let (_, images) = shelved(folder.path(), 0, 0);
+        let (_, posteriors) = shelved(folder.path(), 0, 0);
         let entry = folder.path().join("job/latents").join(key(4).0.to_string());
         fs::write(&entry, b"damaged").unwrap();
-        let error = images[4].read().unwrap_err().to_string();
+        let error = posteriors[4].read().unwrap_err().to_string();
         assert!(error.contains(&entry.display().to_string()), "{error}");
     }
 }

@@ -61,7 +61,7 @@ impl Draws {
 
     /// Whether the sample's image is mirrored: true half of the time.
     pub fn flip(&self, step: u64, sample: u32) -> bool {
-        self.stream(Purpose::Flip, step, sample).word() >> 31 == 1
+        flips(&mut self.stream(Purpose::Flip, step, sample))
     }
 
     /// The sample's prompt template: below `count`, which is at least 1.
@@ -131,12 +131,17 @@ impl Draws {
         num_train_timesteps: usize,
     ) -> HeldOutDraw {
         let mut stream = self.stream(Purpose::HeldOut, 0, sample);
-        let flip = stream.word() >> 31 == 1;
+        let flip = flips(&mut stream);
         let within = f64::from(stream.word()) / 4_294_967_296.0;
         let place = (f64::from(sample) + within) / f64::from(samples.max(1));
         let last = num_train_timesteps.saturating_sub(1) as i64;
         let timestep = ((place * num_train_timesteps as f64) as i64).min(last);
         HeldOutDraw { flip, timestep, template: stream.below(templates as u64) as usize }
+    }
+
+    /// [`HeldOutDraw::flip`] of a held-out sample, which the number of samples does not change.
+    pub fn held_out_flip(&self, sample: u32) -> bool {
+        flips(&mut self.stream(Purpose::HeldOut, 0, sample))
     }
 
     /// The noise of a held-out sample: standard normals.
@@ -152,6 +157,11 @@ impl Draws {
     fn stream(&self, purpose: Purpose, step: u64, sample: u32) -> Stream {
         Stream::new(StreamName { seed: self.seed, purpose: purpose as u8, step, sample })
     }
+}
+
+/// True for half of all first words.
+fn flips(stream: &mut Stream) -> bool {
+    stream.word() >> 31 == 1
 }
 
 /// What a held-out sample shows.
@@ -229,6 +239,7 @@ mod tests {
         let held_out = [(true, 169, 11), (true, 295, 2), (false, 545, 22), (true, 761, 9), (false, 908, 13)]
             .map(|(flip, timestep, template)| HeldOutDraw { flip, timestep, template });
         assert_eq!([0, 1, 2, 3, 4].map(|i| draws.held_out(i, 5, 27, 1000)), held_out);
+        assert_eq!([0, 1, 2, 3, 4].map(|i| draws.held_out_flip(i)), held_out.map(|draw| draw.flip));
         assert_eq!(bits(draws.held_out_noise(3, 3)), [0x3e5f_b4ce, 0x3d95_bc20, 0x3ec7_b6ee]);
         assert_eq!(bits(draws.held_out_latent(3, 3)), [0xbfb4_d18b, 0xbec7_6417, 0xbecb_5122]);
         assert_eq!(draws.bucket_order(7, 2, 6), [5, 0, 1, 2, 3, 4]);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Error, MicrobatchBuilder};
+use super::{Error, MicrobatchBuilder, View, posterior::latent};
 use crate::{data::caption_words::CaptionDraw, engine::Microbatch};
 
 impl MicrobatchBuilder {
@@ -27,17 +27,17 @@ impl MicrobatchBuilder {
         rows: Arc<Vec<f32>>,
     ) -> Result<Microbatch, Error> {
         let batch = self.options.batch;
-        let images = self.held_out_images(microbatch);
-        let shape = self.shape_of_first(&images);
+        let views = self.held_out_views(microbatch);
+        let shape = self.shape_of_first(&views);
         let length = shape.iter().product();
         let mut inputs = self.without_samples(rows, shape, self.options.snr_gamma);
-        for (sample, number) in (microbatch * batch..).zip(images) {
-            let Some((concept, number)) = self.set.image(number) else { continue };
+        for (sample, view) in (microbatch * batch..).zip(views) {
+            let Some((concept, number)) = self.set.image(view.image) else { continue };
             let timesteps = self.options.num_train_timesteps;
             let shown = self.draws.held_out(sample, count * batch, concept.prompts.count(), timesteps);
             let draw = self.draws.held_out_latent(sample, length);
-            let image = concept.images[number].read()?;
-            inputs.latents.extend(image.latent(shown.flip, &draw, self.options.scaling_factor));
+            let posterior = concept.images[number].view(view.flip).read()?;
+            inputs.latents.extend(latent(&posterior, &draw, self.options.scaling_factor));
             inputs.noise.extend(self.draws.held_out_noise(sample, length));
             inputs.timesteps.push(shown.timestep);
             let ids = concept.prompts.ids(shown.template, number, CaptionDraw::default())?;
@@ -46,9 +46,16 @@ impl MicrobatchBuilder {
         Ok(inputs)
     }
 
-    /// The images (of all) that so many held-out microbatches show.
-    pub fn held_out_shown(&self, count: u32) -> Vec<usize> {
-        (0..count).flat_map(|microbatch| self.held_out_images(microbatch)).collect()
+    /// What so many held-out microbatches show.
+    pub fn held_out_shown(&self, count: u32) -> Vec<View> {
+        (0..count).flat_map(|microbatch| self.held_out_views(microbatch)).collect()
+    }
+
+    /// What a held-out microbatch shows, sample by sample.
+    fn held_out_views(&self, microbatch: u32) -> Vec<View> {
+        let images = self.held_out_images(microbatch);
+        let view = |(sample, image)| View { image, flip: self.draws.held_out_flip(sample) };
+        (microbatch * self.options.batch..).zip(images).map(view).collect()
     }
 
     /// The images (of all) that a held-out microbatch shows, one for each sample: those of one bucket where there are

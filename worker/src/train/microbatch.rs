@@ -2,7 +2,9 @@
 
 use std::{borrow::Cow, sync::Arc};
 
-use super::{BatchOptions, Draws, Error, ImageOrder, TrainingSet, bucket_order::BucketOrder};
+use super::{
+    BatchOptions, Draws, Error, ImageOrder, TrainingSet, View, bucket_order::BucketOrder, posterior::latent,
+};
 use crate::{
     data::{Prompts, caption_words::CaptionDraw},
     engine::Microbatch,
@@ -52,16 +54,15 @@ impl MicrobatchBuilder {
     /// The tokenizer refuses a prompt, or a posterior cannot be read.
     pub fn build(&mut self, step: u64, microbatch: u32, rows: Arc<Vec<f32>>) -> Result<Microbatch, Error> {
         let BatchOptions { batch, scaling_factor, num_train_timesteps, snr_gamma, .. } = self.options;
-        let images = self.images_of(step, microbatch);
-        let shape = self.shape_of_first(&images);
+        let views = self.views_of(step, microbatch);
+        let shape = self.shape_of_first(&views);
         let length = shape.iter().product();
         let mut inputs = self.without_samples(rows, shape, snr_gamma);
-        for (sample, number) in (microbatch * batch..).zip(images) {
-            let Some((concept, number)) = self.set.image(number) else { continue };
-            let image = concept.images[number].read()?;
-            let flip = self.draws.flip(step, sample);
+        for (sample, view) in (microbatch * batch..).zip(views) {
+            let Some((concept, number)) = self.set.image(view.image) else { continue };
+            let posterior = concept.images[number].view(view.flip).read()?;
             let draw = self.draws.latent(step, sample, length);
-            inputs.latents.extend(image.latent(flip, &draw, scaling_factor));
+            inputs.latents.extend(latent(&posterior, &draw, scaling_factor));
             inputs.noise.extend(self.noise(step, sample, shape));
             inputs.timesteps.push(self.draws.timestep(step, sample, num_train_timesteps));
             inputs.input_ids.extend_from_slice(&self.prompt(step, sample, &concept.prompts, number)?);
@@ -69,16 +70,16 @@ impl MicrobatchBuilder {
         Ok(inputs)
     }
 
-    /// The images (of all) that a step shows, in all its microbatches.
-    pub fn shown(&mut self, step: u64) -> Vec<usize> {
-        (0..self.options.microbatches).flat_map(|microbatch| self.images_of(step, microbatch)).collect()
+    /// What a step shows, in all its microbatches.
+    pub fn shown(&mut self, step: u64) -> Vec<View> {
+        (0..self.options.microbatches).flat_map(|microbatch| self.views_of(step, microbatch)).collect()
     }
 
     /// Says that this microbatch is built soon: what is not in memory of its images is read ahead.
     pub fn expect(&mut self, step: u64, microbatch: u32) {
-        for number in self.images_of(step, microbatch) {
-            if let Some((concept, number)) = self.set.image(number) {
-                concept.images[number].expect();
+        for view in self.views_of(step, microbatch) {
+            if let Some((concept, number)) = self.set.image(view.image) {
+                concept.images[number].view(view.flip).expect();
             }
         }
     }
@@ -91,10 +92,17 @@ impl MicrobatchBuilder {
         }
     }
 
-    /// Channels, height, width of the latents of `images`, which have one shape.
-    pub(super) fn shape_of_first(&self, images: &[usize]) -> [usize; 3] {
-        let first = images.first().and_then(|number| self.set.image(*number));
+    /// Channels, height, width of the latents of `views`, which have one shape.
+    pub(super) fn shape_of_first(&self, views: &[View]) -> [usize; 3] {
+        let first = views.first().and_then(|view| self.set.image(view.image));
         first.map_or([0; 3], |(concept, number)| concept.images[number].shape())
+    }
+
+    /// What a microbatch shows, sample by sample.
+    fn views_of(&mut self, step: u64, microbatch: u32) -> Vec<View> {
+        let images = self.images_of(step, microbatch);
+        let view = |(sample, image)| View { image, flip: self.draws.flip(step, sample) };
+        (microbatch * self.options.batch..).zip(images).map(view).collect()
     }
 
     /// The images (of all) that a microbatch shows, one for each sample.
@@ -176,7 +184,7 @@ pub(super) mod tests {
             templates,
         },
         engine::Moments,
-        train::{ConceptSet, EncodedImage, TrainingImage},
+        train::{ConceptSet, Posterior, TrainingImage},
     };
 
     pub(crate) const OPTIONS: BatchOptions = BatchOptions {
@@ -200,28 +208,28 @@ pub(super) mod tests {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fixtures/toy-sd/tokenizer");
         let mut tokenizer = ClipTokenizer::open(folder.as_ref(), 77).unwrap();
         let placeholders = tokenizer.add_placeholders("<a>", 1).unwrap();
-        let image = |number: usize| EncodedImage {
-            plain: moments(number as f32 + 1.0, -60.0),
-            flipped: moments(-(number as f32) - 1.0, -60.0),
+        let image = |number: usize| TrainingImage {
+            plain: moments(number as f32 + 1.0, -60.0).into(),
+            flipped: moments(-(number as f32) - 1.0, -60.0).into(),
         };
         let words =
             ConceptWords { tokenizer: &Arc::new(tokenizer), placeholders: &placeholders, others: &[] };
         let prompts = Prompts::encode(&words, &templates::OBJECT).unwrap();
-        let images: Vec<TrainingImage> = (0..images).map(|number| image(number).into()).collect();
+        let images: Vec<TrainingImage> = (0..images).map(image).collect();
         TrainingSet { concepts: vec![ConceptSet { repeats: vec![1; images.len()], images, prompts }] }
     }
 
-    pub(crate) fn in_memory(image: &mut TrainingImage) -> &mut EncodedImage {
-        let TrainingImage::Here(image) = image else { panic!("{image:?}") };
-        Arc::make_mut(image)
+    pub(crate) fn in_memory(posterior: &mut Posterior) -> &mut Moments {
+        let Posterior::Here(moments) = posterior else { panic!("{posterior:?}") };
+        Arc::make_mut(moments)
     }
 
     /// Five images, of which the last two are higher than the others.
     pub(crate) fn of_two_sizes() -> TrainingSet {
         let mut several = set(5);
         for image in &mut several.concepts[0].images[3..] {
-            let image = in_memory(image);
-            for moments in [&mut image.plain, &mut image.flipped] {
+            for view in [&mut image.plain, &mut image.flipped] {
+                let moments = in_memory(view);
                 (moments.height, moments.width) = (2, 1);
                 moments.mean.truncate(4);
                 moments.logvar.truncate(4);
@@ -377,9 +385,9 @@ pub(super) mod tests {
 
     #[test]
     fn a_sample_of_the_posterior_has_its_deviation() {
-        let image = EncodedImage { plain: moments(1.0, 2.0), flipped: moments(1.0, 2.0) };
+        let [plain, flipped] = [(); 2].map(|()| moments(1.0, 2.0).into());
         let mut one = set(1);
-        one.concepts[0].images = vec![image.into()];
+        one.concepts[0].images = vec![TrainingImage { plain, flipped }];
         let mut builder = MicrobatchBuilder::new(one, OPTIONS).unwrap();
         let inputs = builder.build(1, 0, Arc::default()).unwrap();
         let draw = Draws::new(3).latent(1, 0, 6);
@@ -424,7 +432,7 @@ pub(super) mod tests {
         assert!(refused(set(1), BatchOptions { batch: 0, ..OPTIONS }));
         assert!(refused(set(1), BatchOptions { num_train_timesteps: 0, ..OPTIONS }));
         let mut uneven = set(2);
-        in_memory(&mut uneven.concepts[0].images[1]).flipped.mean.pop();
+        in_memory(&mut uneven.concepts[0].images[1].flipped).mean.pop();
         assert!(refused(uneven, OPTIONS));
     }
 }

@@ -8,8 +8,8 @@
 //! # use ringtune_shared::job::LrScheduler;
 //! # use ringtune_worker::{data::{ClipTokenizer, Prompts, prompts::ConceptWords, templates}, engine::Moments};
 //! use ringtune_worker::train::{
-//!     AdamWOptions, BatchOptions, EncodedImage, LrOptions, LrSchedule, MicrobatchBuilder, MicrobatchResult,
-//!     ConceptSet, TrainState, TrainingSet, reduce_rows,
+//!     AdamWOptions, BatchOptions, ConceptSet, LrOptions, LrSchedule, MicrobatchBuilder, MicrobatchResult,
+//!     TrainState, TrainingImage, TrainingSet, reduce_rows,
 //! };
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -19,13 +19,13 @@
 //! # let words = ConceptWords { tokenizer: &Arc::new(tokenizer), placeholders: &placeholders, others: &[] };
 //! # let prompts = Prompts::encode(&words, &templates::OBJECT)?;
 //! # let moments = Moments { channels: 1, height: 1, width: 2, mean: vec![0.5; 2], logvar: vec![-1.0; 2] };
-//! # let image = EncodedImage { plain: moments.clone(), flipped: moments };
+//! # let image = TrainingImage { plain: moments.clone().into(), flipped: moments.into() };
 //! // Once per job: the images' moments from the engine, the prompts from the tokenizer.
 //! let options = BatchOptions {
 //!     seed: 7, microbatches: 4, batch: 2, scaling_factor: 0.18215, num_train_timesteps: 1000,
 //!     noise_offset: 0.0, snr_gamma: None, caption_dropout: 0.0, bucketed: false,
 //! };
-//! let set = TrainingSet { concepts: vec![ConceptSet { images: vec![image.into()], repeats: vec![1], prompts }] };
+//! let set = TrainingSet { concepts: vec![ConceptSet { images: vec![image], repeats: vec![1], prompts }] };
 //! let mut builder = MicrobatchBuilder::new(set, options)?;
 //! let curve = LrOptions { curve: LrScheduler::Constant, base: 5e-3, warmup_steps: 0, total_steps: 3, cycles: 1 };
 //! let schedule = LrSchedule::new(curve)?;
@@ -58,6 +58,7 @@ pub mod held_out;
 mod image_order;
 pub mod lr;
 pub mod microbatch;
+mod posterior;
 pub mod reduce;
 pub mod saved;
 pub mod selection;
@@ -71,8 +72,9 @@ pub use error::Error;
 pub use image_order::ImageOrder;
 pub use lr::{LrOptions, LrSchedule};
 pub use microbatch::MicrobatchBuilder;
+pub use posterior::{Posterior, StoredPosterior, latent};
 pub use reduce::{MicrobatchResult, ReducedStep, ordered_mean, reduce_rows, row_length};
 pub use saved::SavedState;
 pub use selection::{Best, Selection, mean_loss};
 pub use state::{StepOutcome, TrainState};
-pub use training_set::{ConceptSet, EncodedImage, StoredImage, TrainingImage, TrainingSet};
+pub use training_set::{ConceptSet, TrainingImage, TrainingSet, View};

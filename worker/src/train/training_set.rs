@@ -1,97 +1,41 @@
 //! What a job learns from: encoded images, and the prompts that go with them.
 
-use std::{collections::BTreeMap, fmt::Debug, sync::Arc};
+use std::collections::BTreeMap;
 
-use super::{BatchOptions, Error};
-use crate::{data::Prompts, engine::Moments};
+use super::{BatchOptions, Error, Posterior};
+use crate::data::Prompts;
 
 /// Images that a pass may show, repeats counted.
 const MOST_SHOWN: u64 = 10_000_000;
 
-/// The posterior of one image, unscaled, as the engine's VAE gave it.
-#[derive(Clone, Debug, PartialEq)]
-pub struct EncodedImage {
-    /// Of the image as it is.
-    pub plain: Moments,
-    /// Of its mirror image.
-    pub flipped: Moments,
-}
-
-impl EncodedImage {
-    /// A scaled sample of the posterior, [channels, height, width] flat: (mean + deviation x draw) x scaling factor,
-    /// for a standard normal draw of the same shape.
-    /// Source: diffusers, DiagonalGaussianDistribution.sample.
-    pub fn latent(&self, flip: bool, draw: &[f32], scaling_factor: f64) -> Vec<f32> {
-        let moments = if flip { &self.flipped } else { &self.plain };
-        let scaling_factor = scaling_factor as f32;
-        // In 64 bits by libm, which has the same bits everywhere.
-        let deviation = |logvar: f32| libm::exp(0.5 * f64::from(logvar)) as f32;
-        let parameters = moments.mean.iter().zip(&moments.logvar);
-        parameters
-            .zip(draw)
-            .map(|((mean, logvar), draw)| (mean + deviation(*logvar) * draw) * scaling_factor)
-            .collect()
-    }
-}
-
-/// An image of a training set: its posterior, or where that is read whenever it is shown. Cheap to clone.
+/// An image of a training set: its posterior, and that of its mirror image. Cheap to clone.
 #[derive(Clone, Debug)]
-pub enum TrainingImage {
-    /// In memory.
-    Here(Arc<EncodedImage>),
-    /// Anywhere else.
-    Stored(Arc<dyn StoredImage>),
-}
-
-/// A posterior that is not in memory. It is the same whenever it is read.
-pub trait StoredImage: Debug + Send + Sync {
-    /// Channels, rows and columns of its latents.
-    fn shape(&self) -> [usize; 3];
-
-    /// Reads it. Blocks.
-    ///
-    /// # Errors
-    /// Why it cannot be read any more, and which it is: for the user.
-    fn read(&self) -> Result<EncodedImage, String>;
-
-    /// It will be read soon.
-    fn expect(&self);
-}
-
-impl From<EncodedImage> for TrainingImage {
-    fn from(image: EncodedImage) -> Self {
-        Self::Here(Arc::new(image))
-    }
+pub struct TrainingImage {
+    /// Of the image as it is.
+    pub plain: Posterior,
+    /// Of its mirror image.
+    pub flipped: Posterior,
 }
 
 impl TrainingImage {
     /// Channels, rows and columns of its latents.
     pub fn shape(&self) -> [usize; 3] {
-        match self {
-            Self::Here(image) => shape_of(&image.plain),
-            Self::Stored(stored) => stored.shape(),
-        }
+        self.plain.shape()
     }
 
-    /// Its posterior. Blocks where it is not in memory.
-    ///
-    /// # Errors
-    /// It cannot be read any more.
-    pub fn read(&self) -> Result<Arc<EncodedImage>, Error> {
-        match self {
-            Self::Here(image) => Ok(Arc::clone(image)),
-            Self::Stored(stored) => {
-                stored.read().map(Arc::new).map_err(|problem| Error::Posterior { problem })
-            }
-        }
+    /// The posterior of the image as it is, or of its mirror image.
+    pub fn view(&self, flip: bool) -> &Posterior {
+        if flip { &self.flipped } else { &self.plain }
     }
+}
 
-    /// It will be read soon.
-    pub(crate) fn expect(&self) {
-        if let Self::Stored(stored) = self {
-            stored.expect();
-        }
-    }
+/// What a sample shows of the training set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct View {
+    /// The image's number among those of all concepts.
+    pub image: usize,
+    /// It is mirrored.
+    pub flip: bool,
 }
 
 /// What a job learns from: the images of all concepts, one concept after the other, are shown in one order.
@@ -166,11 +110,7 @@ impl TrainingSet {
         let first_shape = first.shape();
         let fits = |image: &TrainingImage| {
             let shape = if options.bucketed { image.shape() } else { first_shape };
-            let length: usize = shape.iter().product();
-            let TrainingImage::Here(image) = image else { return image.shape() == shape };
-            [&image.plain, &image.flipped].into_iter().all(|moments| {
-                shape_of(moments) == shape && moments.mean.len() == length && moments.logvar.len() == length
-            })
+            image.plain.fits(shape) && image.flipped.fits(shape)
         };
         if !self.images().all(fits) {
             return Err(unusable("its images' moments differ in shape"));
@@ -188,40 +128,43 @@ impl TrainingSet {
     }
 }
 
-fn shape_of(moments: &Moments) -> [usize; 3] {
-    [moments.channels, moments.height, moments.width]
-}
-
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
+    use std::sync::{Arc, Mutex};
 
     use super::{
         super::{
-            MicrobatchBuilder,
+            MicrobatchBuilder, StoredPosterior,
             microbatch::tests::{OPTIONS, in_memory, set},
         },
         *,
     };
+    use crate::engine::Moments;
 
     /// Counts how often it was announced and read.
     #[derive(Debug)]
     struct Elsewhere {
-        image: EncodedImage,
+        moments: Moments,
         used: Mutex<[u32; 2]>,
     }
 
-    impl StoredImage for Elsewhere {
+    impl Elsewhere {
+        fn of(posterior: &mut Posterior) -> Arc<Self> {
+            Arc::new(Self { moments: in_memory(posterior).clone(), used: Default::default() })
+        }
+    }
+
+    impl StoredPosterior for Elsewhere {
         fn shape(&self) -> [usize; 3] {
-            [self.image.plain.channels, self.image.plain.height, self.image.plain.width]
+            [self.moments.channels, self.moments.height, self.moments.width]
         }
 
-        fn read(&self) -> Result<EncodedImage, String> {
+        fn read(&self) -> Result<Arc<Moments>, String> {
             self.used.lock().unwrap()[1] += 1;
-            if self.image.plain.mean[0] == 2.0 {
+            if self.moments.mean[0].abs() == 2.0 {
                 Err("it is gone".to_owned())
             } else {
-                Ok(self.image.clone())
+                Ok(Arc::new(self.moments.clone()))
             }
         }
 
@@ -236,9 +179,10 @@ mod tests {
         let mut elsewhere = here.clone();
         let mut stored = Vec::new();
         for image in &mut elsewhere.concepts[0].images[2..] {
-            let image_elsewhere = Elsewhere { image: in_memory(image).clone(), used: Default::default() };
-            stored.push(Arc::new(image_elsewhere));
-            *image = TrainingImage::Stored(stored[stored.len() - 1].clone());
+            for view in [&mut image.plain, &mut image.flipped] {
+                stored.push(Elsewhere::of(view));
+                *view = Posterior::Stored(stored[stored.len() - 1].clone());
+            }
         }
         let mut builders = [here, elsewhere].map(|set| MicrobatchBuilder::new(set, OPTIONS).unwrap());
         for (step, microbatch) in (1..5).flat_map(|step| (0..3).map(move |microbatch| (step, microbatch))) {
@@ -248,8 +192,10 @@ mod tests {
             });
             assert_eq!(built[0], built[1]);
         }
-        // 24 samples show each of four images six times, and each was announced.
-        assert!(stored.iter().all(|image| *image.used.lock().unwrap() == [6, 6]), "{stored:?}");
+        // 24 samples show each of four images six times, as it is or mirrored, and each was announced.
+        let used: Vec<[u32; 2]> = stored.iter().map(|view| *view.used.lock().unwrap()).collect();
+        assert!(used.iter().all(|[announced, read]| announced == read), "{used:?}");
+        assert!(used.chunks(2).all(|views| views[0][1] + views[1][1] == 6), "{used:?}");
         assert_eq!(
             builders[0].build_held_out(2, 1, Arc::default()).unwrap(),
             builders[1].build_held_out(2, 1, Arc::default()).unwrap()
@@ -259,9 +205,10 @@ mod tests {
     #[test]
     fn an_image_that_is_gone_is_no_fault_of_the_job() {
         let mut lost = set(4);
-        let image = in_memory(&mut lost.concepts[0].images[1]).clone();
-        let image = Elsewhere { image, used: Default::default() };
-        lost.concepts[0].images[1] = TrainingImage::Stored(Arc::new(image));
+        let image = &mut lost.concepts[0].images[1];
+        for view in [&mut image.plain, &mut image.flipped] {
+            *view = Posterior::Stored(Elsewhere::of(view));
+        }
         let mut builder = MicrobatchBuilder::new(lost, OPTIONS).unwrap();
         let built: Vec<_> = (0..3).map(|microbatch| builder.build(1, microbatch, Arc::default())).collect();
         let gone = Error::Posterior { problem: "it is gone".to_owned() };

@@ -1,29 +1,29 @@
-//! The posteriors of a job's pictures: from this worker's cache, from another rank's, or encoded, each by one rank and
-//! not before a step shows it.
+//! The posteriors of a job's pictures and of their mirror images: from this worker's cache, from another rank's, or
+//! encoded, each by one rank and not before a step shows it.
 
 mod slot;
 #[cfg(test)]
 mod tests;
 
-use std::{sync::Arc, time::Instant};
+use std::{ops::Range, sync::Arc, time::Instant};
 
 use ringtune_shared::{ids::ContentHash, ring::block_of};
 
 use super::framing::{Framing, Target};
 use crate::{
     data::images::ImageFile,
-    engine::ModelInfo,
+    engine::{ModelInfo, Moments},
     journal::Journal,
     latents::{self, Give, LatentCache, LatentKey, LatentSource, Shelf},
     rank::{Context, Error},
     ring::RankRing,
     session::{Assignment, Progress, ProgressStage, RankEvent},
-    train::{EncodedImage, TrainingImage},
+    train::{Posterior, TrainingImage, View},
 };
 use slot::Slot;
 
-/// Posteriors of a picture and its mirror image.
-const POSTERIORS: u64 = 2;
+/// Of a picture, and of its mirror image.
+const VIEWS: usize = 2;
 
 /// What the names of a job's entries have in common.
 pub(crate) struct Common {
@@ -35,28 +35,46 @@ pub(crate) struct Common {
     pub(crate) framing: Framing,
 }
 
-/// Pictures that are encoded at once, at most: each time the VAE is loaded for it, and what the steps keep in memory makes
-/// room. It grows from one step's to this, so that the first steps come early and the VAE is not loaded for every picture.
-const MOST_AHEAD: usize = 8;
+/// What is encoded at once, at most: each time the VAE is loaded for it, and what the steps keep in memory makes room. It
+/// grows from one step's to this, so that the first steps come early and the VAE is not loaded for every picture.
+const MOST_AHEAD: usize = 16;
 
 /// One picture on its way.
 #[derive(Clone, Debug)]
 struct Picture {
     file: ImageFile,
-    key: LatentKey,
     target: Target,
-    /// Its posteriors, once they are known.
+    /// As it is, and mirrored.
+    views: [Encoded; VIEWS],
+}
+
+/// A picture or its mirror image, as the VAE encodes it.
+#[derive(Clone, Debug)]
+struct Encoded {
+    key: LatentKey,
+    /// Its posterior, once it is known.
     slot: Arc<Slot>,
 }
 
+impl Encoded {
+    fn is_known(&self) -> bool {
+        self.slot.get().is_some()
+    }
+}
+
 /// The pictures of all concepts, with the posteriors that this worker has.
+///
+/// The views of all pictures have one numbering, two a picture. The ranks tell each other and give each other parcels of
+/// views: of one, or of a picture's two in a ring of an older protocol, in which none is encoded without the other.
 #[derive(Debug)]
 pub(crate) struct Posteriors {
     pictures: Vec<Picture>,
     shelf: Shelf,
     /// Pictures of each concept.
     counts: Vec<usize>,
-    /// How many are to be encoded next, at least: the same on all ranks of a ring.
+    /// Views in a parcel.
+    parcel: usize,
+    /// How many parcels are to be encoded next, at least: the same on all ranks of a ring.
     ahead: usize,
     /// The first of them is still to be encoded.
     waits_for_first: bool,
@@ -89,32 +107,38 @@ pub(crate) fn look_up(
             width,
             height,
             crop: &crop,
+            mirrored: false,
             precision: assignment.precision,
             threads: assignment.threads,
             numerics_class: &assignment.numerics_class,
         };
         let [columns, rows] = [width, height].map(|side| side as usize / common.model.vae_factor);
         let shape = [common.model.latent_channels, rows, columns];
-        let key = source.key();
-        let slot = Arc::new(Slot::of(file.name.clone(), shape));
-        if let Some(encoded) = cache.read(key, shape) {
-            slot.fill(shelf.place(key, shape).put_cached(encoded)?);
+        let views = [false, true].map(|mirrored| Encoded {
+            key: LatentSource { mirrored, ..source }.key(),
+            slot: Arc::new(Slot::of(file.name.clone(), shape)),
+        });
+        for Encoded { key, slot } in &views {
+            if let Some(moments) = cache.read(*key, shape) {
+                slot.fill(shelf.place(*key, shape).put_cached(moments)?);
+            }
         }
-        pictures.push(Picture { file, key, target, slot });
+        pictures.push(Picture { file, target, views });
     }
     // One that joins has no share: the ring has them all.
     let share = assignment.rank.map(|rank| block_of(rank, assignment.ring.members.len(), pictures.len()));
-    for number in share.unwrap_or_default() {
-        if pictures[number].slot.image().is_none() {
-            pictures[number].file.decode()?;
+    for picture in share.and_then(|share| pictures.get(share)).unwrap_or_default() {
+        if !picture.views.iter().all(Encoded::is_known) {
+            picture.file.decode()?;
         }
     }
-    let own_cache = pictures.iter().filter(|picture| picture.slot.image().is_some()).count();
+    let own_cache = pictures.iter().flat_map(|picture| &picture.views).filter(|view| view.is_known()).count();
     let tally = Tally { own_cache, ..Tally::default() };
     Ok(Posteriors {
         pictures,
         shelf,
         counts,
+        parcel: 1,
         ahead: 0,
         waits_for_first: true,
         tally,
@@ -132,7 +156,8 @@ struct Tally {
 }
 
 impl Posteriors {
-    /// Exchanges what the ranks have. What none has is encoded when a step shows it, or at once, where `at_once`.
+    /// Exchanges what the ranks have. What none has is encoded when a step shows it, or at once, where `at_once`: in a ring of
+    /// an older protocol, in which pictures and their mirror images are one.
     /// Gives the posteriors of each concept's pictures, or where they are read; those of pictures that are not encoded yet
     /// once they are.
     pub(crate) async fn enter(
@@ -142,25 +167,29 @@ impl Posteriors {
         context: &Context,
         journal: &Journal,
     ) -> Result<Vec<Vec<TrainingImage>>, Error> {
+        self.parcel = if at_once { VIEWS } else { 1 };
         // 1. Who has what.
-        let known = self.pictures.iter().map(|picture| picture.slot.image().is_some());
-        let has: Vec<f32> = known.map(|known| f32::from(u8::from(known))).collect();
+        let total = self.pictures.len() * VIEWS / self.parcel;
+        let known = |parcel| self.views_of(parcel).all(|view| self.view(view).is_known());
+        let has: Vec<f32> = (0..total).map(|parcel| f32::from(u8::from(known(parcel)))).collect();
         let everybody = ring.gather_one_each(has).await?;
         let everybody: Vec<Vec<bool>> =
             everybody.iter().map(|row| row.iter().map(|has| *has > 0.0).collect()).collect();
-        let total = self.pictures.len();
         let missing: Vec<usize> =
-            (0..total).filter(|picture| !everybody.iter().any(|has| has[*picture])).collect();
+            (0..total).filter(|parcel| !everybody.iter().any(|has| has[*parcel])).collect();
         if !self.counted {
             self.counted = true;
-            context.metrics.latent_cache_hits.inc_by(POSTERIORS * self.tally.own_cache as u64);
-            let (known, when) = (total - missing.len(), if at_once { "" } else { " when they are shown" });
-            let to_encode = missing.len();
-            let text =
-                format!("latents: {known} of {total} pictures from the cache, {to_encode} to encode{when}");
+            context.metrics.latent_cache_hits.inc_by(self.tally.own_cache as u64);
+            let (pictures, all) = (self.pictures.len(), self.pictures.len() * VIEWS);
+            let to_encode = missing.len() * self.parcel;
+            let (known, when) = (all - to_encode, if at_once { "" } else { ", when they are shown" });
+            let text = format!(
+                "latents: {known} of {all} from the cache ({pictures} pictures and their mirror images), \
+                 {to_encode} to encode{when}"
+            );
             journal.info(text).await;
         }
-        // 2. Round by round, each rank gives one picture that others lack.
+        // 2. Round by round, each rank gives one that others lack.
         for round in latents::giving(&everybody) {
             self.exchange(&round, ring, context).await?;
         }
@@ -173,16 +202,26 @@ impl Posteriors {
         Ok(self.by_concept())
     }
 
-    /// Of these pictures those that are not encoded yet, each once and in their order.
-    pub(crate) fn missing(&self, shown: impl IntoIterator<Item = usize>) -> Vec<usize> {
+    /// Of what is shown the parcels that are not encoded yet, each once and in their order.
+    pub(crate) fn missing(&self, shown: &[View]) -> Vec<usize> {
         let mut missing = Vec::new();
-        for number in shown {
-            let picture = self.pictures.get(number);
-            if picture.is_some_and(|picture| picture.slot.image().is_none()) && !missing.contains(&number) {
-                missing.push(number);
+        for View { image, flip } in shown {
+            let number = image * VIEWS + usize::from(*flip);
+            let parcel = number / self.parcel;
+            if !self.view(number).is_known() && !missing.contains(&parcel) {
+                missing.push(parcel);
             }
         }
         missing
+    }
+
+    /// The numbers of a parcel's views.
+    fn views_of(&self, parcel: usize) -> Range<usize> {
+        parcel * self.parcel..(parcel + 1) * self.parcel
+    }
+
+    fn view(&self, number: usize) -> &Encoded {
+        &self.pictures[number / VIEWS].views[number % VIEWS]
     }
 
     /// All are known.
@@ -190,12 +229,12 @@ impl Posteriors {
         self.complete
     }
 
-    /// How many pictures are to be encoded when the next ones are, those of steps to come included.
+    /// How many are to be encoded when the next ones are, those of steps to come included.
     pub(crate) fn ahead(&self) -> usize {
         self.ahead
     }
 
-    /// Has pictures encoded that no rank has, each by one rank, and gives them to all. All ranks name the same.
+    /// Has parcels encoded that no rank has, each by one rank, and gives them to all. All ranks name the same.
     pub(crate) async fn encode(
         &mut self,
         missing: &[usize],
@@ -237,7 +276,8 @@ impl Posteriors {
         context: &Context,
         journal: &Journal,
     ) -> Result<(), Error> {
-        if self.complete || self.pictures.iter().any(|picture| picture.slot.image().is_none()) {
+        let all_known = || self.pictures.iter().flat_map(|picture| &picture.views).all(Encoded::is_known);
+        if self.complete || !all_known() {
             return Ok(());
         }
         self.complete = true;
@@ -254,26 +294,28 @@ impl Posteriors {
         Ok(())
     }
 
-    /// One round: this rank gives its picture, if it has one to give, and takes the others'.
+    /// One round: this rank gives its parcel, if it has one to give, and takes the others'.
     async fn exchange(
         &mut self,
         round: &[Option<Give>],
         ring: &mut RankRing,
         context: &Context,
     ) -> Result<(), Error> {
-        let length = |give: &Give| latents::row_length(self.pictures[give.picture].slot.shape());
+        let length = |give: &Give| {
+            let rows =
+                self.views_of(give.number).map(|view| latents::row_length(self.view(view).slot.shape()));
+            rows.sum::<usize>()
+        };
         let longest = round.iter().flatten().map(length).max().unwrap_or(1);
-        let mut row = Vec::new();
+        let mut row = Vec::with_capacity(longest);
         if let Some(give) = round.get(ring.rank()).copied().flatten() {
-            if give.encode {
-                let encoded = encode(&self.pictures[give.picture], context).await?;
-                self.tally.encoded += 1;
-                context.metrics.latents_encoded.inc_by(POSTERIORS);
-                row = latents::rows_of(&encoded);
-                self.keep(give.picture, encoded).await?;
-            } else if let Some(encoded) = self.pictures[give.picture].slot.image().cloned() {
-                let reading = move || encoded.read().map(|encoded| latents::rows_of(&encoded));
-                row = ringtune_shared::tasks::spawn_blocking(reading).await??;
+            for view in self.views_of(give.number) {
+                let known = self.view(view).slot.get().cloned();
+                let moments = match known {
+                    Some(known) => ringtune_shared::tasks::spawn_blocking(move || known.read()).await??,
+                    None => self.encode_one(view, context).await?,
+                };
+                row.extend(latents::row_of(&moments));
             }
         }
         // Those of smaller pictures are filled up: all rows of an exchange are equally long.
@@ -281,23 +323,37 @@ impl Posteriors {
         let rows = ring.gather_one_each(row).await?;
         for (give, row) in round.iter().zip(&rows) {
             let Some(give) = give else { continue };
-            let slot = &self.pictures[give.picture].slot;
-            if slot.image().is_none()
-                && let Some(encoded) = latents::from_row(row, slot.shape())
-            {
-                self.tally.others += 1;
-                context.metrics.latents_received.inc_by(POSTERIORS);
-                self.keep(give.picture, encoded).await?;
+            let mut rest = row.as_slice();
+            for view in self.views_of(give.number) {
+                let slot = &self.view(view).slot;
+                let shape = slot.shape();
+                if slot.get().is_none()
+                    && let Some(moments) = latents::from_row(rest, shape)
+                {
+                    self.tally.others += 1;
+                    context.metrics.latents_received.inc();
+                    self.keep(view, moments).await?;
+                }
+                rest = rest.get(latents::row_length(shape)..).unwrap_or_default();
             }
         }
         Ok(())
     }
 
-    /// Keeps posteriors for this job and, as far as the disk lets it, for the next.
-    async fn keep(&mut self, number: usize, encoded: EncodedImage) -> Result<(), Error> {
-        let picture = &self.pictures[number];
-        let place = self.shelf.place(picture.key, picture.slot.shape());
-        picture.slot.fill(ringtune_shared::tasks::spawn_blocking(move || place.put(encoded)).await??);
+    /// Encodes a view that this rank has to give, and keeps what comes out.
+    async fn encode_one(&mut self, view: usize, context: &Context) -> Result<Arc<Moments>, Error> {
+        let moments = encode(&self.pictures[view / VIEWS], view % VIEWS == 1, context).await?;
+        self.tally.encoded += 1;
+        context.metrics.latents_encoded.inc();
+        self.keep(view, moments.clone()).await?;
+        Ok(Arc::new(moments))
+    }
+
+    /// Keeps a posterior for this job and, as far as the disk lets it, for the next.
+    async fn keep(&mut self, view: usize, moments: Moments) -> Result<(), Error> {
+        let Encoded { key, slot } = self.view(view).clone();
+        let place = self.shelf.place(key, slot.shape());
+        slot.fill(ringtune_shared::tasks::spawn_blocking(move || place.put(moments)).await??);
         Ok(())
     }
 
@@ -308,7 +364,7 @@ impl Posteriors {
     }
 
     /// As if all were complete: of every shape one picture is encoded and stands for all others of it, or, without a
-    /// `context`, none is and all posteriors are zero. Gives the seconds that one took.
+    /// `context`, none is and all posteriors are zero. Gives the seconds that one took, with its mirror image.
     pub(crate) async fn rehearse(
         self,
         context: Option<&Context>,
@@ -316,43 +372,55 @@ impl Posteriors {
         let mut seconds = None;
         let mut known: Vec<([usize; 3], TrainingImage)> = Vec::new();
         for picture in &self.pictures {
-            let shape = picture.slot.shape();
+            let shape = picture.shape();
             if !known.iter().any(|(known, _)| *known == shape) {
                 let began = Instant::now();
-                let encoded = match context {
-                    Some(context) => Some(encode(picture, context).await?),
-                    None => latents::from_row(&vec![0.0; latents::row_length(shape)], shape),
-                };
+                let [plain, flipped] = match context {
+                    Some(context) => {
+                        [encode(picture, false, context).await?, encode(picture, true, context).await?]
+                    }
+                    None => [(); VIEWS].map(|()| zero(shape)),
+                }
+                .map(Posterior::from);
                 if context.is_some() {
                     seconds = Some(began.elapsed().as_secs_f64());
                 }
-                known.extend(encoded.map(|encoded| (shape, encoded.into())));
+                known.push((shape, TrainingImage { plain, flipped }));
             }
         }
         let stand_in = |picture: &Picture| {
-            let shape = picture.slot.shape();
-            known.iter().find(|(known, _)| *known == shape).map(|(_, encoded)| encoded.clone())
+            known.iter().find(|(known, _)| *known == picture.shape()).map(|(_, image)| image.clone())
         };
         let mut all = self.pictures.iter().filter_map(stand_in);
         Ok((self.counts.iter().map(|count| all.by_ref().take(*count).collect()).collect(), seconds))
     }
 
     fn by_concept(&self) -> Vec<Vec<TrainingImage>> {
-        let mut all = self.pictures.iter().map(|picture| Slot::training_image(&picture.slot));
+        let mut all = self.pictures.iter().map(|picture| {
+            let [plain, flipped] = picture.views.each_ref().map(|view| Slot::posterior(&view.slot));
+            TrainingImage { plain, flipped }
+        });
         self.counts.iter().map(|count| all.by_ref().take(*count).collect()).collect()
     }
 }
 
-/// A picture and its mirror image through the VAE.
-async fn encode(picture: &Picture, context: &Context) -> Result<EncodedImage, Error> {
+impl Picture {
+    /// Channels, rows and columns of its latents.
+    fn shape(&self) -> [usize; 3] {
+        self.views[0].slot.shape()
+    }
+}
+
+/// A posterior of the right size.
+fn zero(shape @ [channels, height, width]: [usize; 3]) -> Moments {
+    let zeros = vec![0.0; shape.iter().product()];
+    Moments { channels, height, width, mean: zeros.clone(), logvar: zeros }
+}
+
+/// A picture, or its mirror image, through the VAE.
+async fn encode(picture: &Picture, mirrored: bool, context: &Context) -> Result<Moments, Error> {
     let (file, target) = (picture.file.clone(), picture.target);
-    let [plain, flipped] = ringtune_shared::tasks::spawn_blocking(move || {
-        let picture = file.decode()?;
-        Ok::<_, Error>([false, true].map(|flip| target.pixels(&picture, flip)))
-    })
-    .await??;
-    Ok(EncodedImage {
-        plain: context.engine.encode_image(plain).await.map_err(Error::of_engine)?,
-        flipped: context.engine.encode_image(flipped).await.map_err(Error::of_engine)?,
-    })
+    let pixels = move || Ok::<_, Error>(target.pixels(&file.decode()?, mirrored));
+    let pixels = ringtune_shared::tasks::spawn_blocking(pixels).await??;
+    context.engine.encode_image(pixels).await.map_err(Error::of_engine)
 }

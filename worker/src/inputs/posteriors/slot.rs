@@ -1,23 +1,26 @@
-//! A picture's place in the training set, which is there before its posteriors are.
+//! A posterior's place in the training set, which is there before the posterior is.
 
 use std::sync::{Arc, OnceLock};
 
-use crate::train::{self, EncodedImage, StoredImage, TrainingImage};
+use crate::{
+    engine::Moments,
+    train::{self, Posterior, StoredPosterior},
+};
 
-/// The posteriors of one picture, once they are known.
+/// The posterior of one picture, or of its mirror image, once it is known.
 #[derive(Debug)]
 pub(super) struct Slot {
     /// Of the picture, for people.
     name: String,
     /// Channels, rows and columns of its latents.
     shape: [usize; 3],
-    image: OnceLock<TrainingImage>,
+    posterior: OnceLock<Posterior>,
 }
 
 impl Slot {
     /// Empty.
     pub(super) fn of(name: String, shape: [usize; 3]) -> Self {
-        Self { name, shape, image: OnceLock::new() }
+        Self { name, shape, posterior: OnceLock::new() }
     }
 
     /// Channels, rows and columns of the picture's latents.
@@ -25,41 +28,39 @@ impl Slot {
         self.shape
     }
 
-    /// The posteriors, if they are known.
-    pub(super) fn image(&self) -> Option<&TrainingImage> {
-        self.image.get()
+    /// What is in it.
+    pub(super) fn get(&self) -> Option<&Posterior> {
+        self.posterior.get()
     }
 
-    /// They are known from now on. The first ones stay: there are no others of this picture.
-    pub(super) fn fill(&self, image: TrainingImage) {
-        let _ = self.image.set(image);
+    /// It is known from now on. The first one stays: there is no other of this picture.
+    pub(super) fn fill(&self, posterior: Posterior) {
+        let _ = self.posterior.set(posterior);
     }
 
-    /// As microbatches are made of it: the posteriors themselves, or this slot, in which they will be.
-    pub(super) fn training_image(slot: &Arc<Self>) -> TrainingImage {
-        slot.image()
-            .cloned()
-            .unwrap_or_else(|| TrainingImage::Stored(Arc::clone(slot) as Arc<dyn StoredImage>))
+    /// As microbatches are made of it: the posterior itself, or this slot, in which it will be.
+    pub(super) fn posterior(slot: &Arc<Self>) -> Posterior {
+        let later = || Posterior::Stored(Arc::clone(slot) as Arc<dyn StoredPosterior>);
+        slot.get().cloned().unwrap_or_else(later)
     }
 }
 
-impl StoredImage for Slot {
+impl StoredPosterior for Slot {
     fn shape(&self) -> [usize; 3] {
         self.shape
     }
 
-    fn read(&self) -> Result<EncodedImage, String> {
-        let Some(image) = self.image() else { return Err(format!("{}: it is not encoded yet", self.name)) };
-        let read = image.read().map(Arc::unwrap_or_clone);
-        read.map_err(|error| match error {
+    fn read(&self) -> Result<Arc<Moments>, String> {
+        let Some(posterior) = self.get() else { return Err(format!("{}: it is not encoded yet", self.name)) };
+        posterior.read().map_err(|error| match error {
             train::Error::Posterior { problem } => problem,
             other => other.to_string(),
         })
     }
 
     fn expect(&self) {
-        if let Some(image) = self.image() {
-            image.expect();
+        if let Some(posterior) = self.get() {
+            posterior.expect();
         }
     }
 }

@@ -75,15 +75,20 @@ fn a_cached_picture_is_not_decoded_for_its_bucket() {
     let latents = found(1, &file, folder.path()).unwrap();
     let [picture] = latents.pictures.as_slice() else { panic!("{latents:?}") };
     assert_eq!(picture.target.size(), (96, 32));
-    assert!(picture.slot.image().is_none());
-    // Nobody does once it is known.
-    let row: Vec<f32> = (0..latents::row_length(picture.slot.shape())).map(|number| number as f32).collect();
-    let encoded = latents::from_row(&row, picture.slot.shape()).unwrap();
+    assert!(picture.views.iter().all(|view| !view.is_known()));
+    // Nobody does once it and its mirror image are known.
+    let shape = picture.shape();
+    let encoded = [0.0, 0.5].map(|first| {
+        let row: Vec<f32> = (0..latents::row_length(shape)).map(|number| first + number as f32).collect();
+        latents::from_row(&row, shape).unwrap()
+    });
     let cache = LatentCache::open(folder.path().join("cache"), 1 << 20).unwrap();
-    cache.write(picture.key, &encoded).unwrap();
+    cache.write(picture.views[0].key, &encoded[0]).unwrap();
+    assert!(found(0, &file, folder.path()).is_err());
+    cache.write(picture.views[1].key, &encoded[1]).unwrap();
     for rank in 0..2 {
         let latents = found(rank, &file, folder.path()).unwrap();
-        let known = latents.pictures[0].slot.image().unwrap();
-        assert_eq!(*known.read().unwrap(), encoded);
+        let known = latents.pictures[0].views.each_ref().map(|view| view.slot.get().unwrap().read().unwrap());
+        assert_eq!(known.map(Arc::unwrap_or_clone), encoded);
     }
 }

@@ -135,7 +135,7 @@ impl Inverter {
         Ok(ringtune_shared::tasks::spawn_blocking(build).await??)
     }
 
-    /// Has the pictures encoded that a step shows. All ranks draw the same, so that they need not ask each other.
+    /// Has encoded what a step shows. All ranks draw the same, so that they need not ask each other.
     ///
     /// Where there are some, those of the next steps come along, ever more of them.
     async fn encode_for(&mut self, step: u64, ring: &mut RankRing) -> Result<(), Error> {
@@ -143,8 +143,9 @@ impl Inverter {
             return Ok(());
         }
         let builder = self.builder()?;
-        let shown = |step| builder.lock().unwrap_or_else(PoisonError::into_inner).shown(step);
-        let mut missing = self.posteriors.missing(shown(step));
+        let shown_in = |step| builder.lock().unwrap_or_else(PoisonError::into_inner).shown(step);
+        let mut shown = shown_in(step);
+        let mut missing = self.posteriors.missing(&shown);
         if missing.is_empty() {
             return Ok(());
         }
@@ -154,7 +155,8 @@ impl Inverter {
             if missing.len() >= ahead {
                 break;
             }
-            missing = self.posteriors.missing(missing.into_iter().chain(shown(next)));
+            shown.extend(shown_in(next));
+            missing = self.posteriors.missing(&shown);
         }
         self.posteriors.encode(&missing, ring, &self.context, &self.journal).await
     }
@@ -164,7 +166,7 @@ impl Inverter {
             return Ok(());
         }
         let shown = self.builder()?.lock().unwrap_or_else(PoisonError::into_inner).held_out_shown(count);
-        let missing = self.posteriors.missing(shown);
+        let missing = self.posteriors.missing(&shown);
         self.posteriors.encode(&missing, ring, &self.context, &self.journal).await
     }
 
