@@ -33,8 +33,9 @@ async fn a_job_is_prepared_trained_and_uploaded() {
             if let Up::RankReport(report) = session.next().await.unwrap()
                 && let Some(progress) = report.progress
             {
-                assert_eq!((progress.stage(), progress.total), (ProgressStage::Encode, 3));
-                if progress.done == 3 {
+                // Of three pictures, one also mirrored.
+                assert_eq!((progress.stage(), progress.total), (ProgressStage::Encode, 4));
+                if progress.done == 4 {
                     break;
                 }
             }

@@ -124,7 +124,10 @@ async fn pictures_are_encoded_when_a_step_shows_them() {
         (validation.validation_loss_steps, validation.validation_loss_samples) = (1, 32);
         learn(&mut judge, &judged).await;
         let judged = counts().0;
-        assert!((32..36).contains(&judged), "{judged}: of four pictures perhaps also as the step showed them");
+        assert!(
+            (32..36).contains(&judged),
+            "{judged}: of four pictures perhaps also as the step showed them"
+        );
     }))
     .await;
 }

@@ -102,11 +102,6 @@ impl Engine for TorchEngine {
         let model = StableDiffusion::open_with(&request.folder, request.precision, &request.options)
             .map_err(engine_error)?;
         let info = model.info();
-        if let Some(TrainingSize { batch, resolution, bucketed: true }) = request.training {
-            // Whether the resolution fits the model is asked by whoever knows the job's fields.
-            let side = (resolution / info.vae_factor).max(1);
-            model.lay_out(batch, side, side).map_err(engine_error)?;
-        }
         self.loaded = Some(Loaded { request: request.clone(), files, model });
         Ok(info)
     }
@@ -127,6 +122,15 @@ impl EncodeImages for TorchEngine {
 impl TextualInversion for TorchEngine {
     fn token_row(&mut self, id: i64) -> Result<Vec<f32>, EngineError> {
         self.model()?.token_row(id).map_err(engine_error)
+    }
+
+    fn lay_out(&mut self) -> Result<(), EngineError> {
+        settle_threads();
+        let Loaded { request, model, .. } = self.loaded.as_ref().ok_or(EngineError::NothingLoaded)?;
+        let Some(TrainingSize { batch, resolution, .. }) = request.training else { return Ok(()) };
+        // Whether the resolution fits the model is asked by whoever knows the job's fields.
+        let side = (resolution / model.info().vae_factor).max(1);
+        model.lay_out(batch, side, side).map_err(engine_error)
     }
 
     fn gradient(&mut self, microbatch: &Microbatch) -> Result<Gradient, EngineError> {

@@ -45,6 +45,11 @@ impl EngineHandle {
         self.run(move |engine, _| engine.token_row(id)).await
     }
 
+    /// See [`crate::TextualInversion::lay_out`].
+    pub async fn lay_out(&self) -> Result<(), EngineError> {
+        self.run(|engine, _| engine.lay_out()).await
+    }
+
     /// See [`crate::TextualInversion::gradient`].
     pub async fn gradient(&self, microbatch: Microbatch) -> Result<Gradient, EngineError> {
         self.run(move |engine, _| engine.gradient(&microbatch)).await

@@ -19,15 +19,16 @@ pub struct LoadModel {
     pub training: Option<TrainingSize>,
 }
 
-/// What decides, with the number of threads, how the engine lays out frozen weights at the first step. A model that
-/// was laid out for other sizes is loaded again, so that a job's bits never depend on the job before.
+/// What decides, with the number of threads, how the engine lays out frozen weights
+/// ([`TextualInversion::lay_out`](crate::TextualInversion::lay_out)). A model that was laid out for other sizes is loaded
+/// again, so that a job's bits never depend on the job before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TrainingSize {
     /// Samples in a microbatch.
     pub batch: usize,
     /// Pixels of a side.
     pub resolution: usize,
-    /// Sizes differ from microbatch to microbatch: everything is laid out for `resolution` before the first.
+    /// Sizes differ from microbatch to microbatch: everything has to be laid out for `resolution` before the first.
     pub bucketed: bool,
 }
 

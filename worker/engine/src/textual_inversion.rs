@@ -9,6 +9,10 @@ pub trait TextualInversion: Engine {
     /// The token table's row of token `id`: text_width floats.
     fn token_row(&mut self, id: i64) -> Result<Vec<f32>, EngineError>;
 
+    /// Lays the model's frozen weights out for the [`TrainingSize`](crate::TrainingSize) that it was loaded for, if that was
+    /// not done: the first gradient of such a size would, and a job whose sizes differ has to begin with it.
+    fn lay_out(&mut self) -> Result<(), EngineError>;
+
     /// Loss of a microbatch and its gradient with respect to the learned rows.
     fn gradient(&mut self, microbatch: &Microbatch) -> Result<Gradient, EngineError>;
 

@@ -5,9 +5,12 @@ use tch::{Kind, Tensor};
 use crate::error::Result;
 use crate::mapped_file::Stored;
 use crate::native::{self, ConvolutionArguments, ConvolutionGeometry};
-use crate::packed_weights::{PackedWeights, Way};
+use crate::packed_weights::{Packed, PackedWeights, Way};
 use crate::runtime;
 use crate::weights::Scope;
+
+/// Batch, height and width: of channels a layer has its own number.
+pub(crate) type Size = [i64; 3];
 
 /// Shape of a square two-dimensional convolution with bias.
 #[derive(Debug, Clone, Copy)]
@@ -106,8 +109,8 @@ impl Conv2d {
                 if let Some(residual) = residual { Ok(y.f_add(residual)?) } else { Ok(y) }
             }
             ConvolutionWeights::Packed { stored, packed } => {
-                let read = || stored.tensor(Kind::BFloat16);
-                let packed = packed.get(x.requires_grad(), read, |plain, way| self.pack(plain, x, way))?;
+                let (batch, _, height, width) = x.size4()?;
+                let packed = self.packed((stored, packed), [batch, height, width], x.requires_grad())?;
                 let (forward, backward) = (&packed.forward, packed.backward.as_ref());
                 let (geometry, bias) = (self.config.geometry(), &self.bias);
                 let arguments = ConvolutionArguments { forward, backward, bias, residual, geometry };
@@ -116,12 +119,32 @@ impl Conv2d {
         }
     }
 
-    /// For inputs like `x`, or for the gradients of what becomes of them.
-    fn pack(&self, plain: &Tensor, x: &Tensor, way: Way) -> Result<Tensor> {
-        let (batch, _, height, width) = x.size4()?;
-        let output_size = [batch, self.config.outputs, self.config.places(height), self.config.places(width)];
-        let size = if way == Way::Forward { x.size() } else { output_size.to_vec() };
-        native::pack_convolution(plain, &size, self.config.geometry(), way == Way::Backward)
+    /// Packs the weights as [`Conv2d::forward`] does for inputs of `size`, with a `gradient` or without. Returns the result's
+    /// size.
+    pub(crate) fn lay_out(&self, size: Size, gradient: bool) -> Result<Size> {
+        if let ConvolutionWeights::Packed { stored, packed } = &self.weights {
+            self.packed((stored, packed), size, gradient)?;
+        }
+        let [batch, height, width] = size;
+        Ok([batch, self.config.places(height), self.config.places(width)])
+    }
+
+    /// For inputs of `size`, and for the gradients of what becomes of them.
+    fn packed(
+        &self,
+        (stored, packed): (&Stored, &PackedWeights),
+        [batch, height, width]: Size,
+        gradient: bool,
+    ) -> Result<Packed> {
+        let Conv2dConfig { inputs, outputs, .. } = self.config;
+        let read = || stored.tensor(Kind::BFloat16);
+        packed.get(gradient, read, |plain, way| {
+            let size = match way {
+                Way::Forward => [batch, inputs, height, width],
+                Way::Backward => [batch, outputs, self.config.places(height), self.config.places(width)],
+            };
+            native::pack_convolution(plain, &size, self.config.geometry(), way == Way::Backward)
+        })
     }
 }
 

@@ -4,11 +4,11 @@ use std::cell::RefCell;
 
 use tch::{Kind, Tensor};
 
-use crate::convolution::{Conv2d, Conv2dConfig};
+use crate::convolution::{Conv2d, Conv2dConfig, Size};
 use crate::error::Result;
 use crate::mapped_file::Stored;
 use crate::native::{self, ConvolutionArguments, ConvolutionGeometry};
-use crate::packed_weights::{PackedWeights, Way};
+use crate::packed_weights::{Packed, PackedWeights, Way};
 use crate::runtime;
 use crate::weights::Scope;
 
@@ -61,18 +61,39 @@ impl GrowingConv2d {
         let (_, _, height, width) = x.size4()?;
         match &self.stored {
             Some(stored) if size == (2 * height, 2 * width) => self.double(x, stored),
-            Some(stored) => {
-                if self.plain.borrow().is_none() {
-                    let (weight, bias) = (stored.clone(), self.bias.shallow_clone());
-                    self.plain.replace(Some(Conv2d::stored(weight, bias, self.config)));
-                }
-                self.grow(x, size)
+            _ => self.grow(x, size),
+        }
+    }
+
+    /// Packs the weights as [`GrowingConv2d::forward`] does for inputs of `from` that grow to `size`, with a `gradient` or
+    /// without. Returns the result's size.
+    pub(crate) fn lay_out(&self, from: Size, size: (i64, i64), gradient: bool) -> Result<Size> {
+        let [batch, height, width] = from;
+        let grown = [batch, size.0, size.1];
+        match &self.stored {
+            Some(stored) if size == (2 * height, 2 * width) => {
+                self.doubling_for(from, stored, gradient)?;
             }
-            None => self.grow(x, size),
+            _ => {
+                self.read_plain();
+                if let Some(convolution) = &*self.plain.borrow() {
+                    convolution.lay_out(grown, gradient)?;
+                }
+            }
+        }
+        Ok(grown)
+    }
+
+    /// What serves other sizes than doubled ones, if it was not needed before.
+    fn read_plain(&self) {
+        let mut plain = self.plain.borrow_mut();
+        if let (Some(stored), None) = (&self.stored, &*plain) {
+            *plain = Some(Conv2d::stored(stored.clone(), self.bias.shallow_clone(), self.config));
         }
     }
 
     fn grow(&self, x: &Tensor, size: (i64, i64)) -> Result<Tensor> {
+        self.read_plain();
         let grown = x.f_upsample_nearest2d([size.0, size.1], None, None)?;
         match &*self.plain.borrow() {
             Some(convolution) => convolution.forward(&grown),
@@ -82,16 +103,24 @@ impl GrowingConv2d {
     }
 
     fn double(&self, x: &Tensor, stored: &Stored) -> Result<Tensor> {
-        let (batch, channels, height, width) = x.size4()?;
-        let read = || self.doubled(stored);
-        let packed = self.doubling.get(x.requires_grad(), read, |plain, way| {
-            let output_size = vec![batch, channels, 2 * height, 2 * width];
-            let size = if way == Way::Forward { x.size() } else { output_size };
-            native::pack_convolution(plain, &size, DOUBLING, way == Way::Backward)
-        })?;
+        let (batch, _, height, width) = x.size4()?;
+        let packed = self.doubling_for([batch, height, width], stored, x.requires_grad())?;
         let (forward, backward, bias) = (&packed.forward, packed.backward.as_ref(), &self.bias);
         let arguments = ConvolutionArguments { forward, backward, bias, residual: None, geometry: DOUBLING };
         native::packed_convolution(x, arguments)
+    }
+
+    /// Those of [`DOUBLING`], for inputs of `size`.
+    fn doubling_for(&self, [batch, height, width]: Size, stored: &Stored, gradient: bool) -> Result<Packed> {
+        let channels = self.config.inputs;
+        let read = || self.doubled(stored);
+        self.doubling.get(gradient, read, |plain, way| {
+            let size = match way {
+                Way::Forward => [batch, channels, height, width],
+                Way::Backward => [batch, channels, 2 * height, 2 * width],
+            };
+            native::pack_convolution(plain, &size, DOUBLING, way == Way::Backward)
+        })
     }
 
     /// The transposed convolution's weights, [inputs, outputs, 4, 4]: summed in fp32 from the stored values and rounded

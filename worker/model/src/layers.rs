@@ -6,7 +6,7 @@ use crate::error::Result;
 use crate::mapped_file::Stored;
 use crate::native;
 pub use crate::native::Products;
-use crate::packed_weights::{PackedWeights, Way};
+use crate::packed_weights::{Packed, PackedWeights, Way};
 use crate::weights::Scope;
 
 /// Shape of a fully connected layer.
@@ -104,17 +104,28 @@ impl Linear {
                 residual.map_or(Ok(y.shallow_clone()), |residual| Ok(y.f_add(residual)?))
             }
             LinearWeights::Packed { stored, packed } => {
-                let read = || {
-                    let parts = stored.iter().map(|part| part.tensor(Kind::BFloat16));
-                    joined(&parts.collect::<Result<Vec<_>>>()?, self.inputs)
-                };
-                let pack = |plain: &Tensor, way| native::pack_linear(plain, way == Way::Backward);
-                let packed = packed.get(x.requires_grad(), read, pack)?;
+                let packed = self.packed((stored, packed), x.requires_grad())?;
                 let (forward, backward, bias) =
                     (&packed.forward, packed.backward.as_ref(), self.bias.as_ref());
                 native::packed_linear(x, native::PackedLinear { forward, backward, bias }, residual)
             }
         }
+    }
+
+    /// Packs the weights as [`Linear::forward`] does, for an input with a `gradient` or without.
+    pub(crate) fn lay_out(&self, gradient: bool) -> Result<()> {
+        if let LinearWeights::Packed { stored, packed } = &self.weights {
+            self.packed((stored, packed), gradient)?;
+        }
+        Ok(())
+    }
+
+    fn packed(&self, (stored, packed): (&[Stored], &PackedWeights), gradient: bool) -> Result<Packed> {
+        let read = || {
+            let parts = stored.iter().map(|part| part.tensor(Kind::BFloat16));
+            joined(&parts.collect::<Result<Vec<_>>>()?, self.inputs)
+        };
+        packed.get(gradient, read, |plain, way| native::pack_linear(plain, way == Way::Backward))
     }
 }
 

@@ -35,6 +35,11 @@ pub mod unet;
 pub mod vae;
 pub mod weights;
 
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+#[path = "../tests/support/mod.rs"]
+mod support;
+
 pub use api::{GenerateRequest, Microbatch};
 pub use error::{Error, Result};
 pub use gpt2::{Gpt2, Gpt2Config, Gpt2Text, HeldTensors, check_gpt2_folder};

@@ -48,6 +48,8 @@ impl PackedWeights {
         let plain = read()?;
         let forward = pack(&plain, Way::Forward)?;
         let backward = gradient.then(|| pack(&plain, Way::Backward)).transpose()?;
+        #[cfg(test)]
+        PACKED.with(|packed| packed.set(packed.get() + 1));
         let packed = Packed { forward, backward };
         self.0.replace(Some(packed.shallow_clone()));
         Ok(packed)
@@ -57,6 +59,12 @@ impl PackedWeights {
     pub(crate) fn both_ways(&self) -> bool {
         self.0.borrow().as_ref().is_some_and(|packed| packed.backward.is_some())
     }
+}
+
+#[cfg(test)]
+thread_local! {
+    /// How often this thread has packed any layer's weights.
+    pub(crate) static PACKED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
 impl Packed {

@@ -2,7 +2,7 @@
 
 use tch::{Kind, Tensor};
 
-use crate::convolution::{Conv2d, Conv2dConfig};
+use crate::convolution::{Conv2d, Conv2dConfig, Size};
 use crate::error::{Error, Result};
 use crate::growing::GrowingConv2d;
 use crate::layers::{GroupNorm, GroupNormConfig};
@@ -89,6 +89,16 @@ impl ResnetBlock {
         self.end(&hidden, &Tensor::f_cat(&[&x, &skip], 1)?, times)
     }
 
+    /// Packs the weights as [`ResnetBlock::forward`] does for inputs of `size`, with a `gradient` or without. Returns the
+    /// result's size.
+    pub(crate) fn lay_out(&self, size: Size, gradient: bool) -> Result<Size> {
+        let hidden = self.conv1.lay_out(size, gradient)?;
+        if let Some(shortcut) = &self.shortcut {
+            shortcut.lay_out(size, gradient)?;
+        }
+        self.conv2.lay_out(hidden, gradient)
+    }
+
     /// What follows the first convolution of the input `x`.
     fn end(&self, hidden: &Tensor, x: &Tensor, times: Option<&Tensor>) -> Result<Tensor> {
         let hidden = match (self.time, times) {
@@ -127,6 +137,12 @@ impl Downsample {
         }
         self.conv.forward(x)
     }
+
+    /// Packs the weights as [`Downsample::forward`] does. Returns the result's size.
+    pub(crate) fn lay_out(&self, [batch, height, width]: Size, gradient: bool) -> Result<Size> {
+        let added = i64::from(self.uneven);
+        self.conv.lay_out([batch, height + added, width + added], gradient)
+    }
 }
 
 /// Grows to a given size (nearest neighbour), then a 3x3 convolution.
@@ -144,5 +160,10 @@ impl Upsample {
     /// `x`: [batch, channels, height, width]; `size`: (height', width').
     pub fn forward(&self, x: &Tensor, size: (i64, i64)) -> Result<Tensor> {
         self.conv.forward(x, size)
+    }
+
+    /// Packs the weights as [`Upsample::forward`] does. Returns the result's size.
+    pub(crate) fn lay_out(&self, from: Size, size: (i64, i64), gradient: bool) -> Result<Size> {
+        self.conv.lay_out(from, size, gradient)
     }
 }

@@ -4,7 +4,7 @@
 
 use std::time::Instant;
 
-use ringtune_engine::{Gradient, Precision};
+use ringtune_engine::Gradient;
 use tch::{Reduction, Tensor};
 
 use crate::api::Microbatch;
@@ -46,30 +46,15 @@ impl StableDiffusion {
         Ok(to_vec(&self.loss_of(microbatch, &embeddings)?.f_view([1])?)?[0])
     }
 
-    /// Lays the frozen weights out for microbatches of `batch` samples of `height` x `width` latents, by a gradient that
-    /// nobody takes. A job whose sizes differ from microbatch to microbatch begins with this, so that its bits cannot
-    /// depend on which of them a rank meets first. In fp32 nothing is laid out.
+    /// Lays the frozen weights out for microbatches of `batch` samples of `height` x `width` latents, as the first gradient
+    /// of such a one would. A job whose sizes differ from microbatch to microbatch begins with this, so that its bits
+    /// cannot depend on which of them a rank meets first. In fp32 nothing is laid out.
+    ///
+    /// # Errors
+    /// A number out of its range: see [`StableDiffusion::gradient`].
     pub fn lay_out(&self, batch: usize, height: usize, width: usize) -> Result<()> {
-        if self.precision() == Precision::Fp32 {
-            return Ok(());
-        }
-        let info = self.info();
-        let values = vec![0.0; batch * info.latent_channels * height * width];
-        // A learned row, and whatever comes behind it.
-        let mut input_ids = vec![0; batch * info.max_text_length];
-        input_ids.iter_mut().step_by(info.max_text_length).for_each(|id| *id = info.vocab_size as i64);
-        let microbatch = Microbatch {
-            batch,
-            latent_height: height,
-            latent_width: width,
-            latents: &values,
-            noise: &values,
-            timesteps: &vec![0; batch],
-            input_ids: &input_ids,
-            rows: &vec![0.0; info.text_width],
-            snr_gamma: None,
-        };
-        self.gradient(&microbatch).map(drop)
+        check_shape(batch, height, width)?;
+        self.unet.lay_out(batch as i64, height as i64, width as i64)
     }
 
     /// [batch, tokens, width] fp32.
@@ -125,16 +110,7 @@ impl StableDiffusion {
     fn check(&self, microbatch: &Microbatch) -> Result<()> {
         let info = self.info();
         let batch = microbatch.batch;
-        if batch == 0 || batch > 4096 {
-            return Err(Error::argument("batch", batch, "1 to 4096"));
-        }
-        for (field, side) in
-            [("latent_height", microbatch.latent_height), ("latent_width", microbatch.latent_width)]
-        {
-            if side == 0 || side > 2048 {
-                return Err(Error::argument(field, side, "1 to 2048"));
-            }
-        }
+        check_shape(batch, microbatch.latent_height, microbatch.latent_width)?;
         let latent = batch * info.latent_channels * microbatch.latent_height * microbatch.latent_width;
         for (field, found, expected) in [
             ("latents", microbatch.latents.len(), latent),
@@ -157,6 +133,19 @@ impl StableDiffusion {
     }
 }
 
+/// Numbers that a microbatch of latents can have.
+fn check_shape(batch: usize, height: usize, width: usize) -> Result<()> {
+    if batch == 0 || batch > 4096 {
+        return Err(Error::argument("batch", batch, "1 to 4096"));
+    }
+    for (field, side) in [("latent_height", height), ("latent_width", width)] {
+        if side == 0 || side > 2048 {
+            return Err(Error::argument(field, side, "1 to 2048"));
+        }
+    }
+    Ok(())
+}
+
 /// The mean over the samples of each one's mean squared error times its weight, [] in fp32; `predicted` and `target`:
 /// [batch, channels, height, width], `weights`: [batch].
 /// Source: diffusers examples/text_to_image/train_text_to_image.py, with --snr_gamma.
@@ -165,3 +154,7 @@ fn weighted_loss(predicted: &Tensor, target: &Tensor, weights: &[f32]) -> Result
     let samples = errors.f_mean_dim(&[1i64, 2, 3][..], false, None)?;
     Ok(samples.f_mul(&Tensor::f_from_slice(weights)?)?.f_mean(None)?)
 }
+
+#[cfg(test)]
+#[path = "textual_inversion_tests.rs"]
+mod tests;

@@ -55,7 +55,7 @@ pub(crate) struct Loaded {
 }
 
 impl Loading<'_> {
-    /// Brings the base model of a job here, has the engine load it, and begins to hash it.
+    /// Brings the base model of a job here, begins to hash it, and has the engine load it.
     ///
     /// # Errors
     /// What is wrong with `model.base`, or with this node.
@@ -68,10 +68,10 @@ impl Loading<'_> {
         let options = ModelOptions { rescale_zero_snr, ..options_of(spec) };
         let variant = options.variant.clone();
         let load = LoadModel { folder: folder.clone(), options, precision, threads, training };
-        let info = self.engine.load(load).await?;
         let (fingerprints, words) = (Arc::clone(self.fingerprints), tokenizer.clone());
         let hashing =
             ringtune_shared::tasks::spawn_blocking(move || fingerprints.of_model(&folder, &variant, &words));
+        let info = self.engine.load(load).await?;
         journal.event(RankEvent::Progress(load_is(1))).await;
         Ok(Loaded { local: Arc::new(local), tokenizer, info, hashing })
     }

@@ -226,6 +226,10 @@ impl TextualInversion for FakeEngine {
         Ok((0..self.text_width()).map(|column| ((id as usize % 97) * 31 + column) as f32 / 3007.0).collect())
     }
 
+    fn lay_out(&mut self) -> Result<(), EngineError> {
+        self.loaded().map(drop)
+    }
+
     fn gradient(&mut self, microbatch: &Microbatch) -> Result<Gradient, EngineError> {
         self.loaded()?;
         let started = Instant::now();

@@ -2,9 +2,6 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
-#[path = "../../tests/support/mod.rs"]
-mod support;
-
 use ringtune_engine::{
     AlignedFloats, BucketSizes, Buckets, EngineError, LanguageModelSource, OpenLanguageModel, Precision,
 };
@@ -14,7 +11,7 @@ use super::gradients::Gradients;
 use super::{Gpt2, backward, forward};
 use crate::Runtime;
 use crate::stable_diffusion::to_vec;
-use support::{GoldenFile, golden_folder, relative_error};
+use crate::support::{GoldenFile, golden_folder, relative_error};
 
 /// Buckets that nobody wants to keep.
 struct Fresh(Vec<usize>);

@@ -3,6 +3,7 @@
 use tch::{Kind, Tensor};
 
 use crate::config::{BlockConfig, UNetConfig};
+use crate::convolution::Size;
 use crate::error::{Error, Result};
 use crate::resnet::{Downsample, ResnetBlock, ResnetConfig, Upsample};
 use crate::time_projections::TimeProjectionLoader;
@@ -105,6 +106,42 @@ impl DownBlock {
         }
         Ok(x)
     }
+
+    /// Packs the weights as [`DownBlock::forward`] does.
+    pub(super) fn lay_out(&self, ahead: &mut Ahead) -> Result<()> {
+        for (layer, resnet) in self.resnets.iter().enumerate() {
+            ahead.layer(resnet, self.transformers.get(layer))?;
+            ahead.skips.push(ahead.size);
+        }
+        if let Some(downsample) = &self.downsample {
+            ahead.size = downsample.lay_out(ahead.size, ahead.gradient)?;
+            ahead.skips.push(ahead.size);
+        }
+        Ok(())
+    }
+}
+
+/// What a pass over the blocks would meet next, for whoever packs weights ahead of it.
+#[derive(Debug)]
+pub(super) struct Ahead {
+    /// Of the next input.
+    pub(super) size: Size,
+    /// Whether it has a gradient: from the first transformer on, as only the text has one of its own.
+    pub(super) gradient: bool,
+    /// Sizes of the intermediates that the way up takes, last one on top.
+    pub(super) skips: Vec<Size>,
+}
+
+impl Ahead {
+    /// A residual block, and its transformer where it has one.
+    fn layer(&mut self, resnet: &ResnetBlock, transformer: Option<&SpatialTransformer>) -> Result<()> {
+        self.size = resnet.lay_out(self.size, self.gradient)?;
+        if let Some(transformer) = transformer {
+            transformer.lay_out(self.gradient)?;
+            self.gradient = true;
+        }
+        Ok(())
+    }
 }
 
 /// The lowest resolution: residual block, transformer, residual block.
@@ -139,6 +176,12 @@ impl MidBlock {
     pub fn forward(&self, x: &Tensor, times: &Tensor, text: &Tensor) -> Result<Tensor> {
         let x = self.first.forward(x, Some(times))?;
         self.second.forward(&self.transformer.forward(&x, text)?, Some(times))
+    }
+
+    /// Packs the weights as [`MidBlock::forward`] does.
+    pub(super) fn lay_out(&self, ahead: &mut Ahead) -> Result<()> {
+        ahead.layer(&self.first, Some(&self.transformer))?;
+        ahead.layer(&self.second, None)
     }
 }
 
@@ -204,6 +247,19 @@ impl UpBlock {
             x = upsample.forward(&x, (height, width))?;
         }
         Ok(x)
+    }
+
+    /// Packs the weights as [`UpBlock::forward`] does.
+    pub(super) fn lay_out(&self, ahead: &mut Ahead) -> Result<()> {
+        for (layer, resnet) in self.resnets.iter().enumerate() {
+            ahead.skips.pop().ok_or_else(|| too_few_skips(layer))?;
+            ahead.layer(resnet, self.transformers.get(layer))?;
+        }
+        if let Some(upsample) = &self.upsample {
+            let [_, height, width] = *ahead.skips.last().ok_or_else(|| too_few_skips(self.resnets.len()))?;
+            ahead.size = upsample.lay_out(ahead.size, (height, width), ahead.gradient)?;
+        }
+        Ok(())
     }
 }
 

@@ -4,6 +4,7 @@ mod blocks;
 mod time;
 mod transformer;
 
+use blocks::Ahead;
 pub use blocks::{DownBlock, MidBlock, UpBlock};
 pub use time::TimeEmbedding;
 pub use transformer::{CrossAttention, FeedForward, SpatialTransformer, TransformerLayer};
@@ -103,6 +104,21 @@ impl UNet {
         }
         // 6. Out.
         self.conv_out.forward(&self.norm_out.forward_silu(&x)?.f_to_kind(Kind::Float)?)
+    }
+
+    /// Packs the weights that the first [`UNet::forward`] of a sample of this shape would pack, where the text has a gradient
+    /// and nothing else has, in the order in which it would.
+    pub fn lay_out(&self, batch: i64, height: i64, width: i64) -> Result<()> {
+        let size = self.conv_in.lay_out([batch, height, width], false)?;
+        let mut ahead = Ahead { size, gradient: false, skips: vec![size] };
+        for block in &self.down {
+            block.lay_out(&mut ahead)?;
+        }
+        self.mid.lay_out(&mut ahead)?;
+        for block in &self.up {
+            block.lay_out(&mut ahead)?;
+        }
+        self.conv_out.lay_out(ahead.size, ahead.gradient).map(drop)
     }
 }
 

@@ -72,6 +72,24 @@ impl CrossAttention {
         self.output.forward_added(&self.mix(x, context)?, residual)
     }
 
+    /// Packs the weights as a forward pass does for positions with a `gradient` or without; a text has one. Returns whether
+    /// the result does.
+    fn lay_out(&self, gradient: bool) -> Result<bool> {
+        let mixed = match &self.projections {
+            Projections::Own { all } => {
+                all.lay_out(gradient)?;
+                gradient
+            }
+            Projections::Context { query, key_and_value } => {
+                query.lay_out(gradient)?;
+                key_and_value.lay_out(true)?;
+                true
+            }
+        };
+        self.output.lay_out(mixed)?;
+        Ok(mixed)
+    }
+
     fn mix(&self, x: &Tensor, context: &Tensor) -> Result<Tensor> {
         let (batch, positions, channels) = x.size3()?;
         let (heads, width) = (self.heads, channels / self.heads);
@@ -163,6 +181,14 @@ impl TransformerLayer {
         let [hidden, x] = self.norm3.forward_keeping(&x)?;
         self.feed_forward.forward_added(&hidden, &x)
     }
+
+    /// Packs the weights as [`TransformerLayer::forward`] does; its result has a gradient, as the text has.
+    fn lay_out(&self, gradient: bool) -> Result<()> {
+        let gradient = self.self_attention.lay_out(gradient)?;
+        self.cross_attention.lay_out(gradient)?;
+        self.feed_forward.expand.lay_out(true)?;
+        self.feed_forward.contract.lay_out(true)
+    }
 }
 
 /// Group norm, projection in, transformer layers, projection out, + input.
@@ -210,5 +236,15 @@ impl SpatialTransformer {
         }
         let output = self.project_out.forward_added(&tokens, &to_tokens(&x)?)?;
         from_tokens(&output, height, width)
+    }
+
+    /// Packs the weights as [`SpatialTransformer::forward`] does for an input with a `gradient` or without; its result has
+    /// one, as the text has.
+    pub(crate) fn lay_out(&self, gradient: bool) -> Result<()> {
+        self.project_in.lay_out(gradient)?;
+        for (number, layer) in self.layers.iter().enumerate() {
+            layer.lay_out(gradient || number > 0)?;
+        }
+        self.project_out.lay_out(true)
     }
 }

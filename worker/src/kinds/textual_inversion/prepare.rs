@@ -80,8 +80,13 @@ impl Inputs {
     }
 }
 
-/// Prepares a rank. Every failure names the job's field or the file.
-pub(super) async fn prepare(rank: &Rank, job: &TextualInversionSpec) -> Result<Prepared, Error> {
+/// Prepares a rank, the engine's weights for its gradients too where it `computes` any. Every failure names the job's field
+/// or the file.
+pub(super) async fn prepare(
+    rank: &Rank,
+    job: &TextualInversionSpec,
+    computes: bool,
+) -> Result<Prepared, Error> {
     let Rank { assignment, context, journal, .. } = rank;
     let (spec, train) = (&assignment.spec, &job.train);
     // 1. Where it goes on or starts, so that a wrong file is told before anything long is begun; and the pictures.
@@ -115,7 +120,15 @@ pub(super) async fn prepare(rank: &Rank, job: &TextualInversionSpec) -> Result<P
             rows.extend(context.engine.token_row(*initializer).await.map_err(Error::of_engine)?);
         }
     }
-    let model_hash = loaded.hash().await?;
+    // While one core hashes the model.
+    let laying_out = async {
+        if !computes {
+            return Ok(());
+        }
+        context.engine.lay_out().await.map_err(Error::of_engine)
+    };
+    let hashing = async { Ok::<_, Error>(loaded.hash().await?) };
+    let (model_hash, ()) = tokio::try_join!(hashing, laying_out)?;
     journal.info(format!("model: {} ({model_hash})", describe(&model))).await;
     // 4. Which posteriors are known. The others are made when the ring is there, each by one rank.
     let (files, repeats): (_, Vec<_>) =

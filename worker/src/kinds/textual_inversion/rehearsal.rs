@@ -25,7 +25,7 @@ use crate::{
 
 /// Samples whose prompts are shown.
 const PROMPTS_SHOWN: usize = 8;
-/// The first packs weights and asks for memory; the last one is as all others.
+/// The first asks for memory; the last one is as all others.
 const TIMED_MICROBATCHES: u32 = 2;
 
 /// What is rehearsed, and as what.
@@ -97,7 +97,8 @@ pub struct Timing {
 pub async fn rehearse(options: RehearsalOptions, context: &Context) -> Result<Rehearsal, Error> {
     let RehearsalOptions { spec, job, precision, threads, compute } = options;
     // 1. The rank's own preparation.
-    let done = alone(spec, (precision, threads), context, async |rank| prepare(rank, &job).await).await?;
+    let done =
+        alone(spec, (precision, threads), context, async |rank| prepare(rank, &job, compute).await).await?;
     let Alone { prepared, assignment, warnings } = done;
     // 2. One picture through the VAE stands for all of its size.
     let pictures = prepared.posteriors.listed();

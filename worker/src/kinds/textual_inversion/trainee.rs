@@ -76,7 +76,7 @@ impl Inverter {
         let proves = rank.assignment.proof.is_some();
         let trace_dir = if proves { "" } else { rank.assignment.spec.common.debug.trace_dir.as_str() };
         check_trace(rank, trace_dir)?;
-        let prepared = prepare(rank, &job).await?;
+        let prepared = prepare(rank, &job, true).await?;
         let results = Results::new(&rank.assignment, &job, &prepared)?;
         let train = job.train;
         let course = Course {
