@@ -17,6 +17,9 @@ use crate::{
     session::{Progress, ProgressStage, RankEvent},
 };
 
+/// The model is in the engine; it is hashed, and whatever else the work needs of it is done.
+const PARTS: u64 = 2;
+
 /// What is loaded, by what.
 pub(crate) struct Loading<'a> {
     /// The job.
@@ -63,8 +66,7 @@ impl Loading<'_> {
         let Self { spec, training, rescale_zero_snr, precision, threads, journal, .. } = self;
         let (local, tokenizer) = materialise(spec, self.access, self.sources, journal).await?;
         let folder = local.folder.clone();
-        let load_is = |done| Progress { stage: ProgressStage::Load, done, total: 1 };
-        journal.event(RankEvent::Progress(load_is(0))).await;
+        journal.event(loaded(0)).await;
         let options = ModelOptions { rescale_zero_snr, ..options_of(spec) };
         let variant = options.variant.clone();
         let load = LoadModel { folder: folder.clone(), options, precision, threads, training };
@@ -72,15 +74,26 @@ impl Loading<'_> {
         let hashing =
             ringtune_shared::tasks::spawn_blocking(move || fingerprints.of_model(&folder, &variant, &words));
         let info = self.engine.load(load).await?;
-        journal.event(RankEvent::Progress(load_is(1))).await;
+        journal.event(loaded(1)).await;
         Ok(Loaded { local: Arc::new(local), tokenizer, info, hashing })
     }
 }
 
+fn loaded(done: u64) -> RankEvent {
+    RankEvent::Progress(Progress { stage: ProgressStage::Load, done, total: PARTS })
+}
+
 impl Loaded {
-    /// The hash of its files, once it is taken.
-    pub(crate) async fn hash(&mut self) -> Result<ContentHash, Error> {
-        (&mut self.hashing).await?
+    /// The hash of its files, once it is taken and what the engine does `beside` it is done: then all is loaded.
+    pub(crate) async fn finish<E: From<Error>>(
+        &mut self,
+        journal: &Journal,
+        beside: impl Future<Output = Result<(), E>>,
+    ) -> Result<ContentHash, E> {
+        let hashing = async { Ok((&mut self.hashing).await.map_err(Error::from)??) };
+        let (hash, ()) = tokio::try_join!(hashing, beside)?;
+        journal.event(loaded(PARTS)).await;
+        Ok(hash)
     }
 
     /// What it is called: its repository, or the last part of its path.

@@ -50,7 +50,10 @@ pub(super) async fn prepare(rank: &Rank, spec: &GenerateSpec) -> Result<Prepared
         let problem = "so many pictures of this size make too large a sheet";
         return Err(Refusal::of("generate.sheet", problem).into());
     }
-    let model = ModelName { name: loaded.name(&assignment.spec), hash: loaded.hash().await? };
+    let model = ModelName {
+        name: loaded.name(&assignment.spec),
+        hash: loaded.finish(journal, std::future::ready(Ok::<_, Error>(()))).await?,
+    };
     let (sampler, (width, height)) = (drawing.sampler(), drawing.size());
     journal.info(format!("model: {} ({})", model.name, model.hash)).await;
     journal.info(format!("scheduler {sampler}, {} steps, {width} x {height}", spec.steps)).await;

@@ -121,14 +121,9 @@ pub(super) async fn prepare(
         }
     }
     // While one core hashes the model.
-    let laying_out = async {
-        if !computes {
-            return Ok(());
-        }
-        context.engine.lay_out().await.map_err(Error::of_engine)
-    };
-    let hashing = async { Ok::<_, Error>(loaded.hash().await?) };
-    let (model_hash, ()) = tokio::try_join!(hashing, laying_out)?;
+    let laying_out =
+        async { if computes { context.engine.lay_out().await.map_err(Error::of_engine) } else { Ok(()) } };
+    let model_hash = loaded.finish(journal, laying_out).await?;
     journal.info(format!("model: {} ({model_hash})", describe(&model))).await;
     // 4. Which posteriors are known. The others are made when the ring is there, each by one rank.
     let (files, repeats): (_, Vec<_>) =
