@@ -60,7 +60,7 @@ pub(super) struct Lease {
 impl Lease {
     /// All of it.
     pub(super) fn length(self) -> Duration {
-        self.peer_timeout + self.pulse_interval
+        self.peer_timeout.saturating_add(self.pulse_interval)
     }
 
     /// Waits until it is over. The second part begins when this runs after the first, however late that is.
@@ -168,18 +168,20 @@ pub(super) async fn send_frames(
 }
 
 /// Takes in what the previous rank sends, listens for its signs of life, and hands frames over to
-/// the collectives.
+/// the collectives. `first`: for the first sign of life, `later` for all others.
 pub(super) async fn receive_frames(
     mut half: impl ReceiveHalf,
     inbox: Inbox,
     place: Place,
-    lease: Lease,
+    (first, later): (Lease, Lease),
     status: watch::Sender<Status>,
 ) {
     let work = async {
+        let mut lease = first;
         // Frames that the collectives have no room for yet keep this from listening; they are
         // themselves signs of life, and silence is measured again once there is room.
         while let Some(signal) = hear(&mut half, place, lease).await? {
+            lease = later;
             check_membership(&signal, place)?;
             if let Signal::Frame(frame) = signal
                 && !inbox.put(frame).await
@@ -243,6 +245,22 @@ mod tests {
         async fn receive(&mut self) -> Result<Option<Signal>, LinkBroken> {
             Ok(self.0.recv().await)
         }
+    }
+
+    /// The first sign of life may take longer than those after it.
+    #[tokio::test(start_paused = true)]
+    async fn a_neighbour_that_still_waits_for_its_own_is_waited_for() {
+        let place = Place { job: JobId::new(), epoch: Epoch(1), rank: 0, world_size: 2 };
+        let (send, receive) = mpsc::channel(1);
+        let (inbox, _frames) = Inbox::new(2, 4);
+        let (status, mut seen) = watch::channel(Status::Open);
+        let first = Lease { peer_timeout: Duration::MAX, ..LEASE };
+        tokio::spawn(receive_frames(Channel(receive), inbox, place, (first, LEASE), status));
+        assert!(timeout(Duration::from_secs(3600), seen.changed()).await.is_err());
+        send.send(Signal::Pulse { job: place.job, epoch: place.epoch }).await.unwrap();
+        let stalled = RingError::Stalled { rank: 1, silent: Duration::from_millis(2500) };
+        timeout(Duration::from_secs(3), seen.changed()).await.unwrap().unwrap();
+        assert_eq!(*seen.borrow(), Status::Failed(stalled));
     }
 
     /// What came while this process was frozen reaches it only once its other tasks run again.

@@ -28,6 +28,9 @@ pub struct RingConfig {
     /// How long a neighbour may give no sign of life; at least two pulse intervals. It is lost when this and one more pulse
     /// interval are over. Default 2 s.
     pub peer_timeout: Duration,
+    /// How much longer the first sign of life may take: a previous rank gives none before its own previous rank is connected, which
+    /// may wait for others again. Default 0, for ranks that begin together.
+    pub first_sign: Duration,
 }
 
 impl Default for RingConfig {
@@ -38,6 +41,7 @@ impl Default for RingConfig {
             frames_in_flight: 16,
             pulse_interval: Duration::from_millis(500),
             peer_timeout: Duration::from_secs(2),
+            first_sign: Duration::ZERO,
         }
     }
 }
@@ -159,7 +163,9 @@ impl Ring {
         let (send_half, receive_half) = transport.split();
         let sending =
             tasks::spawn(link::send_frames(send_half, to_send, place, config.pulse_interval, status.clone()));
-        let receiving = tasks::spawn(link::receive_frames(receive_half, inbox, place, lease, status.clone()));
+        let first = Lease { peer_timeout: config.peer_timeout.saturating_add(config.first_sign), ..lease };
+        let receiving = link::receive_frames(receive_half, inbox, place, (first, lease), status.clone());
+        let receiving = tasks::spawn(receiving);
         // What waits to be sent, what the transport has, and what the sums in between take.
         let pool = Pool::new(config.frames_in_flight.saturating_mul(4));
         let runtime = Handle::current();

@@ -3,7 +3,7 @@
 //! A ring that lost a member goes on in a new epoch, perhaps with members that were not in it before. As it enters, each
 //! rank says after which step its state is and what hash the state has (its [`Standing`]). From the same list every rank
 //! concludes the same ([`plan_entry`]): all go on from the highest step, and whoever is behind takes the state from one
-//! that is not.
+//! that is not, each from another one as far as there are as many.
 
 use super::whole;
 use crate::ids::ContentHash;
@@ -24,10 +24,23 @@ pub struct EntryPlan {
     pub step: u64,
     /// The hash of the state after it.
     pub state: ContentHash,
-    /// The lowest rank that has this state.
-    pub giver: usize,
-    /// The ranks that are behind, ascending: each takes the state from the giver.
+    /// The ranks that have this state, ascending. The first one also says what was done on the way to it.
+    pub givers: Vec<usize>,
+    /// The ranks that are behind, ascending: each takes the state from one that has it, see [`Self::giver_of`].
     pub takers: Vec<usize>,
+}
+
+impl EntryPlan {
+    /// The first rank that has the state.
+    pub fn first(&self) -> usize {
+        self.givers.first().copied().unwrap_or_default()
+    }
+
+    /// Whom a taker takes it from: takers are dealt out to all that have it, so that none of these has to give it often.
+    pub fn giver_of(&self, taker: usize) -> usize {
+        let place = self.takers.iter().position(|rank| *rank == taker).unwrap_or_default();
+        self.givers.iter().cycle().nth(place % self.givers.len().max(1)).copied().unwrap_or_default()
+    }
 }
 
 /// Two ranks that took the same steps and have not the same state. Nobody can say which of them is right.
@@ -73,15 +86,15 @@ impl Standing {
 pub fn plan_entry(standings: &[Standing]) -> Result<EntryPlan, Diverged> {
     let step = standings.iter().map(|standing| standing.step).max().unwrap_or_default();
     let mut ahead = standings.iter().enumerate().filter(|(_, standing)| standing.step == step);
-    let Some((giver, Standing { state, .. })) = ahead.next() else {
-        return Ok(EntryPlan { step, state: ContentHash::of(&[]), giver: 0, takers: Vec::new() });
+    let Some((rank, Standing { state, .. })) = ahead.clone().next() else {
+        return Ok(EntryPlan { step, state: ContentHash::of(&[]), givers: Vec::new(), takers: Vec::new() });
     };
     if let Some((other_rank, other)) = ahead.find(|(_, standing)| standing.state != *state) {
         let (state, other_state) = (*state, other.state);
-        return Err(Diverged { step, rank: giver, state, other_rank, other_state });
+        return Err(Diverged { step, rank, state, other_rank, other_state });
     }
-    let behind = standings.iter().enumerate().filter(|(_, standing)| standing.step < step);
-    Ok(EntryPlan { step, state: *state, giver, takers: behind.map(|(rank, _)| rank).collect() })
+    let (givers, takers) = (0..standings.len()).partition(|rank| standings[*rank].step == step);
+    Ok(EntryPlan { step, state: *state, givers, takers })
 }
 
 #[cfg(test)]
@@ -95,12 +108,16 @@ mod tests {
     }
 
     #[test]
-    fn those_who_are_behind_take_the_state_of_the_lowest_rank_that_is_not() {
-        let plan = plan_entry(&[standing(0, 9), standing(8, 1), standing(7, 2), standing(8, 1)]).unwrap();
-        assert_eq!(plan, EntryPlan { step: 8, state: ContentHash::of(&[1]), giver: 1, takers: vec![0, 2] });
+    fn those_who_are_behind_take_the_state_of_those_who_are_not_in_turns() {
+        let all = [standing(0, 9), standing(8, 1), standing(7, 2), standing(8, 1), standing(1, 1)];
+        let plan = plan_entry(&all).unwrap();
+        let (givers, takers) = (vec![1, 3], vec![0, 2, 4]);
+        assert_eq!(plan, EntryPlan { step: 8, state: ContentHash::of(&[1]), givers, takers });
+        assert_eq!((plan.first(), [0, 2, 4].map(|taker| plan.giver_of(taker))), (1, [1, 3, 1]));
         let equal = plan_entry(&[standing(0, 5); 3]).unwrap();
-        assert_eq!((equal.giver, equal.takers.as_slice()), (0, [].as_slice()));
-        assert!(plan_entry(&[]).unwrap().takers.is_empty());
+        assert_eq!((equal.first(), equal.takers.as_slice()), (0, [].as_slice()));
+        let empty = plan_entry(&[]).unwrap();
+        assert!(empty.takers.is_empty() && (empty.first(), empty.giver_of(0)) == (0, 0));
     }
 
     #[test]
@@ -146,12 +163,14 @@ mod tests {
             let all: Vec<Standing> = all.into_iter().map(|(step, state)| standing(step, state)).collect();
             match plan_entry(&all) {
                 Ok(plan) => {
-                    prop_assert_eq!(all[plan.giver], Standing { step: plan.step, state: plan.state });
+                    prop_assert!(plan.takers.iter().all(|taker| plan.givers.contains(&plan.giver_of(*taker))));
+                    prop_assert_eq!(plan.givers.first(), Some(&plan.first()));
                     for (rank, standing) in all.iter().enumerate() {
                         prop_assert!(standing.step <= plan.step);
                         let takes = plan.takers.contains(&rank);
                         prop_assert_eq!(takes, standing.step < plan.step);
-                        prop_assert!(takes || (standing.state == plan.state && plan.giver <= rank));
+                        prop_assert!(takes != plan.givers.contains(&rank));
+                        prop_assert!(takes || standing.state == plan.state);
                     }
                     prop_assert!(plan.takers.is_sorted());
                 }

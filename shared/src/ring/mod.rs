@@ -58,6 +58,9 @@
 //! The lease is in two parts because a process that was itself frozen finds it over when it wakes: it first looks at what
 //! has come meanwhile, for one pulse, and only then blames its neighbour.
 //!
+//! The first sign of life may take longer, where ranks do not begin together (`first_sign`): a rank begins when the previous one has
+//! called it and it has called the next one, so that a rank that was called may still wait for a call itself, and is silent.
+//!
 //! A rank whose ring has failed, for whatever reason, breaks both its connections, so that its neighbours fail too and
 //! theirs after them. So within the lease all that live know that a rank is gone:
 //! - a rank that is killed breaks its connections, and the one after it knows at once;

@@ -17,7 +17,7 @@ impl World {
             let behind = standings.iter().enumerate().min_by_key(|(_, one)| one.step);
             let (giver, one) = behind.expect("a rank");
             let takers = (0..standings.len()).filter(|rank| standings[*rank].step > one.step).collect();
-            plan = EntryPlan { step: one.step, state: one.state, giver, takers };
+            plan = EntryPlan { step: one.step, state: one.state, givers: vec![giver], takers };
         }
         if plan.takers.is_empty() {
             return self.next(worker, At::Close, Row::Plain);
@@ -28,7 +28,7 @@ impl World {
 
     /// It knows of the steps that it did not do; then it takes the state after them.
     pub(crate) fn was_told(&mut self, worker: usize, plan: EntryPlan, rows: &[Row]) {
-        let Some(Row::Unstored(steps)) = rows.get(plan.giver) else {
+        let Some(Row::Unstored(steps)) = rows.get(plan.first()) else {
             panic!("reports are not told: {rows:?}")
         };
         let life = self.life(worker);
@@ -42,13 +42,14 @@ impl World {
     /// The state came, or its stream broke.
     pub(crate) fn has_fetched(&mut self, worker: usize, plan: &EntryPlan) {
         let key = self.life(worker).ring_key();
-        if !self.gives_state(key, plan.giver, worker) {
+        let giver = plan.giver_of(self.life(worker).rank.unwrap_or_default());
+        if !self.gives_state(key, giver, worker) {
             let text = "the stream of the state ended".to_owned();
-            let trouble = Trouble { kind: TroubleKind::Closed, rank: plan.giver, text };
+            let trouble = Trouble { kind: TroubleKind::Closed, rank: giver, text };
             self.life(worker).lost.get_or_insert(trouble);
             return self.look(worker);
         }
-        let giver = self.rings[&key].members[plan.giver];
+        let giver = self.rings[&key].members[giver];
         let state = self.life(giver).state;
         assert_eq!(chain::hash(state), plan.state, "another state than was promised");
         let life = self.life(worker);

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use ringtune_fake_engine::{FakeMachine, FakeScript};
+use ringtune_fake_engine::{FakeMachine, FakeScript, HeldCalls};
 use ringtune_proto::v1::{self, RankFault, RankPhase};
 use ringtune_shared::{ids::JobId, job::JobSpec};
 use tokio::time::sleep;
@@ -327,6 +327,47 @@ async fn a_newcomer_takes_the_best_parameters_of_a_language_model_too() {
     let ground = Ground::lay();
     let spec = ground.job(options, MICROBATCHES);
     in_time(async { newcomer(&spec, 4, true).await }).await;
+}
+
+/// Another rank's state is on its way into the engine when that rank is lost: all of it comes, and the newcomer goes on from it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_newcomer_that_is_left_alone_while_it_takes_a_state_takes_all_of_it() {
+    in_time(Box::pin(async {
+        let ground = Ground::lay();
+        let options = "max_iters = 12\nwarmup_iters = 2\nlearning_rate = 0.01\neval_interval = 0\ncheckpointing_steps = 9\n\
+                       compare_interval = 3\n";
+        let spec = ground.job(options, MICROBATCHES);
+        let (alone, id, steps) = run_alone(FakeScript::default(), &spec).await;
+        let expected = (results(&alone.coordinator, id, 9), steps.iter().map(bits).collect::<Vec<_>>());
+        // 1. One worker has the job. Another one joins it, whose engine holds up the second piece of the state.
+        let slow = FakeScript { gradient_takes: Duration::from_millis(10), ..FakeScript::default() };
+        let writes = HeldCalls { held: Some(2), ..HeldCalls::default() };
+        let machine = FakeMachine { writes: writes.clone(), ..FakeMachine::default() };
+        let mut ring = ring_of(vec![slow, FakeScript { machine, ..FakeScript::default() }]).await;
+        let (id, first) = (JobId::new(), [ring.members[0].clone()]);
+        ring.sessions[0].assign(Rank { job: id, epoch: 1, members: &first, rank: 0, spec: &spec }).await;
+        ring.sessions[1].join(Rank { job: id, epoch: 1, members: &first, rank: 0, spec: &spec }).await;
+        ring.sessions[1].until(RankPhase::Ready).await;
+        ring.sessions[0].start_when_ready(id).await;
+        while until_step_of(&mut ring.sessions[0], 1).await.step < 4 {}
+        for (rank, session) in (0..2).zip(&ring.sessions) {
+            enter(session, view(id, 2, &ring.members), rank, true).await;
+        }
+        while writes.begun.load(Ordering::Relaxed) < 2 {
+            sleep(Duration::from_millis(1)).await;
+        }
+        // 2. It is alone before it has all.
+        ring.workers[0].shutdown.hard.cancel();
+        enter(&ring.sessions[1], view(id, 3, &[ring.members[1].clone()]), 0, false).await;
+        sleep(Duration::from_millis(50)).await;
+        writes.let_go.store(true, Ordering::Relaxed);
+        ring.sessions[1].until(RankPhase::Finished).await;
+        // 3. The same steps, the same bytes.
+        let told = ring.coordinator.steps.of_job(id);
+        assert_eq!(told.iter().map(bits).collect::<Vec<_>>(), expected.1);
+        assert!(results(&ring.coordinator, id, 9) == expected.0, "another result");
+    }))
+    .await;
 }
 
 /// Which of two ranks is right nobody can say.

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use ringtune_fake_engine::{FakeMachine, FakeScript, SquaresScript};
+use ringtune_fake_engine::{FakeMachine, FakeScript, HeldCalls, HeldReads, SharesScript};
 use ringtune_proto::v1::{self, RankFault, RankPhase};
 use ringtune_shared::{ids::JobId, job::JobSpec};
 use tokio::time::sleep;
@@ -140,12 +140,12 @@ async fn a_step_that_another_rank_has_taken_is_taken_in_the_next_ring() {
         let expected = Expected::of(&ground.job(&options, MICROBATCHES), 12).await;
         let spec = ground.job(&format!("{options}{SHARED}"), MICROBATCHES);
         // 1. Three ranks, the last of which waits before it says its part of the norm; what rank 0 sends to rank 1 goes through a gate.
-        let squares: [SquaresScript; 3] = std::array::from_fn(|rank| SquaresScript {
-            held: (rank == 2).then_some(STEP),
-            ..SquaresScript::default()
+        let shares: [SharesScript; 3] = std::array::from_fn(|rank| {
+            let squares = HeldCalls { held: (rank == 2).then_some(STEP), ..HeldCalls::default() };
+            SharesScript { squares, ..SharesScript::default() }
         });
-        let scripts = squares.clone().map(|squares| FakeScript {
-            machine: FakeMachine { squares, ..FakeMachine::default() },
+        let scripts = shares.clone().map(|shares| FakeScript {
+            machine: FakeMachine { shares, ..FakeMachine::default() },
             ..FakeScript::default()
         });
         let mut ring = ring_through_ports(scripts.to_vec()).await;
@@ -154,22 +154,102 @@ async fn a_step_that_another_rank_has_taken_is_taken_in_the_next_ring() {
         ring.members[1].address = gate.address.clone();
         let id = JobId::new();
         begin(&mut ring, id, &spec).await;
-        for squares in &squares {
-            until_count(&squares.begun, STEP).await;
+        for shares in &shares {
+            until_count(&shares.squares.begun, STEP).await;
         }
         // 2. All have their sums. Rank 0 comes to have all of the norm; rank 1 would have it through rank 0.
         gate.closed.store(true, Ordering::Relaxed);
-        squares[2].let_go.store(true, Ordering::Relaxed);
-        until_count(&squares[0].updates, STEP).await;
-        assert_eq!(squares[1].updates.load(Ordering::Relaxed), STEP - 1, "rank 1 has taken it too");
+        shares[2].squares.let_go.store(true, Ordering::Relaxed);
+        until_count(&shares[0].updates, STEP).await;
+        assert_eq!(shares[1].updates.load(Ordering::Relaxed), STEP - 1, "rank 1 has taken it too");
         // 3. The ring breaks: the step is with rank 0, and what rank 1 lacks of it is the norm.
         ring.workers[2].shutdown.hard.cancel();
         ring.members[1] = straight;
         go_on(&mut ring, id, [0, 1]).await;
         expected.check(&ring.coordinator, id, 12, "a step of which rank 1 had no norm");
         // It has computed no gradient of it again: both have begun as many squares as there are steps.
-        assert_eq!([0, 1].map(|rank| squares[rank].begun.load(Ordering::Relaxed)), [12, 12]);
-        assert_eq!([0, 1].map(|rank| squares[rank].updates.load(Ordering::Relaxed)), [12, 12]);
+        assert_eq!([0, 1].map(|rank| shares[rank].squares.begun.load(Ordering::Relaxed)), [12, 12]);
+        assert_eq!([0, 1].map(|rank| shares[rank].updates.load(Ordering::Relaxed)), [12, 12]);
+    }))
+    .await;
+}
+
+/// Rank 0 still writes a checkpoint of the step before when the others have begun the next one: it has not, and loses nothing of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_step_that_waits_for_a_checkpoint_is_taken_in_the_next_ring() {
+    const STEP: u64 = 4;
+    in_time(Box::pin(async {
+        let ground = Ground::lay();
+        let options = OPTIONS.replace("max_iters = 9", "max_iters = 12");
+        let expected = Expected::of(&ground.job(&options, MICROBATCHES), 12).await;
+        let spec = ground.job(&format!("{options}{SHARED}"), MICROBATCHES);
+        // 1. Of a checkpoint after step 3, each read takes its time.
+        let shares: [SharesScript; 3] = std::array::from_fn(|_| SharesScript::default());
+        let scripts: Vec<FakeScript> = shares
+            .iter()
+            .enumerate()
+            .map(|(rank, shares)| {
+                let take = if rank == 0 { Duration::from_millis(400) } else { Duration::ZERO };
+                let held_reads = HeldReads { take, ..HeldReads::default() };
+                let machine = FakeMachine { shares: shares.clone(), held_reads, ..FakeMachine::default() };
+                FakeScript { machine, ..FakeScript::default() }
+            })
+            .collect();
+        let mut ring = ring_of(scripts).await;
+        let id = JobId::new();
+        begin(&mut ring, id, &spec).await;
+        for shares in &shares[1..] {
+            until_count(&shares.updates, STEP).await;
+        }
+        assert_eq!(shares[0].updates.load(Ordering::Relaxed), STEP - 1, "rank 0 has taken it too");
+        // 2. One of the two is lost that had what falls to rank 0.
+        ring.workers[1].shutdown.hard.cancel();
+        go_on(&mut ring, id, [0, 2]).await;
+        expected.check(&ring.coordinator, id, 12, "a step that rank 0 waited with");
+        assert_eq!([0, 2].map(|rank| shares[rank].updates.load(Ordering::Relaxed)), [12, 12]);
+    }))
+    .await;
+}
+
+/// A rank that is given another ring while its engine forgets what falls to others gives nobody what is forgotten.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rank_that_forgets_moments_says_so_in_the_next_ring() {
+    in_time(Box::pin(async {
+        let ground = Ground::lay();
+        let options = OPTIONS.replace("max_iters = 9", "max_iters = 12");
+        let expected = Expected::of(&ground.job(&options, MICROBATCHES), 12).await;
+        let spec = ground.job(&format!("{options}{SHARED}"), MICROBATCHES);
+        // 1. Rank 2 of four is held up in the second ring that it enters. (In the first one it forgets twice: it had all.)
+        let forgets = HeldCalls { held: Some(3), ..HeldCalls::default() };
+        let shares = SharesScript { forgets: forgets.clone(), ..SharesScript::default() };
+        let machine = FakeMachine { shares, ..FakeMachine::default() };
+        let slow = FakeScript { gradient_takes: Duration::from_millis(6), ..FakeScript::default() };
+        let mut scripts = vec![slow.clone(); 4];
+        scripts[2] = FakeScript { machine, ..slow };
+        let mut ring = ring_of(scripts).await;
+        let id = JobId::new();
+        begin(&mut ring, id, &spec).await;
+        while until_step_of(&mut ring.sessions[0], 1).await.step < 3 {}
+        // 2. One is lost. The others change their places, so that what rank 2 had is others' now; but it is asked first.
+        ring.workers[3].shutdown.hard.cancel();
+        let left = [2, 0, 1];
+        for rank in left {
+            ring.sessions[rank].until(RankPhase::Waiting).await;
+        }
+        let members = left.map(|rank| ring.members[rank].clone());
+        let enter_all = async |epoch: u64| {
+            for (rank, session) in left.into_iter().enumerate() {
+                enter(&ring.sessions[session], view(id, epoch, &members), rank as i32, false).await;
+            }
+        };
+        enter_all(2).await;
+        until_count(&forgets.begun, 3).await;
+        // 3. The same ranks are to form another ring before it is through.
+        enter_all(3).await;
+        sleep(Duration::from_millis(50)).await;
+        forgets.let_go.store(true, Ordering::Relaxed);
+        ring.sessions[2].until(RankPhase::Finished).await;
+        expected.check(&ring.coordinator, id, 12, "a ring that was left while a rank forgot");
     }))
     .await;
 }

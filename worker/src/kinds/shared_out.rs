@@ -148,7 +148,7 @@ impl<P: Parts> Work for SharedOut<P> {
         RankState::small(SavedState::default())
     }
 
-    async fn restore(&mut self, _state: TakenState, _step: u64) -> Result<(), Error> {
+    async fn restore(&mut self, _: TakenState, _step: u64, _: Vec<StepSummary>) -> Result<(), Error> {
         Ok(())
     }
 
@@ -156,7 +156,7 @@ impl<P: Parts> Work for SharedOut<P> {
         Vec::new()
     }
 
-    async fn take_in(&mut self, _rank: &Rank, _step: StepSummary) -> Result<(), Error> {
+    async fn tell_reports(&mut self, _rank: &Rank) -> Result<(), Error> {
         Ok(())
     }
 

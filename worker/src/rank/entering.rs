@@ -6,7 +6,10 @@ use ringtune_shared::{
 };
 
 use super::{Error, LentRing, Rank, Work, agreement, summaries};
-use crate::ring::{self, FetchFrom, RankRing, Seat, StateRoom};
+use crate::{
+    ring::{self, FetchFrom, RankRing, Seat, StateRoom},
+    session::StepSummary,
+};
 
 /// Connects the ring and brings all ranks to one step. Dropped in the middle when the ring is not wanted any more: what
 /// this rank has is as good as before.
@@ -41,6 +44,8 @@ pub(super) async fn enter<W: Work>(
 async fn level<W: Work>(rank: &Rank, work: &mut W, ring: &mut RankRing) -> Result<(), Error> {
     // 1. Offered before anybody can know that it is wanted, and for as long as it may be.
     let own = work.standing().await?;
+    // Of a state whose restoration was still under way when the ring before this one broke.
+    work.tell_reports(rank).await?;
     let rings = &rank.context.rings;
     let (job, epoch) = (rank.life.job, rank.assignment.ring.epoch);
     let offer = rings.offer_state(job, epoch, own.step, work.state());
@@ -53,14 +58,10 @@ async fn level<W: Work>(rank: &Rank, work: &mut W, ring: &mut RankRing) -> Resul
     if !plan.takers.is_empty() {
         // The reports come before the state: a rank that has a step's state and not its report could not say it, should it
         // be rank 0 after this ring broke too.
-        let told = summaries::exchange(ring, &work.unstored(), plan.giver).await?;
+        let told = summaries::exchange(ring, &work.unstored(), plan.first()).await?;
         if plan.takers.contains(&ring.rank()) {
-            catch_up(rank, work, &plan).await?;
-        }
-        for step in told {
-            if step.step > own.step {
-                work.take_in(rank, step).await?;
-            }
+            let reports = told.into_iter().filter(|report| report.step > own.step).collect();
+            catch_up(rank, work, (&plan, reports), ring).await?;
         }
     }
     ring.gather_one_each(vec![0.0]).await?;
@@ -68,10 +69,16 @@ async fn level<W: Work>(rank: &Rank, work: &mut W, ring: &mut RankRing) -> Resul
     Ok(())
 }
 
-async fn catch_up<W: Work>(rank: &Rank, work: &mut W, plan: &EntryPlan) -> Result<(), Error> {
-    let EntryPlan { step, state: expected, giver, .. } = *plan;
+async fn catch_up<W: Work>(
+    rank: &Rank,
+    work: &mut W,
+    (plan, reports): (&EntryPlan, Vec<StepSummary>),
+    connected: &RankRing,
+) -> Result<(), Error> {
+    let EntryPlan { step, state: expected, .. } = *plan;
     let ring = &rank.assignment.ring;
     let missing = || ring::Error::Rows;
+    let giver = plan.giver_of(connected.rank());
     let member = ring.members.get(giver).ok_or_else(missing)?;
     let (worker, address) = (member.worker, member.address.as_str());
     let own = work.state();
@@ -81,8 +88,12 @@ async fn catch_up<W: Work>(rank: &Rank, work: &mut W, plan: &EntryPlan) -> Resul
     };
     let from =
         FetchFrom { worker, address, job: ring.job, epoch: ring.epoch, rank: giver, step, expected, room };
-    let state = rank.context.rings.fetch_state(&from).await?;
-    work.restore(state, step).await?;
+    let state = tokio::select! {
+        state = rank.context.rings.fetch_state(&from) => state?,
+        error = connected.failed() => return Err(Error::Ring(ring::Error::Ring(error))),
+    };
+    work.restore(state, step, reports).await?;
+    work.tell_reports(rank).await?;
     check(work.standing().await?.state, expected)?;
     rank.journal.info(format!("took the state after step {step} from rank {giver}")).await;
     Ok(())

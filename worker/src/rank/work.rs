@@ -164,14 +164,20 @@ pub(crate) trait Work: Send + 'static {
         self.state().most_bytes()
     }
 
-    /// Goes on from another rank's state, that after `step`.
-    fn restore(&mut self, state: TakenState, step: u64) -> impl Future<Output = Result<(), Error>> + Send;
+    /// Goes on from another rank's state, that after `step`. `reports`: of the steps on the way to it that this rank did not do.
+    fn restore(
+        &mut self,
+        state: TakenState,
+        step: u64,
+        reports: Vec<StepSummary>,
+    ) -> impl Future<Output = Result<(), Error>> + Send;
 
     /// The steps done that may not be stored yet, in their order.
     fn unstored(&self) -> Vec<StepSummary>;
 
-    /// Takes in a step that other ranks did, for whoever asks for it later.
-    fn take_in(&mut self, rank: &Rank, step: StepSummary) -> impl Future<Output = Result<(), Error>> + Send;
+    /// Tells the reports that came with a state that was restored, and keeps them for whoever asks for them later. Dropped half-way,
+    /// it goes on when it is called again.
+    fn tell_reports(&mut self, rank: &Rank) -> impl Future<Output = Result<(), Error>> + Send;
 
     /// Opens what is written while the work is done, unless it is open.
     fn begin(&mut self, rank: &Rank, orders: &Orders) -> impl Future<Output = Result<(), Error>> + Send;

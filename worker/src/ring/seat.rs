@@ -18,7 +18,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Error, RingOptions, Rings,
+    Error, Rings,
     lines::{Dialled, NextRank, NoConnection, Why},
     outgoing::{Ended, Outgoing},
     registry::{Called, Registration},
@@ -50,6 +50,8 @@ pub struct Seat {
     step_bytes: u64,
     /// When the certificates of its connections are good, once there are any.
     valid: Option<Validity>,
+    /// The members finish a step of the ring before it first.
+    after_step: bool,
     /// How the next rank is reached, where that is worth a word.
     reached: Option<String>,
 }
@@ -68,7 +70,17 @@ impl Rings {
         let members = view.members.iter().map(|member| member.worker).collect();
         let registration = self.register(place, members)?;
         let view = view.clone();
-        Ok(Seat { registration, view, place, rows, protocol, step_bytes: 0, valid: None, reached: None })
+        Ok(Seat {
+            registration,
+            view,
+            place,
+            rows,
+            protocol,
+            step_bytes: 0,
+            valid: None,
+            after_step: false,
+            reached: None,
+        })
     }
 }
 
@@ -78,6 +90,18 @@ impl Seat {
     #[must_use]
     pub fn for_steps_of(self, step_bytes: u64) -> Self {
         Self { step_bytes, ..self }
+    }
+
+    /// Says whether the ring before it is whole, and its members finish a step there before they connect. That takes as long as it
+    /// takes: whoever is lost meanwhile is the coordinator's to find, and then there is another ring.
+    #[must_use]
+    pub fn after_step(self, after_step: bool) -> Self {
+        Self { after_step, ..self }
+    }
+
+    /// How long the neighbours may take to connect. None: as long as it takes.
+    fn limit(&self) -> Option<Duration> {
+        Some(self.registration.rings.options().connect_timeout).filter(|_| !self.after_step)
     }
 
     /// How the next rank is reached, for people: where there are several connections, or it was measured how many are worth while.
@@ -117,6 +141,7 @@ impl Seat {
         let config = RingConfig {
             pulse_interval: PULSE_INTERVAL.min(peer_timeout / 4),
             peer_timeout,
+            first_sign: self.limit().unwrap_or(Duration::MAX),
             segment_growth: if self.protocol < GROWING_RING_PROTOCOL { 1 } else { default.segment_growth },
             ..default
         };
@@ -127,8 +152,8 @@ impl Seat {
 
     /// The streams to and from the neighbours. Both at once: a ring is a cycle, and somebody has to be first.
     pub(super) async fn transport(&mut self) -> Result<GrpcTransport, Error> {
-        let RingOptions { connect_timeout: limit, connections, .. } = *self.registration.rings.options();
-        let deadline = Instant::now() + limit;
+        let connections = self.registration.rings.options().connections;
+        let deadline = Deadline::after(self.limit());
         let (place, view) = (self.place, &self.view);
         let previous = (place.previous(), view.previous_of(place.rank)?.address.clone());
         let member = view.next_of(place.rank)?;
@@ -143,16 +168,16 @@ impl Seat {
             metrics: self.registration.rings.metrics(),
         };
         let heard = CancellationToken::new();
-        let dial = dial(next, (deadline, limit), heard.cancelled());
+        let dial = dial(next, deadline, heard.cancelled());
         let listen = async {
-            let called = timeout_at(deadline, all_of_one(&mut self.registration.incoming)).await;
+            let called = deadline.within(all_of_one(&mut self.registration.incoming)).await;
             heard.cancel();
             match called {
                 Ok(Some(streams)) => Ok(streams),
                 Ok(None) => Err(Error::Replaced),
-                Err(_) => {
+                Err(Late { seconds }) => {
                     let (rank, address) = previous;
-                    Err(Error::NotCalled { rank, address, seconds: limit.as_secs_f64() })
+                    Err(Error::NotCalled { rank, address, seconds })
                 }
             }
         };
@@ -161,6 +186,42 @@ impl Seat {
         let Dialled { streams, trial } = dialled;
         self.reached = trial.text(place.next(), streams.len());
         Ok(GrpcTransport::new(streams, incoming))
+    }
+}
+
+/// Until when the neighbours may take to connect.
+#[derive(Clone, Copy, Debug)]
+struct Deadline(Option<(Instant, Duration)>);
+
+/// It is over, after so many seconds.
+struct Late {
+    seconds: f64,
+}
+
+impl Deadline {
+    fn after(limit: Option<Duration>) -> Self {
+        Self(limit.map(|limit| (Instant::now() + limit, limit)))
+    }
+
+    /// What a future gives before it.
+    async fn within<T>(self, future: impl Future<Output = T>) -> Result<T, Late> {
+        match self.0 {
+            None => Ok(future.await),
+            Some((at, limit)) => {
+                timeout_at(at, future).await.map_err(|_| Late { seconds: limit.as_secs_f64() })
+            }
+        }
+    }
+
+    /// Waits a while, unless it is over by then.
+    async fn pause(self, pause: Duration) -> Result<(), Late> {
+        if let Some((at, limit)) = self.0
+            && Instant::now() + pause >= at
+        {
+            return Err(Late { seconds: limit.as_secs_f64() });
+        }
+        sleep(pause).await;
+        Ok(())
     }
 }
 
@@ -179,7 +240,7 @@ async fn all_of_one(called: &mut mpsc::Receiver<Called>) -> Option<Vec<IncomingS
 /// next rank makes of them is watched until the previous one has called too; from then on the ring does that.
 async fn dial(
     mut next: NextRank,
-    (deadline, limit): (Instant, Duration),
+    deadline: Deadline,
     heard: impl Future<Output = ()>,
 ) -> Result<Dialled, Error> {
     let (rank, address) = (next.place.next(), next.address.clone());
@@ -191,8 +252,8 @@ async fn dial(
     let mut measured = Trial::default();
     loop {
         next.attempt += 1;
-        let reason = match timeout_at(deadline, next.dial(&line)).await {
-            Err(_) => return Err(unreachable(format!("no connection within {} s", limit.as_secs_f64()))),
+        let reason = match deadline.within(next.dial(&line)).await {
+            Err(Late { seconds }) => return Err(unreachable(format!("no connection within {seconds} s"))),
             Ok(Err(NoConnection { reason, why: Why::NobodyListens })) => {
                 let since = *alone_since.get_or_insert_with(Instant::now);
                 if since.elapsed() >= NOBODY_LISTENS {
@@ -225,10 +286,9 @@ async fn dial(
                 }
             }
         };
-        if Instant::now() + pause >= deadline {
-            return Err(unreachable(format!("{reason} (for {} s)", limit.as_secs_f64())));
+        if let Err(Late { seconds }) = deadline.pause(pause).await {
+            return Err(unreachable(format!("{reason} (for {seconds} s)")));
         }
-        sleep(pause).await;
         pause = longest.min(pause * 2);
     }
 }

@@ -25,27 +25,25 @@ use super::registry::Given;
 pub(super) const LARGEST_CHUNK: usize = 1 << 20;
 /// Parts in each of the two queues.
 const QUEUED_PARTS: usize = 2;
-/// How long a rank waits for its turn.
-const TURN_LIMIT: Duration = Duration::from_secs(60);
 /// How long the other side may take to take in a part.
 const PART_LIMIT: Duration = Duration::from_secs(30);
 
 type Parts = ReceiverStream<Result<FetchStateResponse, Status>>;
 
-/// Begins to send a state. It ends without its end when the offer is withdrawn or the other side stops taking in.
+/// Begins to send a state, after those that others asked for before: each of these goes on or ends. It ends without its end when the offer
+/// is withdrawn or the other side stops taking in. Dropped when nobody wants it any more.
 ///
 /// # Errors
-/// Too many states are on their way already, and stay so.
+/// The offer was withdrawn before it began.
 pub(super) async fn give(given: Given, giving: Arc<Semaphore>) -> Result<Parts, Status> {
     let span = given.span.clone();
     give_with(given, giving).instrument(span).await
 }
 
 async fn give_with(given: Given, giving: Arc<Semaphore>) -> Result<Parts, Status> {
-    let turn = timeout(TURN_LIMIT, giving.acquire_owned()).await;
-    let Ok(Ok(turn)) = turn else {
-        return Err(Status::resource_exhausted("this worker sends as many states as it can"));
-    };
+    let gone = || Status::not_found("this worker's rank does not offer this state any more");
+    let turn = given.withdrawn.run_until_cancelled(giving.acquire_owned()).await;
+    let Some(Ok(turn)) = turn else { return Err(gone()) };
     let (encoded, mut to_pass_on) = mpsc::channel(QUEUED_PARTS);
     let (parts, taken) = mpsc::channel(QUEUED_PARTS);
     let Given { state, withdrawn, .. } = given;

@@ -36,8 +36,6 @@ use crate::{
 const MOST_MESSAGE_BYTES: usize = 2 * LARGEST_CHUNK;
 /// Parts between the connection and the thread.
 const QUEUED_PARTS: usize = 2;
-/// How long the giver may take to begin: it may have others to serve first.
-const ANSWER_LIMIT: Duration = Duration::from_secs(90);
 /// How long it may take between two parts.
 const PART_LIMIT: Duration = Duration::from_secs(30);
 
@@ -86,7 +84,8 @@ impl StateRoom<'_> {
 }
 
 impl Rings {
-    /// Fetches a state and checks it: that it came whole, and that it is the expected one. May be dropped at any time.
+    /// Fetches a state and checks it: that it came whole, and that it is the expected one. May be dropped at any time, and is to be when the
+    /// ring fails that both are in: a giver that serves others first says nothing meanwhile.
     ///
     /// # Errors
     /// The giver cannot be reached, refuses, or goes silent; what came is cut, too long, damaged, or another state; a newer
@@ -107,9 +106,8 @@ impl Rings {
             rank: i32::try_from(place.rank).unwrap_or(-1),
             step: i64::try_from(from.step).unwrap_or(-1),
         };
-        let silent = |_| StateProblem::Silent { bytes: 0, seconds: ANSWER_LIMIT.as_secs_f64() };
-        let answer =
-            timeout(ANSWER_LIMIT, giver.fetch_state(request)).await.map_err(silent).map_err(wrong)?;
+        // It may have others to serve first, however long that takes.
+        let answer = giver.fetch_state(request).await;
         let parts = answer.map_err(|status| wrong(of_answer(&status)))?.into_inner();
         // 2. Take in.
         take(parts, from.expected, &from.room).await?.map_err(wrong)

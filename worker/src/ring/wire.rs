@@ -24,6 +24,9 @@ const CHUNK: u32 = 2;
 const PAYLOAD: u32 = 5;
 /// Of a chunk, before its payload: the prefix, two keys with lengths, four numbers, a checksum and a slot, each at its longest.
 const HEAD_BYTES: usize = 80;
+/// Around a chunk's payload there may be so much: fields that this version does not know. A payload that waits to be used keeps all that
+/// it came with in memory, and only its own bytes are counted.
+const MOST_AROUND_BYTES: usize = 1 << 10;
 /// Smaller pieces are put together, so that a body that is cut into single bytes takes no more than its bytes.
 const SMALL_PIECE_BYTES: usize = 4096;
 
@@ -205,7 +208,14 @@ impl Messages {
         }
         self.pieces.close_the_row();
         self.pieces.advance(PREFIX_BYTES);
-        Ok(Some(ExchangeRequest::decode((&mut self.pieces).take(length))?))
+        let message = ExchangeRequest::decode((&mut self.pieces).take(length))?;
+        match &message.part {
+            Some(Part::Chunk(chunk)) if length > chunk.payload.len() + MOST_AROUND_BYTES => {
+                let allowed = chunk.payload.len() + MOST_AROUND_BYTES;
+                Err(Unreadable::TooLong { got: length, allowed })
+            }
+            _ => Ok(Some(message)),
+        }
     }
 }
 
@@ -409,6 +419,22 @@ mod tests {
         let mut messages = Messages::new(100);
         messages.push(Bytes::from_static(&[0, 0, 0, 0, 2, 0xff, 0xff]));
         assert!(matches!(messages.next(), Err(Unreadable::Broken(_))));
+    }
+
+    #[test]
+    fn little_may_come_around_a_payload() {
+        let unknown = |bytes: usize| {
+            let mut message = chunk(vec![1; 4]).encode_to_vec();
+            encode_key(100, WireType::LengthDelimited, &mut message);
+            encode_varint(bytes as u64, &mut message);
+            message.resize(message.len() + bytes, 0);
+            let mut messages = Messages::new(1 << 20);
+            messages.push(prefixed(message.len()).freeze());
+            messages.push(message.into());
+            messages.next()
+        };
+        assert_eq!(unknown(500), Ok(Some(chunk(vec![1; 4]))));
+        assert!(matches!(unknown(1 << 19), Err(Unreadable::TooLong { allowed: 1028, .. })));
     }
 
     proptest! {

@@ -179,7 +179,7 @@ pub struct StepSummary {
     pub loss: f32,
     /// The step's.
     pub learning_rate: f64,
-    /// From the step's beginning to its end.
+    /// From the step's beginning to its end, the encoding of pictures that it is the first to show included.
     pub step_seconds: f64,
     /// Of it, in the engine.
     pub compute_seconds: f64,

@@ -6,6 +6,7 @@ mod files;
 mod history;
 mod judging;
 mod recovery;
+mod reports;
 mod resume;
 mod settled;
 mod steps;
@@ -18,5 +19,5 @@ pub(crate) use judging::measure;
 pub(crate) use resume::{Resumed, class_and_threads, fetch, numerics, read, unreadable};
 pub(crate) use steps::Training;
 pub(crate) use trainee::{
-    Collect, Course, Named, Origin, Previews, Shown, StepJudged, Trainee, Validation, Wish,
+    Collect, Course, Named, Origin, Previews, Recovered, Shown, StepJudged, Trainee, Validation, Wish,
 };

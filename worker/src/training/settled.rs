@@ -23,11 +23,16 @@ pub(super) struct Settled {
 impl Settled {
     /// The state after `step`. Hashing may take its time.
     pub(super) async fn of(step: u64, state: RankState, hashed: bool) -> Result<Self, Error> {
-        let mut settled = Self { step, hash: None, state };
+        let mut settled = Self::unhashed(step, state);
         if hashed {
             settled.standing().await?;
         }
         Ok(settled)
+    }
+
+    /// The state after `step`, of which nobody has asked for the hash.
+    pub(super) fn unhashed(step: u64, state: RankState) -> Self {
+        Self { step, hash: None, state }
     }
 
     /// The step and the hash of the state after it.

@@ -1,7 +1,6 @@
 //! The loop: step, validate, preview, keep.
 
 use std::{
-    collections::VecDeque,
     future::{self, Future},
     time::SystemTime,
 };
@@ -16,9 +15,10 @@ use ringtune_traces::Open;
 use super::{
     files::TrainingFiles,
     judging::{StepTaken, judge, previews, update},
+    reports::Reports,
     settled::{Settled, compare},
     telling::{plan, say_early_stop},
-    trainee::{Collect, Trainee, Wish},
+    trainee::{Collect, Recovered, Trainee, Wish},
 };
 use crate::{
     rank::{Error, GivenUp, Left, LentRing, Orders, Rank, StepPace, Work},
@@ -26,9 +26,6 @@ use crate::{
     ring::{News, RankRing},
     session::{RankEvent, StepSummary},
 };
-
-/// Steps kept for a coordinator that has not stored them; the oldest go first.
-const MOST_UNSTORED: usize = 200_000;
 
 /// A trainee, and what rank 0 writes of it.
 #[derive(Debug)]
@@ -41,10 +38,7 @@ pub(crate) struct Training<T: Trainee> {
     pub(super) files: Option<TrainingFiles>,
     /// After the last finished step of this rank.
     learned: Option<T::Learned>,
-    /// Steps done that may not be stored yet.
-    unstored: VecDeque<StepSummary>,
-    /// Steps up to this one are stored, as far as any rank of a ring knew.
-    stored_step: u64,
+    reports: Reports,
     /// Which steps are spans.
     pace: StepPace,
 }
@@ -54,17 +48,9 @@ impl<T: Trainee> Training<T> {
     pub(crate) async fn new(trainee: T) -> Result<Self, Error> {
         let done = trainee.course().done;
         let settled = Settled::of(done, trainee.state(), trainee.is_hashed_after(done)).await?;
-        let (files, learned, unstored, open) = (None, None, VecDeque::new(), None);
-        Ok(Self {
-            trainee,
-            settled,
-            open,
-            files,
-            learned,
-            unstored,
-            stored_step: 0,
-            pace: StepPace::default(),
-        })
+        let (files, learned, open) = (None, None, None);
+        let (reports, pace) = (Reports::default(), StepPace::default());
+        Ok(Self { trainee, settled, open, files, learned, reports, pace })
     }
 
     pub(super) fn step(&self) -> u64 {
@@ -88,9 +74,10 @@ impl<T: Trainee> Work for Training<T> {
     }
 
     async fn last_step(&mut self) -> Result<u64, Error> {
-        if let Some(taken) = self.trainee.recover().await? {
-            self.settle(taken.step).await?;
-            self.open = Some(taken);
+        match self.trainee.recover().await? {
+            Some(Recovered::Step(taken)) => self.settle(taken.step, Some(taken)).await?,
+            Some(Recovered::State(step)) => self.restored(step),
+            None => {}
         }
         Ok(self.step())
     }
@@ -107,9 +94,8 @@ impl<T: Trainee> Work for Training<T> {
                 "step {} was broken off, and is taken to its end: another rank had all of it",
                 taken.step
             );
+            self.settle(taken.step, Some(taken)).await?;
             rank.journal.info(text).await;
-            self.settle(taken.step).await?;
-            self.open = Some(taken);
         }
         Ok(())
     }
@@ -126,29 +112,31 @@ impl<T: Trainee> Work for Training<T> {
         self.trainee.step_bytes()
     }
 
-    async fn restore(&mut self, state: TakenState, step: u64) -> Result<(), Error> {
-        self.trainee.restore(state).await?;
-        self.open = None;
-        self.settled = Settled::of(step, self.trainee.state(), true).await?;
-        self.learned = Some(self.trainee.learned());
+    async fn restore(
+        &mut self,
+        state: TakenState,
+        step: u64,
+        reports: Vec<StepSummary>,
+    ) -> Result<(), Error> {
+        self.reports.arriving(reports);
+        self.trainee.restore(state, step).await?;
+        self.restored(step);
         Ok(())
     }
 
     fn unstored(&self) -> Vec<StepSummary> {
-        self.unstored.iter().copied().chain(self.open).collect()
+        self.reports.unstored().chain(self.open).collect()
     }
 
-    async fn take_in(&mut self, rank: &Rank, step: StepSummary) -> Result<(), Error> {
-        if T::IN_PLACE && step.step == self.step() && step.validation_loss.is_none() {
-            // What is still to be found out of it all ranks find out together.
-            self.open = Some(step);
-            return Ok(());
+    async fn tell_reports(&mut self, rank: &Rank) -> Result<(), Error> {
+        while let Some(step) = self.reports.first_arrived() {
+            rank.journal.event(RankEvent::Step(step)).await;
+            self.reports.first_is_told();
+            if let Some(files) = &mut self.files {
+                files.record(&step)?;
+            }
+            self.remember(rank, step);
         }
-        if let Some(files) = &mut self.files {
-            files.record(&step)?;
-        }
-        self.remember(rank, step);
-        rank.journal.event(RankEvent::Step(step)).await;
         Ok(())
     }
 
@@ -222,7 +210,7 @@ impl<T: Trainee> Work for Training<T> {
         let learned = self.learned.take_if(|_| self.files.is_some());
         let state = self.whole_state().filter(|_| can_go_on && learned.is_some());
         let Some(files) = &mut self.files else { return Ok(()) };
-        files.finish(rank, &self.trainee, learned, state, self.unstored.make_contiguous()).await
+        files.finish(rank, &self.trainee, learned, state, self.reports.all_unstored()).await
     }
 
     async fn keep_state(&mut self, rank: &Rank, orders: &Orders) -> Result<(), Error> {
@@ -230,6 +218,7 @@ impl<T: Trainee> Work for Training<T> {
             return Ok(());
         }
         let step = self.last_step().await?;
+        self.tell_reports(rank).await?;
         let Some(state) = self.whole_state() else {
             // Otherwise rank 0 has it, or says so.
             if rank.assignment.is_first() {
@@ -251,6 +240,16 @@ impl<T: Trainee> Work for Training<T> {
 }
 
 impl<T: Trainee> Training<T> {
+    /// The trainee has another rank's state. Nothing is awaited here: whoever drops this rank's way into a ring finds the step and
+    /// the state that belong together.
+    fn restored(&mut self, step: u64) {
+        self.settled = Settled::unhashed(step, self.trainee.state());
+        // What is still to be found out of the last step all ranks find out together.
+        let is_open = |last: &StepSummary| T::IN_PLACE && last.validation_loss.is_none();
+        self.open = self.reports.arrived(step, is_open);
+        self.learned = Some(self.trainee.learned());
+    }
+
     /// Step after step, until the last one or until another ring is wanted.
     async fn train(
         &mut self,
@@ -304,8 +303,7 @@ impl<T: Trainee> Training<T> {
             error = given_up.reason() => return Err(error),
         };
         if T::IN_PLACE {
-            self.settle(step).await?;
-            self.open = Some(summary);
+            self.settle(step, Some(summary)).await?;
             if let Some(hash) = self.settled.hash {
                 let compared = tokio::select! {
                     compared = compare(Standing { step, state: hash }, ring) => compared,
@@ -324,7 +322,7 @@ impl<T: Trainee> Training<T> {
             error = given_up.reason() => return Err(error),
         };
         if !T::IN_PLACE {
-            self.settle(step).await?;
+            self.settle(step, None).await?;
         }
         let is_wished = self.trainee.wished() > Wish::Nothing && self.trainee.course().proof.is_none();
         if is_wished || self.is_due_together(step) {
@@ -370,25 +368,24 @@ impl<T: Trainee> Training<T> {
         let without = if wanted { Epoch(epoch.0 + 1) } else { epoch };
         News {
             newest_epoch: orders.ring_after(epoch).map_or(without, |ring| ring.view.epoch),
-            stored_step: orders.stored_step.max(self.stored_step),
+            stored_step: orders.stored_step.max(self.reports.stored_step()),
         }
     }
 
     /// What any rank knew when the last step was taken.
     async fn hear(&mut self, rank: &Rank, news: News) {
-        if news.stored_step > self.stored_step {
-            self.stored_step = news.stored_step;
-            while self.unstored.front().is_some_and(|first| first.step <= news.stored_step) {
-                self.unstored.pop_front();
-            }
+        if self.reports.are_stored(news.stored_step) {
             rank.journal.event(RankEvent::Stored(news.stored_step)).await;
         }
     }
 
-    /// All of a step is found out: from here on it is done.
-    async fn settle(&mut self, step: u64) -> Result<(), Error> {
+    /// A step is done: all of it is found out but for what is `open`. Dropped while its state is hashed, it is done all the same.
+    async fn settle(&mut self, step: u64, open: Option<StepSummary>) -> Result<(), Error> {
         self.trainee.settle();
-        self.settled = Settled::of(step, self.trainee.state(), self.trainee.is_hashed_after(step)).await?;
+        (self.settled, self.open) = (Settled::unhashed(step, self.trainee.state()), open);
+        if self.trainee.is_hashed_after(step) {
+            self.settled.standing().await?;
+        }
         Ok(())
     }
 
@@ -476,16 +473,13 @@ impl<T: Trainee> Training<T> {
 
     /// Whether a step's report may not be stored yet.
     fn is_pending(&self, step: u64) -> bool {
-        self.unstored.iter().any(|one| one.step == step)
+        self.reports.has(step)
     }
 
     /// Keeps a step's report, in case another ring's rank 0 has to say it.
     fn remember(&mut self, rank: &Rank, summary: StepSummary) {
         if rank.assignment.re_forms {
-            if self.unstored.len() >= MOST_UNSTORED {
-                self.unstored.pop_front();
-            }
-            self.unstored.push_back(summary);
+            self.reports.add(summary);
         }
     }
 }

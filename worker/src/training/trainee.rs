@@ -132,12 +132,21 @@ pub(crate) enum Collect {
     Everywhere,
 }
 
+/// What a call that was dropped half-way came to all the same.
+#[derive(Debug)]
+pub(crate) enum Recovered {
+    /// A step.
+    Step(StepSummary),
+    /// Another rank's state, that after this step.
+    State(u64),
+}
+
 /// What is trained. It outlives its rings, which it is lent for each thing that the ranks do together, always all of
 /// them and in the same order. A call that is dropped half-way leaves the state of the step before; but see
 /// [`Trainee::IN_PLACE`].
 pub(crate) trait Trainee: Send + Sync + 'static {
-    /// A step changes what is too large to be kept twice: once that has begun, the step is taken to its end whatever happens to
-    /// its ring, and is settled before anything is found out after it. So what a validation says of a step belongs to the
+    /// A step changes what is too large to be kept twice, and so does another rank's state that is restored: once that has begun, it
+    /// is taken to its end whatever happens to its ring. A step is settled before anything is found out after it. So what a validation says of a step belongs to the
     /// state of the next one; whoever enters a ring at a step that is validated takes that loss again.
     const IN_PLACE: bool;
 
@@ -184,18 +193,17 @@ pub(crate) trait Trainee: Send + Sync + 'static {
     /// All of the last step is found out: it will be kept.
     fn settle(&mut self);
 
-    /// Forgets a step that was taken and not settled; in place, takes one to its end that has begun to change something, and
-    /// gives it.
+    /// Forgets a step that was taken and not settled; in place, takes to its end what has begun to change something, and gives it.
     ///
     /// # Errors
     /// It could not be.
-    fn recover(&mut self) -> impl Future<Output = Result<Option<StepSummary>, Error>> + Send;
+    fn recover(&mut self) -> impl Future<Output = Result<Option<Recovered>, Error>> + Send;
 
-    /// Goes on from a state that [`Self::state`] gave to another rank of the job.
+    /// Goes on from a state that [`Self::state`] gave to another rank of the job, that after `step`.
     ///
     /// # Errors
     /// It is the state of something else.
-    fn restore(&mut self, state: TakenState) -> impl Future<Output = Result<(), Error>> + Send;
+    fn restore(&mut self, state: TakenState, step: u64) -> impl Future<Output = Result<(), Error>> + Send;
 
     /// Whether the ranks have parts of the state together: then no rank's own is all of it.
     fn is_shared(&self) -> bool {

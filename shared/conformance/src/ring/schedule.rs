@@ -37,6 +37,7 @@ pub async fn run(factory: &dyn TransportFactory, seed: u64) -> Result<Trace, Fai
         frames_in_flight: 2 + random.below(4),
         pulse_interval: Duration::from_millis(100),
         peer_timeout: Duration::from_millis(1000),
+        first_sign: Duration::ZERO,
     };
     let fault = (random.below(2) == 0).then(|| {
         let after = random.below(60);

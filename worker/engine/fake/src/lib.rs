@@ -25,7 +25,7 @@ use ringtune_engine::{
 };
 
 use language_model::FakeLanguageModel;
-pub use script::{FakeMachine, FakeScript, HeldReads, SquaresScript};
+pub use script::{FakeMachine, FakeScript, HeldCalls, HeldReads, SharesScript};
 use text::FakeTextModel;
 
 /// Deterministic and fast; see the module.
@@ -205,6 +205,7 @@ impl EncodeImages for FakeEngine {
     fn encode_image(&mut self, pixels: &Pixels) -> Result<Moments, EngineError> {
         self.loaded()?;
         self.script.encoded.fetch_add(1, Ordering::Relaxed);
+        compute_for(self.script.machine.encoding_takes);
         let (height, width) = (pixels.height / Self::VAE_FACTOR, pixels.width / Self::VAE_FACTOR);
         let positions = height * width;
         let step = (pixels.data.len() / (4 * positions).max(1)).max(1);
@@ -309,11 +310,7 @@ impl TrainLanguageModel for FakeEngine {
         buckets: &mut [AlignedFloats],
         shares: &Shares,
     ) -> Result<Vec<f64>, EngineError> {
-        let SquaresScript { begun, held, let_go, .. } = self.script.machine.squares.clone();
-        let number = begun.fetch_add(1, Ordering::Relaxed) + 1;
-        while held == Some(number) && !let_go.load(Ordering::Relaxed) {
-            compute_for(Duration::from_millis(1));
-        }
+        self.script.machine.shares.squares.pass();
         self.language()?.gradient_squares(looked_up, buckets, shares)
     }
 
@@ -326,7 +323,7 @@ impl TrainLanguageModel for FakeEngine {
     ) -> Result<Applied, EngineError> {
         let applied = self.language()?.apply_share(step, squares, buckets, shares)?;
         self.updated()?;
-        self.script.machine.squares.updates.fetch_add(1, Ordering::Relaxed);
+        self.script.machine.shares.updates.fetch_add(1, Ordering::Relaxed);
         Ok(applied)
     }
 
@@ -335,6 +332,7 @@ impl TrainLanguageModel for FakeEngine {
     }
 
     fn keep_moments(&mut self, shares: &Shares) -> Result<(), EngineError> {
+        self.script.machine.shares.forgets.pass();
         self.language()?.keep_moments(shares)
     }
 
@@ -347,6 +345,7 @@ impl TrainLanguageModel for FakeEngine {
     }
 
     fn write_language_state(&mut self, tensor: &str, offset: u64, bytes: &[u8]) -> Result<(), EngineError> {
+        self.script.machine.writes.pass();
         self.language()?.write(tensor, offset, bytes)
     }
 

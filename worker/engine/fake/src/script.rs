@@ -3,10 +3,12 @@
 use std::{
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, AtomicU64},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
+
+use crate::compute_for;
 
 /// Where a [`FakeEngine`](crate::FakeEngine) is to fail, and what it stands for. Gradients are counted from 1.
 #[derive(Clone, Debug, Default)]
@@ -48,17 +50,36 @@ pub struct HeldReads {
     pub seen: Arc<Mutex<Vec<u64>>>,
 }
 
-/// Squares of a language model's gradients, by one engine: a step's last word to others before it is taken.
+/// Calls of one kind to one engine, one of which may be held up.
 #[derive(Clone, Debug, Default)]
-pub struct SquaresScript {
-    /// How often they were begun.
+pub struct HeldCalls {
+    /// How many were begun.
     pub begun: Arc<AtomicU64>,
-    /// Those, counted from 1, that are not done before [`Self::let_go`].
+    /// The one, counted from 1, that is not done before [`Self::let_go`].
     pub held: Option<u64>,
     /// Ends the waiting.
     pub let_go: Arc<AtomicBool>,
+}
+
+impl HeldCalls {
+    /// Counts one more, and waits where it is held. Blocks.
+    pub(crate) fn pass(&self) {
+        let number = self.begun.fetch_add(1, Ordering::Relaxed) + 1;
+        while self.held == Some(number) && !self.let_go.load(Ordering::Relaxed) {
+            compute_for(Duration::from_millis(1));
+        }
+    }
+}
+
+/// What one engine does with a language model that ranks have together.
+#[derive(Clone, Debug, Default)]
+pub struct SharesScript {
+    /// Squares of gradients: a step's last word to others before it is taken.
+    pub squares: HeldCalls,
     /// How often parts were updated with them.
     pub updates: Arc<AtomicU64>,
+    /// How often moments of others were forgotten.
+    pub forgets: HeldCalls,
 }
 
 /// How slow and large a machine is, and whether it hangs.
@@ -70,14 +91,18 @@ pub struct FakeMachine {
     pub slow_gradient: Option<(u64, Duration)>,
     /// How long `load` takes.
     pub load_takes: Duration,
+    /// How long one picture takes to encode.
+    pub encoding_takes: Duration,
     /// How long one loss of held-out samples takes.
     pub loss_takes: Duration,
     /// The update of a language model after which one bit of its parameters is another one, as in memory that fails.
     pub wrong_update: Option<u64>,
     /// How a language model's state is read by whoever holds it.
     pub held_reads: HeldReads,
-    /// Squares of gradients.
-    pub squares: SquaresScript,
+    /// A language model that ranks have together.
+    pub shares: SharesScript,
+    /// Writes into a language model's state.
+    pub writes: HeldCalls,
     /// How long one request for pictures takes.
     pub pictures_take: Duration,
     /// What the engine says of its kernels: engines that differ in it are of different numerics classes.

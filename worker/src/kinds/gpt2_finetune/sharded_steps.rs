@@ -44,13 +44,33 @@ impl Blame for Lost {
 }
 
 impl LanguageTrainee {
-    /// The squares of the whole gradient of a step that this rank has computed its part of. Dropped or failed, all of the step stays here.
-    pub(super) async fn squares(
+    /// The rest of a step that this rank has computed its part of. Until its update begins, all of the step stays here, whatever becomes
+    /// of the ring; from then on it is taken to its end.
+    pub(super) async fn share_step(
+        &mut self,
+        begun: StepBegun,
+        computed: Computed,
+        ring: &mut RankRing,
+    ) -> Result<StepSummary, Error> {
+        let squares = self.squares(begun, computed, ring).await?;
+        // A checkpoint of the state before it may still be on its way to the disk. The others have begun their updates.
+        self.state.tensors.holds.all_let_go().await;
+        let pending = self.sharding.as_mut().and_then(|sharding| sharding.pending.take());
+        let Pending { begun, computed } = pending.ok_or(Error::Ring(ring::Error::Rows))?;
+        self.begin(begun, computed, Some(squares));
+        self.untold = self.applied().await?;
+        // Each rank has moved a part: here come the others'. Nothing hides that.
+        self.share_out(ring).await?;
+        self.tell().ok_or(Error::Ring(ring::Error::Replaced))
+    }
+
+    /// The squares of the whole gradient. What the step is stays pending.
+    async fn squares(
         &mut self,
         begun: StepBegun,
         mut computed: Computed,
         ring: &mut RankRing,
-    ) -> Result<(StepBegun, Computed, f64), Error> {
+    ) -> Result<f64, Error> {
         let Some(sharding) = &mut self.sharding else { return Err(Error::Ring(ring::Error::Rows)) };
         let (looked_up, buckets) = (computed.looked_up.clone(), std::mem::take(&mut computed.buckets));
         let own = self.engine.gradient_squares(looked_up, buckets, sharding.shares(ring)).await;
@@ -67,9 +87,9 @@ impl LanguageTrainee {
         let (parts, wishes): (Vec<_>, Vec<_>) = rows.ok_or_else(missing)?.into_iter().unzip();
         let squares = sharding.cutting.squares(&parts).ok_or_else(missing)?;
         sharding.wished = wishes.into_iter().max().unwrap_or_default();
-        let Pending { mut begun, computed } = sharding.pending.take().ok_or_else(missing)?;
-        also_exchanged(&mut begun.summary, seen);
-        Ok((begun, computed, squares))
+        let pending = sharding.pending.as_mut().ok_or_else(missing)?;
+        also_exchanged(&mut pending.begun.summary, seen);
+        Ok(squares)
     }
 
     /// Takes note of a step that was taken, and keeps its buckets where others are to have what is in them.
@@ -92,7 +112,7 @@ impl LanguageTrainee {
 
     /// Brings the parameters that other ranks moved, if there are any, and says of the step what that took. After an error they are
     /// missing until the next ring is entered.
-    pub(super) async fn share_out(&mut self, ring: &mut RankRing) -> Result<(), Error> {
+    async fn share_out(&mut self, ring: &mut RankRing) -> Result<(), Error> {
         let Some(sharding) = self.sharding.as_mut().filter(|sharding| sharding.incomplete) else {
             return Ok(());
         };
@@ -141,11 +161,13 @@ impl LanguageTrainee {
         let rows = ring.gather_one_each(own.to_row()).await?;
         let all: Option<Vec<Standing>> = rows.iter().map(|row| Standing::from_row(row)).collect();
         let entry = Entry::of(&all.ok_or(Error::Ring(ring::Error::Rows))?, &sharding.cutting);
-        // 2. A step that another rank has taken, and of which this one lacked the squares alone.
+        // 2. A step that another rank has taken, and of which this one lacked the squares alone. It stays here while others hold what it
+        // changes.
+        self.state.tensors.holds.all_let_go().await;
+        let Some(sharding) = &mut self.sharding else { return Ok(None) };
         if let Some(Pending { begun, computed }) = sharding.pending.take() {
             match entry.squares.filter(|_| own.step + 1 == entry.last && own.pending == entry.last) {
                 Some(squares) => {
-                    self.state.tensors.holds.all_let_go().await;
                     self.begin(begun, computed, Some(squares));
                     // Should this ring break too, it is told in the next one.
                     self.untold = self.applied().await?;
@@ -160,11 +182,11 @@ impl LanguageTrainee {
         self.state.tensors.holds.all_let_go().await;
         let store = sharding.store(&self.state.tensors);
         let shares = sharding.cutting.shares(rank, ranks);
+        // Nothing of what is brought below is dropped half-way and still comes when the next ring has begun: see [`Store`].
         if entry.is_whole {
             match sharding.all.clone().filter(|_| sharding.held == Held::All) {
                 Some(file) => {
-                    let (own, shares) = (store.clone(), shares.clone());
-                    spawn_blocking(move || own.load(&shares, &file)).await??;
+                    store.clone().load(shares.clone(), file).await?;
                 }
                 // Whatever was brought here for a ring that broke.
                 None if sharding.held == Held::All => {
@@ -188,10 +210,11 @@ impl LanguageTrainee {
         }
         // 4. Nobody forgets anything before all have all.
         ring.gather_one_each(vec![0.0]).await?;
-        self.engine.keep_moments(shares).await.map_err(Error::of_engine)?;
+        // Said before it is done: the engine forgets the rest even if nobody waits for it any more.
         (sharding.held, sharding.of_step, sharding.incomplete) =
             (Held::Share { rank, ranks }, entry.last, false);
         sharding.all = None;
+        self.engine.keep_moments(shares).await.map_err(Error::of_engine)?;
         Ok(self.tell())
     }
 

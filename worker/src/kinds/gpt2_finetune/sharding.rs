@@ -14,6 +14,7 @@ use super::{
 use crate::{
     engine::{EngineHandle, Piece, Shares, common},
     rank::Error,
+    rank_state::Holds,
     ring::RankRing,
     training::Wish,
 };
@@ -93,6 +94,7 @@ impl Sharding {
             names: Arc::clone(&self.names),
             engine: tensors.engine.clone(),
             layout: Arc::clone(&tensors.layout),
+            holds: tensors.holds.clone(),
         }
     }
 }
@@ -144,9 +146,11 @@ struct Part {
     places: Range<usize>,
 }
 
-/// Parameters and moments, by the places of their gradients.
+/// Parameters and moments, by the places of their gradients. Whatever it changes it holds meanwhile: whoever enters the next ring waits
+/// for what was begun in this one, though nobody else does any more.
 #[derive(Clone)]
 pub(super) struct Store {
+    holds: Holds,
     cutting: Cutting,
     /// Of the parameters, by their numbers.
     names: Arc<[String]>,
@@ -237,7 +241,9 @@ impl Store {
             Takes::File(None) => return Ok(()),
             Takes::File(Some(file)) => (vec![part.places.clone()], Some(Arc::clone(file)), false),
         };
+        let hold = self.holds.begin();
         let write = move || {
+            let _hold = hold;
             let length = part.places.len();
             let kinds = parameters.then_some(PARAMETERS).into_iter().chain(MOMENTS);
             for (kind, numbers) in kinds.zip(numbers.chunks_exact(length.max(1))) {
@@ -275,8 +281,18 @@ impl Store {
         }
     }
 
-    /// Brings the moments that are wanted from a file of all into the engine. Blocks.
-    pub(super) fn load(&self, wanted: &Shares, file: &UnnamedFile) -> Result<(), StateError> {
+    /// Brings the moments that are wanted from a file of all into the engine.
+    pub(super) async fn load(self, wanted: Shares, file: Arc<UnnamedFile>) -> Result<(), Error> {
+        let hold = self.holds.begin();
+        let load = move || {
+            let _hold = hold;
+            self.load_now(&wanted, &file)
+        };
+        Ok(spawn_blocking(load).await??)
+    }
+
+    /// Blocks.
+    fn load_now(&self, wanted: &Shares, file: &UnnamedFile) -> Result<(), StateError> {
         for bucket in 0..self.cutting.plan().buckets.len() {
             for held in wanted.held(bucket) {
                 for start in held.clone().step_by(MOST_AT_ONCE) {

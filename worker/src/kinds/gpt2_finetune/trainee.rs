@@ -9,8 +9,9 @@ use std::{
 
 use ringtune_shared::{
     ids::Epoch,
-    job::kinds::gpt2_finetune::Gpt2Spec,
+    job::kinds::gpt2_finetune::{Gpt2Exchange, Gpt2Spec},
     ring::{Reach, Spread},
+    state::TensorInfo,
 };
 use ringtune_sources::LocalModel;
 use tokio::{task::JoinHandle, time::timeout};
@@ -18,7 +19,7 @@ use tokio::{task::JoinHandle, time::timeout};
 use super::{
     batches::Batches,
     exchange::{Outlet, Spares, StepSums},
-    language_state::LanguageState,
+    language_state::{LanguageState, RestoreError},
     looked_up::Ahead,
     results::{LearnedModel, Results},
     schedule::learning_rate,
@@ -39,7 +40,9 @@ use crate::{
     ring::{self, RankRing},
     session::StepSummary,
     train::{Selection, mean_loss},
-    training::{Collect, Course, Origin, Previews, Shown, StepJudged, Trainee, Validation, Wish, measure},
+    training::{
+        Collect, Course, Origin, Previews, Recovered, Shown, StepJudged, Trainee, Validation, Wish, measure,
+    },
 };
 
 /// Added to the root of AdamW's second moment, as torch has it.
@@ -67,6 +70,8 @@ pub(crate) struct LanguageTrainee {
     pub(super) judged: Selection,
     /// A step whose update has begun, and is not taken into the counters yet.
     pub(super) applying: Option<Applying>,
+    /// Another rank's state, which is not taken into the counters yet.
+    pub(super) restoring: Option<Restoring>,
     /// A step that is taken, and that nobody was told of yet.
     pub(super) untold: Option<StepSummary>,
     /// Of a job whose ranks have the optimizer together.
@@ -93,6 +98,14 @@ pub(super) struct Applying {
     /// Of the whole gradient, where this rank has a part of it alone.
     squares: Option<f64>,
     update: JoinHandle<Result<Updated, Error>>,
+}
+
+/// A state on its way into the engine: it comes to its end, whoever waits for it.
+#[derive(Debug)]
+pub(super) struct Restoring {
+    /// After which it is.
+    step: u64,
+    work: JoinHandle<Result<LanguageState, RestoreError>>,
 }
 
 /// What an update leaves.
@@ -222,6 +235,17 @@ impl LanguageTrainee {
         Ok(Some(summary))
     }
 
+    /// Waits for the end of a restoration that has begun, and gives the step of the state.
+    async fn restored(&mut self) -> Result<Option<u64>, Error> {
+        let Some(restoring) = &mut self.restoring else { return Ok(None) };
+        let restored = (&mut restoring.work).await;
+        let Some(Restoring { step, .. }) = self.restoring.take() else { return Ok(None) };
+        let state = restored??;
+        self.judged = state.selection.clone();
+        self.state = state;
+        Ok(Some(step))
+    }
+
     /// A step that is taken, if there is one that nobody was told of yet.
     pub(super) fn tell(&mut self) -> Option<StepSummary> {
         let summary = self.untold.take()?;
@@ -308,18 +332,14 @@ impl Trainee for LanguageTrainee {
             divide_by: u32::try_from(ring.all_microbatches()).unwrap_or(u32::MAX),
         };
         optimizer.check().map_err(|error| Error::of_engine(EngineError::OfJob(Box::new(error))))?;
-        let (mut begun, mut squares) = (StepBegun { optimizer, summary, began }, None);
+        let begun = StepBegun { optimizer, summary, began };
         if self.sharding.is_some() {
-            let (all, of_all);
-            (begun, all, of_all) = self.squares(begun, computed, ring).await?;
-            (computed, squares) = (all, Some(of_all));
+            return self.share_step(begun, computed, ring).await;
         }
         // A checkpoint of the state before it may still be on its way to the disk.
         self.state.tensors.holds.all_let_go().await;
-        self.begin(begun, computed, squares);
+        self.begin(begun, computed, None);
         self.untold = self.applied().await?;
-        // 4. Where each rank has moved a part, the others'. Nothing hides that.
-        self.share_out(ring).await?;
         self.tell().ok_or(Error::Ring(ring::Error::Replaced))
     }
 
@@ -363,11 +383,15 @@ impl Trainee for LanguageTrainee {
 
     fn settle(&mut self) {}
 
-    async fn recover(&mut self) -> Result<Option<StepSummary>, Error> {
+    async fn recover(&mut self) -> Result<Option<Recovered>, Error> {
+        if let Some(step) = self.restored().await? {
+            self.untold = None;
+            return Ok(Some(Recovered::State(step)));
+        }
         if let Some(taken) = self.applied().await? {
             self.untold = Some(taken);
         }
-        Ok(self.tell())
+        Ok(self.tell().map(Recovered::Step))
     }
 
     fn is_shared(&self) -> bool {
@@ -407,14 +431,14 @@ impl Trainee for LanguageTrainee {
         self.sharding.as_ref().map(|sharding| sharding.wished).unwrap_or_default()
     }
 
-    async fn restore(&mut self, state: TakenState) -> Result<(), Error> {
+    async fn restore(&mut self, state: TakenState, step: u64) -> Result<(), Error> {
         let (own, folder) = (self.state.clone(), self.folder.clone());
         own.tensors.holds.all_let_go().await;
         // Moments that ranks have together are brought when a ring is entered.
-        (self.state, _) =
-            ringtune_shared::tasks::spawn_blocking(move || own.restored(state, folder)).await??;
-        self.judged = self.state.selection.clone();
-        Ok(())
+        let restore = move || own.restored(state, folder).map(|(state, _)| state);
+        let work = ringtune_shared::tasks::spawn_blocking(restore);
+        self.restoring = Some(Restoring { step, work });
+        self.restored().await.map(drop)
     }
 
     fn selection(&self) -> &Selection {
@@ -440,7 +464,12 @@ impl Trainee for LanguageTrainee {
 
     fn step_bytes(&self) -> u64 {
         // A gradient is as large as what it is of.
-        self.state.tensors.layout.bytes()
+        let bytes = self.state.tensors.layout.parameters.iter().map(TensorInfo::bytes);
+        let bytes = bytes.fold(0, u64::saturating_add);
+        match self.job.exchange {
+            Gpt2Exchange::FastBf16 => bytes / 2,
+            Gpt2Exchange::Exact | Gpt2Exchange::Fast => bytes,
+        }
     }
 
     fn is_hashed_after(&self, step: u64) -> bool {

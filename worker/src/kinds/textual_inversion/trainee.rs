@@ -37,7 +37,7 @@ use crate::{
         self, LrSchedule, MicrobatchBuilder, MicrobatchResult, ReducedStep, SavedState, Selection,
         StepOutcome, TrainState, mean_loss, reduce_rows,
     },
-    training::{Course, Origin, Previews, Shown, StepJudged, Trainee, Validation, measure},
+    training::{Course, Origin, Previews, Recovered, Shown, StepJudged, Trainee, Validation, measure},
 };
 
 /// What is learned by one rank: the rows, their optimizer, and all that microbatches are made of.
@@ -258,8 +258,8 @@ impl Trainee for Inverter {
     }
 
     async fn step(&mut self, step: u64, ring: &mut RankRing) -> Result<StepSummary, Error> {
-        self.encode_for(step, ring).await?;
         let started = Instant::now();
+        self.encode_for(step, ring).await?;
         let before = self.rows();
         // 1. This rank's microbatches, one after the other.
         let mut own = Vec::new();
@@ -364,14 +364,14 @@ impl Trainee for Inverter {
         self.before = None;
     }
 
-    async fn recover(&mut self) -> Result<Option<StepSummary>, Error> {
+    async fn recover(&mut self) -> Result<Option<Recovered>, Error> {
         if let Some(before) = self.before.take() {
             self.state = before;
         }
         Ok(None)
     }
 
-    async fn restore(&mut self, state: TakenState) -> Result<(), Error> {
+    async fn restore(&mut self, state: TakenState, _step: u64) -> Result<(), Error> {
         let mut state = ringtune_shared::tasks::spawn_blocking(move || state.into_saved()).await??;
         self.before = None;
         self.state = self.state.clone().restored(&mut state)?;

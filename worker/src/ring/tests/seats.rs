@@ -89,6 +89,61 @@ async fn a_stream_that_comes_before_the_seat_is_taken_waits_for_it() {
     }
 }
 
+/// Rank 1 is silent while rank 0 has not called it, and rank 2 knows that it may be.
+#[tokio::test]
+async fn a_rank_that_connects_long_after_the_others_breaks_no_ring() {
+    let options = quick(Duration::from_millis(300));
+    let mut workers = Vec::new();
+    for _ in 0..3 {
+        workers.push(listening(options.clone()).await);
+    }
+    let view = view_of(JobId::new(), 1, &workers);
+    let seat = |rank: usize| workers[rank].0.take_seat(&view, rank, 3, RING_PROTOCOLS.max).unwrap();
+    let (late, others) = (seat(0), [1, 2].map(|rank| ringtune_shared::tasks::spawn(seat(rank).connect())));
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    let mut rings = vec![late.connect().await.unwrap()];
+    for other in others {
+        rings.push(other.await.unwrap().unwrap());
+    }
+    step(&mut rings).await;
+}
+
+/// Others finish a step of the ring before it, however long that takes.
+#[tokio::test]
+async fn a_rank_waits_for_those_who_finish_a_step_longer_than_for_others() {
+    let limit = Duration::from_millis(300);
+    let mut workers = Vec::new();
+    for _ in 0..3 {
+        let options = RingOptions { connect_timeout: limit, peer_timeout: limit, ..RingOptions::default() };
+        workers.push(listening(options).await);
+    }
+    let job = JobId::new();
+    for (epoch, after_step) in [(1, false), (2, true)] {
+        let view = view_of(job, epoch, &workers);
+        let seat = |rank: usize| {
+            let seat = workers[rank].0.take_seat(&view, rank, 3, RING_PROTOCOLS.max).unwrap();
+            seat.after_step(after_step)
+        };
+        let newcomer = ringtune_shared::tasks::spawn(seat(2).connect());
+        tokio::time::sleep(4 * limit).await;
+        if !after_step {
+            let error = newcomer.await.unwrap().unwrap_err();
+            assert!(
+                matches!(error, Error::NotCalled { rank: 1, .. } | Error::Unreachable { rank: 0, .. }),
+                "{error}"
+            );
+            continue;
+        }
+        let (first, last) = (ringtune_shared::tasks::spawn(seat(1).connect()), seat(0));
+        tokio::time::sleep(4 * limit).await;
+        let mut rings = vec![last.connect().await.unwrap()];
+        for other in [first, newcomer] {
+            rings.push(other.await.unwrap().unwrap());
+        }
+        step(&mut rings).await;
+    }
+}
+
 #[tokio::test]
 async fn an_address_where_nobody_listens_yet_is_dialled_again() {
     let one = listening(RingOptions { connect_timeout: LIMIT, ..RingOptions::default() }).await;
