@@ -164,7 +164,9 @@ fused::Kept kept_rows(const Tensor &kept, int64_t first) {
     if (!kept.defined()) {
         return {nullptr, 0};
     }
-    return {bits(kept) + first * kept.stride(3), kept.stride(3)};
+    // From place to place. A side of one place may have any stride: with one place a picture, only pictures lie side by side.
+    const int64_t side = kept.size(3) > 1 ? 3 : kept.size(2) > 1 ? 2 : 0;
+    return {bits(kept) + first * kept.stride(side), kept.stride(side)};
 }
 
 // With g the gradient of the normalised values times the weight and n values a group:

@@ -60,10 +60,17 @@ fn a_group_norm_of_two_is_that_of_both_together() {
     if crate::runtime::skips_bf16() {
         return;
     }
-    // Groups that have channels of both; vectors that no part fills; one channel each; odd sides and batches.
-    for (batch, parts, groups, height, width) in
-        [(3, [5, 19], 3, 7, 9), (1, [64, 32], 32, 16, 16), (2, [1, 1], 1, 3, 5), (1, [40, 17], 19, 1, 67)]
-    {
+    // Groups that have channels of both; vectors that no part fills; one channel each; odd sides and batches; pictures of one line, one
+    // column and one place.
+    for (batch, parts, groups, height, width) in [
+        (3, [5, 19], 3, 7, 9),
+        (1, [64, 32], 32, 16, 16),
+        (2, [1, 1], 1, 3, 5),
+        (1, [40, 17], 19, 1, 67),
+        (3, [40, 24], 8, 1, 7),
+        (3, [40, 24], 8, 7, 1),
+        (3, [40, 24], 8, 1, 1),
+    ] {
         let [x, skip] = [31, 32].map(|seed| random(&[batch, parts[seed as usize - 31], height, width], seed));
         let skip = skip + 1.0;
         let channels = parts[0] + parts[1];
@@ -85,6 +92,36 @@ fn a_group_norm_of_two_is_that_of_both_together() {
             });
             assert_near(&fused, &exact, "group norm of two");
         }
+    }
+}
+
+/// The gradient of what is gone on with comes as libtorch's own operators make it: of pictures of one place they say other strides.
+#[test]
+fn what_is_gone_on_with_may_be_multiplied_place_by_place() {
+    if crate::runtime::skips_bf16() {
+        return;
+    }
+    for (height, width) in [(1, 1), (1, 2), (2, 1), (3, 2)] {
+        let shape = [3, 64, height, width];
+        // Signs alone, which round nothing.
+        let (x, [of_result, of_input]) =
+            (random(&shape, 111), [112, 113].map(|seed| random(&shape, seed).sign()));
+        let (weight, bias) = (random(&[64], 114), random(&[64], 115));
+        let norm = GroupNormArguments { weight: &weight, bias: &bias, groups: 8, epsilon: 1e-5, silu: false };
+        let fused = with_gradients(std::slice::from_ref(&x), Kind::BFloat16, |inputs| {
+            let [y, x] = group_norm_keeping(&inputs[0], None, norm).unwrap();
+            let terms =
+                [(y, &of_result), (x, &of_input)].map(|(term, sign)| term * sign.to_kind(Kind::BFloat16));
+            let [y, x] = floats([&terms[0], &terms[1]]);
+            y + x
+        });
+        let exact = with_gradients(std::slice::from_ref(&x), Kind::Float, |inputs| {
+            let [weight, bias] = floats([&weight, &bias]);
+            let y = inputs[0].group_norm(8, Some(weight), Some(bias), 1e-5, false);
+            let [of_result, of_input] = floats([&of_result, &of_input]);
+            y * of_result + &inputs[0] * of_input
+        });
+        assert_near(&fused, &exact, "group norm of three pictures");
     }
 }
 

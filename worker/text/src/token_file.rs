@@ -3,10 +3,10 @@
 use std::{
     fs::File,
     io,
+    os::unix::fs::FileExt as _,
     path::{Path, PathBuf},
 };
 
-use memmap2::Mmap;
 use ringtune_shared::ids::{ContentHash, ContentHasher};
 
 use crate::{
@@ -14,15 +14,16 @@ use crate::{
     manifest::{FileFacts, MANIFEST_FILE, Manifest, TRAIN_FILE, VAL_FILE},
 };
 
-/// Bytes that are hashed at once.
+/// Bytes that are read at once, where all are. An even number.
 const PIECE: usize = 1 << 20;
 
-/// A file of 16-bit tokens, little-endian, as `prepare-text` and nanoGPT write them. It is mapped: nothing of it is in memory
-/// but what is read, and the system may let go of that.
+/// A file of 16-bit tokens, little-endian, as `prepare-text` and nanoGPT write them. It is read where it is needed, and not mapped: a file
+/// that somebody shortens meanwhile is an error, which would end a process that has it mapped.
 #[derive(Debug)]
 pub struct TokenFile {
     path: PathBuf,
-    map: Mmap,
+    file: File,
+    tokens: u64,
 }
 
 /// A training and a validation file, and what they are.
@@ -59,11 +60,7 @@ impl TokenFile {
         if !problem.is_empty() {
             return Err(Error::unusable(path, problem));
         }
-        // SAFETY: nothing of the map is handed out as a reference: bytes are copied out of it. Whoever writes to the file
-        // meanwhile changes tokens that are read, whoever shortens it ends this process; both as if the disk had failed.
-        // Files that prepare-text writes are never changed in place: a new one replaces the old one's name.
-        let map = unsafe { Mmap::map(&file) }.map_err(Error::io("read", path))?;
-        Ok(Self { path: path.to_owned(), map })
+        Ok(Self { path: path.to_owned(), file, tokens: about.len() / 2 })
     }
 
     /// Where it is.
@@ -73,29 +70,52 @@ impl TokenFile {
 
     /// How many tokens it has: at least one.
     pub fn tokens(&self) -> u64 {
-        (self.map.len() / 2) as u64
+        self.tokens
     }
 
-    /// Copies the tokens from `start` on into `tokens`, as many as it has room for.
+    /// Copies the tokens from `start` on into `tokens`, as many as it has room for. Blocks.
     ///
     /// # Errors
-    /// The file has fewer.
+    /// The file has fewer, or can no longer be read.
     pub fn read(&self, start: u64, tokens: &mut [u16]) -> Result<(), Error> {
-        let bytes = usize::try_from(start).ok().and_then(|start| {
-            let start = start.checked_mul(2)?;
-            self.map.get(start..start.checked_add(2 * tokens.len())?)
-        });
-        let bytes = bytes.ok_or_else(|| {
-            let wanted = tokens.len();
-            Error::unusable(
-                &self.path,
-                format!("has {} tokens; {wanted} from {start} on were wanted", self.tokens()),
-            )
-        })?;
+        let wanted = tokens.len();
+        if start.checked_add(wanted as u64).is_none_or(|end| end > self.tokens) {
+            let problem = format!("has {} tokens; {wanted} from {start} on were wanted", self.tokens);
+            return Err(Error::unusable(&self.path, problem));
+        }
+        let mut bytes = vec![0; 2 * wanted];
+        self.read_bytes(2 * start, &mut bytes)?;
         for (token, bytes) in tokens.iter_mut().zip(bytes.as_chunks().0) {
             *token = u16::from_le_bytes(*bytes);
         }
         Ok(())
+    }
+
+    fn read_bytes(&self, offset: u64, bytes: &mut [u8]) -> Result<(), Error> {
+        self.file.read_exact_at(bytes, offset).map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => {
+                let problem =
+                    format!("had {} tokens when it was opened, and has been shortened since", self.tokens);
+                Error::unusable(&self.path, problem)
+            }
+            _ => Error::io("read", &self.path)(error),
+        })
+    }
+
+    /// All of it, piece by piece.
+    fn for_pieces<T>(&self, mut of_piece: impl FnMut(&[u8]) -> Option<T>) -> Result<Option<T>, Error> {
+        let (mut offset, end) = (0, 2 * self.tokens);
+        let mut piece = vec![0; PIECE];
+        while offset < end {
+            let bytes = usize::try_from(end - offset).map_or(PIECE, |left| left.min(PIECE));
+            let piece = piece.get_mut(..bytes).unwrap_or_default();
+            self.read_bytes(offset, piece)?;
+            if let Some(found) = of_piece(piece) {
+                return Ok(Some(found));
+            }
+            offset += bytes as u64;
+        }
+        Ok(None)
     }
 
     /// Refuses a file in which a sample of `block` tokens, with the one that follows them, has no room.
@@ -119,8 +139,14 @@ impl TokenFile {
     /// # Errors
     /// The first such id and its place.
     pub fn check_ids(&self, vocabulary_size: u32) -> Result<(), Error> {
-        let ids = self.map.as_chunks().0.iter().map(|bytes| u16::from_le_bytes(*bytes));
-        match ids.enumerate().find(|(_, id)| u32::from(*id) >= vocabulary_size) {
+        let mut before = 0;
+        let wrong = self.for_pieces(|piece| {
+            let ids = piece.as_chunks().0.iter().map(|bytes| u16::from_le_bytes(*bytes));
+            let found = (before..).zip(ids).find(|(_, id)| u32::from(*id) >= vocabulary_size);
+            before += piece.len() / 2;
+            found
+        });
+        match wrong? {
             None => Ok(()),
             Some((place, id)) => Err(Error::unusable(
                 &self.path,
@@ -132,10 +158,16 @@ impl TokenFile {
     }
 
     /// The SHA-256 of its bytes. Reads all of it. Blocks.
-    pub fn sha256(&self) -> ContentHash {
+    ///
+    /// # Errors
+    /// It can no longer be read.
+    pub fn sha256(&self) -> Result<ContentHash, Error> {
         let mut hasher = ContentHasher::new();
-        self.map.chunks(PIECE).for_each(|piece| hasher.update(piece));
-        hasher.finish()
+        self.for_pieces(|piece| {
+            hasher.update(piece);
+            None::<()>
+        })?;
+        Ok(hasher.finish())
     }
 
     /// Refuses a file that is not the one that a manifest describes. Reads all of it. Blocks.
@@ -144,7 +176,7 @@ impl TokenFile {
             let problem = format!("has {} tokens, and {} by meta.json", self.tokens(), facts.tokens);
             return Err(Error::unusable(&self.path, problem));
         }
-        let found = self.sha256();
+        let found = self.sha256()?;
         if found != facts.sha256 {
             let problem =
                 format!("has the SHA-256 {found}, and {} by meta.json: it was changed", facts.sha256);
@@ -206,6 +238,23 @@ mod tests {
         assert_eq!((file.tokens(), tokens), (3, [258, 65_535]));
         for start in [2, 3, u64::MAX, u64::MAX / 2] {
             assert!(file.read(start, &mut tokens).unwrap_err().to_string().contains("has 3 tokens"));
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_shortened_while_it_is_read_is_an_error() {
+        let (folder, file) = file(&[1; 8192]);
+        let file = file.unwrap();
+        file.read(4000, &mut [0; 96]).unwrap();
+        fs::write(folder.path().join("train.bin"), [1; 100]).unwrap();
+        let mut tokens = [0; 50];
+        file.read(0, &mut tokens).unwrap();
+        for refused in [file.read(10, &mut tokens), file.check_ids(500), file.sha256().map(drop)] {
+            let refused = refused.unwrap_err().to_string();
+            assert!(
+                refused.contains("had 4096 tokens when it was opened, and has been shortened"),
+                "{refused}"
+            );
         }
     }
 
