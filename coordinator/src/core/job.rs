@@ -59,7 +59,7 @@ pub struct Job {
     pub artifacts: u64,
     /// Rings formed for it so far, which is the epoch of the newest one.
     pub rings: u64,
-    /// Rings that were formed for it since it last did a step: see `Options::tries`.
+    /// Rings that were formed for it since it last did a new step: see `Options::tries`.
     pub tries: u64,
     /// Its ring, while it is Preparing or Running.
     pub ring: Option<Arc<Ring>>,
@@ -73,7 +73,7 @@ pub struct Job {
     pub verification: Option<Verification>,
     /// The call that made it, for those who trace it. Decides nothing.
     pub trace: Option<TraceContext>,
-    /// Workers whose settings keep from it what it asks for; they get a rank of it only where there are no others. Not stored.
+    /// Workers whose settings keep from it what it asks for; they get a rank of it only where no others could take it. Not stored.
     pub refused_by: BTreeSet<WorkerId>,
 }
 
@@ -98,6 +98,13 @@ impl Job {
     pub(super) fn has_begun(&self) -> bool {
         let first = self.resumed.as_ref().map_or(0, |resumed| resumed.step);
         self.step > first || self.ring.as_ref().is_some_and(|ring| ring.started)
+    }
+
+    /// The numerics class that its next ring has to be of, if only one will do. Of a job that prepares: where it were queued
+    /// again.
+    pub(super) fn bound_to(&self) -> Option<&str> {
+        let stays = self.state == JobState::Queued || self.has_begun() || self.verification.is_some();
+        self.pin.as_ref().filter(|_| stays).map(|pin| pin.numerics_class.as_str())
     }
 
     /// The stop that its ranks were told of, if they were.
@@ -140,7 +147,7 @@ pub struct Ring {
     /// It is on its way from one membership to the next.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reforming: Option<Reforming>,
-    /// So often in a row it lost its shape without a step.
+    /// So often in a row it lost its shape without a new step.
     #[serde(default)]
     pub fruitless: u32,
     /// The link that broke last, if no step was done since.

@@ -38,7 +38,7 @@ pub(super) enum Loss {
 
 impl Loss {
     /// The worker keeps from the job what that asks for. It does not rest for it, or whoever submits could keep workers
-    /// from other jobs; it only comes last when this job gets its next ring.
+    /// from other jobs; it only gets no rank of this job while others could take it.
     pub(super) fn is_refusal(self) -> bool {
         matches!(self, Self::RankFailed(Fault::Access) | Self::RankStopped(Fault::Access))
     }
@@ -53,10 +53,12 @@ pub(super) struct Situation {
     pub(super) stopping: bool,
     /// It runs on a ring that can go on without a member.
     pub(super) reforms: bool,
-    /// Rings formed for it since it last did a step.
+    /// Rings formed for it since it last did a new step.
     pub(super) rings: u64,
-    /// Rings that are formed at most without a step.
+    /// Rings that are formed at most without a new step.
     pub(super) tries: u64,
+    /// Some workers keep from it what it asks for, and there are enough others that have not said so.
+    pub(super) others: bool,
     /// Its ring goes on from a checkpoint that the job made itself.
     pub(super) resumes: bool,
 }
@@ -76,7 +78,9 @@ pub(super) enum Verdict {
     Queue,
     /// The job goes back to the queue, for an older checkpoint: that is no fault of the worker, and no try.
     OlderCheckpoint,
-    /// As Queue, but the job has had all the rings that it may have: it fails.
+    /// As Queue, for other workers: that is no try.
+    Elsewhere,
+    /// As Queue, but the job has had all the rings that it may have, or no worker is left that could take it: it fails.
     GiveUp(Failure),
     /// The job fails.
     Fail(Failure),
@@ -93,7 +97,8 @@ pub(super) enum Verdict {
 /// | Restarted, Evicted          | ended    | queue, or WorkerLost  | lost              | fail WorkerLost    |
 /// | BackWithout, unheard        | ended    | assign again          | lost              | fail WorkerLost    |
 /// | BackWithout                 | ended    | queue, or WorkerLost  | lost              | fail WorkerLost    |
-/// | RankFailed, RankStopped: node's fault, or its settings' | ended | queue, or Rank | lost | fail Rank     |
+/// | RankFailed, RankStopped: node's fault | ended | queue, or Rank | lost             | fail Rank          |
+/// | RankFailed, RankStopped: its settings | ended | elsewhere, or Rank | lost         | fail Rank          |
 /// | RankFailed, RankStopped: other fault  | ended | fail Rank      | fail Rank         | fail Rank          |
 /// | RankFailed: the checkpoint's fault    | ended | older checkpoint | lost            | fail Rank          |
 /// | NeighbourLost               | ended    | wait                  | lost              | wait               |
@@ -120,6 +125,9 @@ pub(super) fn decide(loss: Loss, job: Situation) -> Verdict {
     };
     match loss {
         Loss::RankFailed(Fault::Checkpoint) if preparing && job.resumes => Verdict::OlderCheckpoint,
+        // Another worker's settings may allow it. Once all have refused, it would only be refused again.
+        _ if loss.is_refusal() && preparing && job.others => Verdict::Elsewhere,
+        _ if loss.is_refusal() && preparing => Verdict::GiveUp(Failure::Rank),
         // Its state went with it.
         Loss::NeighbourLost if job.reforms => Verdict::Lost,
         Loss::Away | Loss::NeighbourLost => Verdict::Wait,
@@ -143,7 +151,7 @@ pub(super) fn decide(loss: Loss, job: Situation) -> Verdict {
 #[cfg(test)]
 mod tests {
     use Failure::{NeighbourLost, Rank, WorkerLost};
-    use Verdict::{Assign, Ended, Fail, GiveUp, Lost, OlderCheckpoint, Queue, Wait};
+    use Verdict::{Assign, Elsewhere, Ended, Fail, GiveUp, Lost, OlderCheckpoint, Queue, Wait};
 
     use super::*;
 
@@ -158,7 +166,7 @@ mod tests {
         (Loss::BackWithout { unheard: true }, [Ended, Assign, Assign, Lost, Fail(WorkerLost)]),
         (Loss::BackWithout { unheard: false }, [Ended, Queue, GiveUp(WorkerLost), Lost, Fail(WorkerLost)]),
         (Loss::RankFailed(Fault::Node), [Ended, Queue, GiveUp(Rank), Lost, Fail(Rank)]),
-        (Loss::RankFailed(Fault::Access), [Ended, Queue, GiveUp(Rank), Lost, Fail(Rank)]),
+        (Loss::RankFailed(Fault::Access), [Ended, Elsewhere, Elsewhere, Lost, Fail(Rank)]),
         (Loss::RankFailed(Fault::Job), [Ended, Fail(Rank), Fail(Rank), Fail(Rank), Fail(Rank)]),
         (Loss::RankFailed(Fault::Unknown), [Ended, Fail(Rank), Fail(Rank), Fail(Rank), Fail(Rank)]),
         (Loss::RankFailed(Fault::Checkpoint), [Ended, OlderCheckpoint, OlderCheckpoint, Lost, Fail(Rank)]),
@@ -182,6 +190,7 @@ mod tests {
                 reforms: false,
                 rings,
                 tries: 3,
+                others: true,
                 resumes: true,
             };
             let decided =
@@ -203,10 +212,21 @@ mod tests {
     #[test]
     fn a_checkpoint_that_is_not_the_jobs_own_costs_a_try() {
         let (state, tries) = (JobState::Preparing, 3);
-        let situation =
-            |rings| Situation { state, stopping: false, reforms: false, rings, tries, resumes: false };
+        let (stopping, reforms, others, resumes) = (false, false, true, false);
+        let situation = |rings| Situation { state, stopping, reforms, rings, tries, others, resumes };
         let loss = Loss::RankFailed(Fault::Checkpoint);
         assert_eq!(decide(loss, situation(1)), Queue);
         assert_eq!(decide(loss, situation(3)), GiveUp(Rank));
+    }
+
+    #[test]
+    fn a_job_that_all_workers_refuse_fails_at_once() {
+        let (stopping, reforms, others, resumes) = (false, false, false, false);
+        for loss in [Loss::RankFailed(Fault::Access), Loss::RankStopped(Fault::Access)] {
+            let situation =
+                |state, reforms| Situation { state, stopping, reforms, rings: 1, tries: 3, others, resumes };
+            assert_eq!(decide(loss, situation(JobState::Preparing, reforms)), GiveUp(Rank));
+            assert_eq!(decide(loss, situation(JobState::Running, true)), Lost);
+        }
     }
 }

@@ -15,6 +15,7 @@ mod loss;
 mod pin;
 mod pool;
 mod queue;
+mod queue_walk;
 mod quota;
 mod reason;
 mod record;

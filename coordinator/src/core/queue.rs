@@ -42,12 +42,19 @@ impl Queue {
         }
     }
 
-    /// The oldest job that could start if no worker of `pool` had a rank, with its number.
-    pub(super) fn oldest_fitting(&self, pool: &Pool) -> Option<(u64, JobId)> {
-        let open = self.open.oldest_fitting(pool.largest_class());
-        let pinned = self.pinned.iter();
-        let pinned = pinned
-            .filter_map(|((class, verifies), sizes)| sizes.oldest_fitting(pool.usable_of(class, *verifies)));
+    /// The oldest job behind the one with the number `last` that could start on one of these classes if none of its workers
+    /// had a rank, with its number.
+    pub(super) fn oldest_fitting(
+        &self,
+        pool: &Pool,
+        wanted: impl Fn(&str) -> bool,
+        last: u64,
+    ) -> Option<(u64, JobId)> {
+        let open = self.open.oldest_fitting(pool.largest_class(&wanted), last);
+        let pinned = self.pinned.iter().filter(|((class, _), _)| wanted(class));
+        let pinned = pinned.filter_map(|((class, verifies), sizes)| {
+            sizes.oldest_fitting(pool.usable_of(class, *verifies), last)
+        });
         pinned.chain(open).min()
     }
 }
@@ -77,9 +84,13 @@ impl Sizes {
         }
     }
 
-    /// The oldest job that could start on so many workers.
-    fn oldest_fitting(&self, workers: usize) -> Option<(u64, JobId)> {
+    /// The oldest job behind `last` that could start on so many workers. Of those before it that could, few are left: see
+    /// [`super::queue_walk`].
+    fn oldest_fitting(&self, workers: usize, last: u64) -> Option<(u64, JobId)> {
         let fitting = self.0.iter().take_while(|(size, _)| **size as usize <= workers);
-        fitting.filter_map(|(_, jobs)| jobs.first()).map(|(number, id)| (*number, *id)).min()
+        let behind = |jobs: &SharedMap<u64, JobId>| {
+            jobs.iter().find(|(number, _)| **number > last).map(|(number, id)| (*number, *id))
+        };
+        fitting.filter_map(|(_, jobs)| behind(jobs)).min()
     }
 }

@@ -5,7 +5,8 @@ use ringtune_shared::ids::JobId;
 use super::cluster::Cluster;
 use super::job::Job;
 use super::job_state::JobState;
-use super::scheduler::{ClassWish, Problem, choose_class};
+use super::queue_walk::QueueWalk;
+use super::scheduler::{ClassWish, FreeWorkers as _, Problem, choose_class};
 
 /// Why a job waits that another one keeps waiting, for whoever is not to know which.
 pub const BEHIND_ANOTHER: &str = "waiting for workers: another job comes first";
@@ -13,44 +14,58 @@ pub const BEHIND_ANOTHER: &str = "waiting for workers: another job comes first";
 /// The answer for any number of jobs, as of one state of the cluster.
 pub struct Waiting<'a> {
     cluster: &'a Cluster,
-    /// The job that keeps those behind it waiting, with its number.
-    first: Option<(u64, JobId)>,
+    /// Which free workers are kept, and for which jobs.
+    walk: QueueWalk,
 }
 
 impl<'a> Waiting<'a> {
     fn of(cluster: &'a Cluster) -> Self {
-        Self { cluster, first: cluster.next_in_queue() }
+        let mut walk = QueueWalk::default();
+        while let Some(job) = walk.next(cluster).and_then(|id| cluster.jobs.get(&id)) {
+            walk.keep(cluster, job);
+        }
+        Self { cluster, walk }
     }
 
     /// Tells a job, as far as it is in the queue, why it waits.
     pub fn explain(&self, job: &mut Job) {
         if let Some(reason) = self.reason(job.id) {
             job.reason = reason;
-            job.waits_behind = self.is_behind(job);
+            job.waits_behind = self.first(job).is_some();
         }
     }
 
-    /// Whether it could run, but another one comes first.
-    fn is_behind(&self, job: &Job) -> bool {
-        self.first.is_some_and(|(number, _)| number < job.number)
-            && choose_class(&problem(job), &self.cluster.pool.open_to(job)).is_ok()
+    /// The job that comes first where one could run, but the workers are kept for older ones: the oldest of those.
+    fn first(&self, job: &Job) -> Option<JobId> {
+        let (problem, open) = (problem(job), self.cluster.open_to(job));
+        let (all, left) = (open.clone(), open.but(self.walk.kept(), job.number));
+        if choose_class(&problem, &all).is_err() || choose_class(&problem, &left).is_ok() {
+            return None;
+        }
+        let fits = |class: &str| job.bound_to().is_none_or(|bound| bound == class);
+        let enough = all.classes().filter(|(_, free)| *free >= problem.min_world_size as usize);
+        let keepers =
+            enough.filter(|(class, _)| fits(class)).filter_map(|(class, _)| self.walk.kept().get(class));
+        keepers.filter(|(number, _)| *number < job.number).min().map(|(_, first)| *first)
     }
 
     /// Why a job waits; none where it is not in the queue.
     pub fn reason(&self, id: JobId) -> Option<String> {
         let job = self.cluster.jobs.get(&id).filter(|job| job.state == JobState::Queued)?;
-        if let Err(missing) = choose_class(&problem(job), &self.cluster.pool.open_to(job)) {
-            let resting = self.cluster.pool.resting();
-            return Some(match resting {
-                0 => missing,
-                _ => format!("{missing}; {resting} more are resting after they failed to prepare"),
-            });
-        }
-        Some(match self.first {
-            Some((number, first)) if number < job.number => {
-                format!("waiting for workers: job {first} comes first")
+        let open = self.cluster.open_to(job);
+        if let Err(mut missing) = choose_class(&problem(job), &open) {
+            let (refusing, resting) = (open.left_out(), self.cluster.pool.resting());
+            if refusing > 0 {
+                missing += &format!("; {refusing} more keep from the job what it asks for");
             }
-            _ => "submitted".to_owned(),
+            if resting > 0 {
+                missing += &format!("; {resting} more are resting after they failed to prepare");
+            }
+            return Some(missing);
+        }
+        Some(match self.first(job) {
+            Some(first) => format!("waiting for workers: job {first} comes first"),
+            None => "submitted".to_owned(),
         })
     }
 }

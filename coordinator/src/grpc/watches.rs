@@ -13,9 +13,9 @@ use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
 use super::ids::job_id;
-use super::outbound;
 use super::status::{FailedRequest, shutting_down, too_many};
 use super::{Api, WATCHES};
+use super::{outbound, outgoing};
 use crate::access::Call;
 use crate::core::Time;
 use crate::metrics::Metrics;
@@ -105,7 +105,7 @@ pub(super) async fn watch_job(
     api.check_reach(call, id).await?;
     let place = place(api)?;
     let watch = api.handle.watch_job(id, request.after_sequence).await?;
-    Ok(stream(watch, place, api.handle.clock(), api.shutdown.clone()))
+    Ok(read(api, stream(watch, place, api.handle.clock(), api.shutdown.clone())))
 }
 
 pub(super) async fn watch_jobs(
@@ -116,7 +116,12 @@ pub(super) async fn watch_jobs(
     let named = named(&request.job_ids)?;
     let place = place(api)?;
     let watch = api.handle.watch_jobs(&named, call.only_of()).await?;
-    Ok(stream(watch, place, api.handle.clock(), api.shutdown.clone()))
+    Ok(read(api, stream(watch, place, api.handle.clock(), api.shutdown.clone())))
+}
+
+/// A stream whose place is not kept for a client that does not read: there are few of them.
+fn read<T: Send + 'static>(api: &Api, answers: Answers<T>) -> Answers<T> {
+    Box::pin(outgoing::to_reader(answers, api.idle_limit))
 }
 
 fn named(ids: &[String]) -> Result<Vec<JobId>, FieldError> {

@@ -4,14 +4,14 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
-use ringtune_shared::ids::{JobId, WorkerId};
+use ringtune_shared::ids::{Epoch, JobId, WorkerId};
 use tokio::sync::mpsc;
 use tracing::debug;
 
 use super::error::Error;
 use super::handle::{Out, Reply};
 use crate::core::{
-    Action, Cluster, Effects, Input, Job, OtherEpoch, Progress, RankTiming, Reformed, Refusal, Sender,
+    Action, Cluster, Down, Effects, Input, Job, OtherEpoch, Progress, RankTiming, Reformed, Refusal, Sender,
     SessionId, Time, Write,
 };
 
@@ -136,6 +136,28 @@ impl Batch {
         writes.reverse();
         writes
     }
+
+    /// Of several words to one rank that its steps are stored, only the last is said, as it means all up to that one: a
+    /// worker that comes back brings more steps than its session takes messages.
+    pub(super) fn coalesced_actions(&mut self) -> Vec<Action> {
+        let mut later: HashMap<(SessionId, JobId, Epoch), u64> = HashMap::new();
+        let mut actions = std::mem::take(&mut self.actions);
+        for action in &actions {
+            if let Action::Send(session, Down::StepsStored(job, epoch, step)) = action {
+                let newest = later.entry((*session, *job, *epoch)).or_default();
+                *newest = (*newest).max(*step);
+            }
+        }
+        actions.reverse();
+        actions.retain_mut(|action| match action {
+            Action::Send(session, Down::StepsStored(job, epoch, step)) => {
+                later.remove(&(*session, *job, *epoch)).map(|newest| *step = newest).is_some()
+            }
+            _ => true,
+        });
+        actions.reverse();
+        actions
+    }
 }
 
 #[cfg(test)]
@@ -168,5 +190,33 @@ mod tests {
         assert_eq!(coalesced(&[row(1), numbers(2), row(3)]), [row(3)]);
         assert_eq!(coalesced(&[row(1), numbers(2), numbers(3)]), [row(1), numbers(3)]);
         assert_eq!(coalesced(&[numbers(1), row(2), numbers(3), numbers(4)]), [row(2), numbers(4)]);
+    }
+
+    #[test]
+    fn that_steps_are_stored_is_said_once_to_each_rank_up_to_the_last() {
+        let (job, other) = (JobId::new(), JobId::new());
+        let stored = |session, job, epoch, step| {
+            Action::Send(SessionId(session), Down::StepsStored(job, Epoch(epoch), step))
+        };
+        let start = || Action::Send(SessionId(1), Down::StartRank(job, Epoch(2)));
+        let mut batch = Batch::new(&Cluster::recover(Options::default(), Recovered::default(), Time(0)));
+        batch.actions = vec![
+            stored(1, job, 1, 1),
+            stored(2, job, 1, 1),
+            stored(1, job, 1, 9),
+            start(),
+            stored(1, other, 1, 3),
+            stored(1, job, 2, 5),
+            // Done again, after the coordinator had it.
+            stored(1, job, 1, 8),
+        ];
+        let expected = [
+            stored(2, job, 1, 1),
+            start(),
+            stored(1, other, 1, 3),
+            stored(1, job, 2, 5),
+            stored(1, job, 1, 9),
+        ];
+        assert_eq!(batch.coalesced_actions(), expected);
     }
 }

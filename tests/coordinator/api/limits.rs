@@ -13,6 +13,7 @@ use crate::{
     coordinator::Coordinator,
     soon,
     uploads::{chunk, header},
+    worker::training,
 };
 
 #[tokio::test]
@@ -150,4 +151,34 @@ async fn a_disk_with_too_little_room_is_an_alarm() {
         assert_eq!((value("ringtune_disk_low "), value("ringtune_store_failing ")), (low, 0));
         coordinator.stop().await;
     }
+}
+
+#[tokio::test]
+async fn a_watch_that_nobody_reads_loses_its_place() {
+    let (coordinator, mut worker, job) = training(|settings| settings.limits.idle_seconds = 0.2).await;
+    let id = job.job_id;
+    for _ in 0..3 {
+        coordinator.create(1).await;
+    }
+    // There is no room for a single byte of an answer.
+    let endpoint =
+        tonic::transport::Endpoint::from_shared(format!("http://{}", coordinator.address)).unwrap();
+    let channel = endpoint.initial_stream_window_size(0).connect().await.unwrap();
+    let mut deaf = v1::job_service_client::JobServiceClient::new(channel);
+    let all = deaf.watch_jobs(v1::WatchJobsRequest::default()).await.unwrap();
+    let one = v1::WatchJobRequest { job_id: id.clone(), after_sequence: 0 };
+    let one = deaf.watch_job(one).await.unwrap();
+    // One that reads what there is keeps its own, however long there is no more.
+    let mut reader = coordinator.watch(&id, 0).await;
+    reader.until(v1::JobState::Running).await;
+    soon("the places of those that do not read", async {
+        while !coordinator.http_get("/metrics").await.contains("\nringtune_watches 1\n") {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+    worker.finish().await;
+    reader.until(v1::JobState::Succeeded).await;
+    drop((all, one));
+    coordinator.stop().await;
 }

@@ -16,7 +16,7 @@ pub(super) use self::short::Want;
 use super::deadlines::{Deadlines, Subject};
 use super::job::Job;
 use super::job_state::JobState;
-use super::pool::Pool;
+use super::pool::{OpenTo, Pool, Standing};
 use super::queue::Queue;
 use super::record::Checkpoint;
 use super::shared_map::SharedMap;
@@ -48,7 +48,7 @@ pub struct Options {
     pub rest: i64,
     /// At most so long.
     pub longest_rest: i64,
-    /// Rings that are formed for a job at most without a step, while they fail by faults of nodes.
+    /// Rings that are formed for a job at most without a new step, while they fail by faults of nodes.
     pub tries: u64,
     /// After the first rank said that its ring broke, so long the others have to say so too.
     pub verdict: i64,
@@ -61,7 +61,7 @@ pub struct Options {
     /// So long a member may stay away after a restart of the coordinator if another one says that it lost it: nearly all
     /// that live are back by then.
     pub named: i64,
-    /// A ring that changes so often without a step goes back to the queue.
+    /// A ring that changes so often without a new step goes back to the queue.
     pub fruitless: u32,
     /// Steps of a job whose states are remembered, the newest ones.
     pub hashes: usize,
@@ -157,6 +157,7 @@ impl Cluster {
     pub fn recover(options: Options, recovered: Recovered, now: Time) -> Self {
         let patience = now.plus(options.recovery);
         let returns_by = now.plus(options.session_timeout.min(options.recovery));
+        let spare_by = now.plus(options.spare);
         let mut cluster = Self {
             options: Arc::new(options),
             jobs: SharedMap::default(),
@@ -179,6 +180,9 @@ impl Cluster {
             if let Some(ring) = &mut job.ring {
                 let ring = Arc::make_mut(ring);
                 (ring.patience, ring.returns_by) = (patience, returns_by);
+                // It was stored by a clock that may have been set back since.
+                let waits_until = ring.reforming.as_mut().and_then(|reforming| reforming.spare_by.as_mut());
+                waits_until.into_iter().for_each(|until| *until = (*until).min(spare_by));
                 cluster.deadlines.by(Subject::Job(job.id), returns_by);
             }
             if let Some(stop) = &mut job.stop {
@@ -266,11 +270,13 @@ impl Cluster {
         self.pool.count_of(state)
     }
 
-    /// The job that gets the next ring: the oldest of those that could run if all connected workers were free.
-    ///
-    /// It keeps the ones behind it waiting, so that large jobs do not starve; one that could not even then lets them pass.
-    pub(super) fn next_in_queue(&self) -> Option<(u64, JobId)> {
-        self.queue.oldest_fitting(&self.pool)
+    /// The free workers, as this job may have them.
+    pub(super) fn open_to<'a>(&'a self, job: &'a Job) -> OpenTo<'a> {
+        let refusing = job.refused_by.iter().filter_map(|id| {
+            let worker = self.workers.get(id)?;
+            Some((&**worker, Standing::of(worker, self.places.contains_key(id))))
+        });
+        OpenTo::new(&self.pool, job, refusing)
     }
 
     /// How many jobs may wait and how many workers be connected, from now on. Nothing that is there ends for it.

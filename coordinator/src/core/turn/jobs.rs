@@ -76,7 +76,7 @@ impl Turn<'_> {
             waits_behind: false,
         };
         // What it waits for at first. Later on that is computed when somebody asks.
-        job.reason = match choose_class(&problem(&job), &self.cluster.pool.open_to(&job)) {
+        job.reason = match choose_class(&problem(&job), &self.cluster.open_to(&job)) {
             Ok(_) => "submitted".to_owned(),
             Err(missing) => missing,
         };

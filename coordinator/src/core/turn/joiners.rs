@@ -15,9 +15,10 @@ use crate::core::record::{EventBody, LogLevel};
 use crate::core::time::Time;
 
 impl Turn<'_> {
-    /// Gives free workers to rings that run and want them so much.
-    pub(super) fn find_joiners(&mut self, want: Want) {
-        let classes: Vec<String> = self.cluster.pool.free_classes().map(str::to_owned).collect();
+    /// Gives free workers of these classes to rings that run and want them so much.
+    pub(super) fn find_joiners(&mut self, want: Want, wanted: impl Fn(&str) -> bool) {
+        let classes = self.cluster.pool.free_classes().filter(|class| wanted(class));
+        let classes: Vec<String> = classes.map(str::to_owned).collect();
         for class in classes {
             let mut refused = BTreeSet::new();
             while let Some(worker) = self.cluster.pool.spare_of(&class, &refused) {

@@ -112,11 +112,9 @@ impl<'a> Turn<'a> {
     fn place(mut self) -> Effects {
         if self.cluster.placement_due {
             // Those who cannot go on come before those who have not begun, and those before who could be faster.
-            self.find_joiners(Want::Spare);
-            self.place_queued_jobs();
-            if self.cluster.next_in_queue().is_none() {
-                self.find_joiners(Want::Growth);
-            }
+            self.find_joiners(Want::Spare, |_| true);
+            let walk = self.place_queued_jobs();
+            self.find_joiners(Want::Growth, |class| !walk.keeps(class));
             // What was just given calls for nothing more.
             self.cluster.placement_due = false;
         }

@@ -180,7 +180,7 @@ impl Loop {
         for what in std::mem::take(&mut batch.other_epochs) {
             self.metrics.other_epoch(what);
         }
-        let writes = batch.coalesced_writes();
+        let (writes, actions) = (batch.coalesced_writes(), batch.coalesced_actions());
         if let Err(error) = self.store_all(&writes, probe).await {
             error!(%error, writes = writes.len(), "cannot store: nothing was changed");
             self.failing_since.get_or_insert_with(Instant::now);
@@ -209,7 +209,7 @@ impl Loop {
         batch.reformed.into_iter().for_each(|ring| self.metrics.ring_reformed(ring));
         self.show_counts();
         // 3. What was decided is done.
-        for action in batch.actions {
+        for action in actions {
             self.act(action);
         }
     }

@@ -6,12 +6,13 @@ use std::os::unix::net::UnixDatagram;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 
 use async_trait::async_trait;
-use ringtune_shared::ids::{ContentHash, JobId, WorkerId};
+use ringtune_shared::ids::{ContentHash, Epoch, JobId, WorkerId};
 use ringtune_shared::version::Dialect;
 
 use super::*;
 use crate::core::{
-    ArtifactRecord, Capabilities, Hello, Job, JobEvent, NewJob, Recovered, Refusal, RequestKey, StepRecord,
+    ArtifactRecord, Capabilities, Down, HeldRank, Hello, Job, JobEvent, NewJob, Phase, RankReport, Recovered,
+    Refusal, RequestKey, StepRecord,
 };
 use crate::store::MemoryStore;
 use crate::store::conformance::queued_job;
@@ -385,4 +386,39 @@ async fn limits_change_while_the_loop_runs_and_keep_it_from_no_end() {
     drop(handle);
     service.await.unwrap();
     limits.set(3, 2000).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_that_comes_with_a_backlog_of_steps_keeps_its_session() {
+    const STEPS: u64 = 500;
+    let (store, handle, _service) = started().await;
+    let (out, mut told) = mpsc::channel(8);
+    let sender = handle.hello(hello(1), out).await.unwrap();
+    let job = handle.create_job(new_job(None)).await.unwrap().id;
+    let held = |phase| HeldRank { phase, ..HeldRank::of(job, Epoch(1), Some(0)) };
+    for phase in [Phase::Ready, Phase::Training] {
+        let report = RankReport { held: held(phase), progress: None };
+        handle.said(sender, Input::RankReport(sender, report)).await.unwrap();
+    }
+    // All of them wait for one commit, and are in the next.
+    store.next_commit.store(1000, Ordering::Relaxed);
+    let waiting = tokio::spawn({
+        let handle = handle.clone();
+        async move { handle.create_job(new_job(None)).await }
+    });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    for step in 1..=STEPS {
+        let step = StepRecord { step, epoch: Epoch(1), ..crate::store::conformance::step(step) };
+        handle.said(sender, Input::RankStep(sender, job, Epoch(1), step)).await.unwrap();
+    }
+    waiting.await.unwrap().unwrap();
+    let mut messages = Vec::new();
+    while !messages.iter().any(|one| matches!(one, Down::StepsStored(_, _, STEPS))) {
+        match told.recv().await {
+            Some(Out::Message(message)) => messages.push(message),
+            other => panic!("the session ended: {other:?}"),
+        }
+    }
+    assert!(messages.len() < 8, "{messages:?}");
+    assert!(handle.cluster().worker(sender.worker).unwrap().session.is_some());
 }

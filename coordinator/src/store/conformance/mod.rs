@@ -190,7 +190,7 @@ fn event(job: JobId, sequence: u64) -> JobEvent {
 }
 
 /// A step as rank 0 reports it.
-pub(super) fn step(number: u64) -> StepRecord {
+pub(crate) fn step(number: u64) -> StepRecord {
     StepRecord {
         step: number,
         epoch: Epoch(3),

@@ -40,8 +40,14 @@ pub(super) async fn newest_hashes(
     for job in jobs.iter().filter(|job| job.rings > 0 && job.step > 0) {
         let found = sqlx::query(query).bind(job.id.to_string()).bind(most).fetch_all(readers).await?;
         for row in &found {
-            let step = rows::step(row)?;
-            hashes.extend(step.state.map(|state| (job.id, step.step, state)));
+            match rows::step(row) {
+                Ok(step) => hashes.extend(step.state.map(|state| (job.id, step.step, state))),
+                // It can still be listed, which says so; nothing that is done again is compared with it.
+                Err(error @ Error::Damaged { .. }) => {
+                    error!(job = %job.id, %error, "a stored step cannot be read");
+                }
+                Err(error) => return Err(error),
+            }
         }
     }
     Ok(hashes)

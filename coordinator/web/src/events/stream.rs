@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Code, Status};
 use uuid::Uuid;
 
-use super::history::History;
+use super::history::{History, Said};
 use super::jobs::Jobs;
 use super::text::{self, Asked};
 use super::waiting::Waiting;
@@ -38,8 +38,9 @@ pub(super) struct Stream {
     watches: Watches,
     all: Option<Answers>,
     one: Option<Answers>,
+    /// What is still wanted: of the job's events those that were not heard yet.
     asked: Asked,
-    /// The job that was asked for is watched, or was.
+    /// The job that was asked for is watched, or was to its end.
     begun: bool,
     jobs: Jobs<Job>,
     waiting: Waiting,
@@ -113,11 +114,11 @@ impl Stream {
     }
 
     async fn next(&mut self) -> Option<Bytes> {
-        if !self.begun {
-            self.begun = true;
-            self.open_one().await;
-        }
         loop {
+            if !self.begun {
+                self.begun = true;
+                self.open_one().await;
+            }
             if let Some(message) = self.ready.pop_front() {
                 self.silent = Instant::now() + SILENCE;
                 return Some(message);
@@ -166,7 +167,7 @@ impl Stream {
         if now >= self.silent && self.ready.is_empty() {
             self.ready.push_back(Bytes::from_static(text::ALIVE.as_bytes()));
         }
-        // The watch of all jobs broke off: there was too much news for a slow reader.
+        // The watch of all jobs broke off: there was too much news for a slow reader, or he rested for too long.
         if self.all.is_none() {
             match self.watches.jobs(&[]).await {
                 Ok(watch) => {
@@ -260,7 +261,7 @@ impl Stream {
             Ok(Some(News::Changed(id))) => self.jobs.changed(id),
             Ok(Some(News::Deleted(id))) => self.jobs.deleted(id),
             Ok(Some(News::Nothing)) => {}
-            Err(status) if status.code() == Code::Aborted => self.all = None,
+            Err(status) if broke_off(&status) => self.all = None,
             Ok(None) => self.end("shutdown"),
             Err(status) => self.failed(&status),
         }
@@ -268,13 +269,20 @@ impl Stream {
 
     fn hear_one(&mut self, heard: Heard) {
         match heard.and_then(|message| message.map(|message| said(&message)).transpose()) {
-            Ok(Some(Some(said))) => self.ready.extend(self.history.hear(said)),
+            Ok(Some(Some(said))) => {
+                if let Said::Event { sequence, .. } = &said {
+                    self.asked.after = self.asked.after.max(*sequence);
+                }
+                self.ready.extend(self.history.hear(said));
+            }
             Ok(Some(None)) => {}
             // The job ended.
             Ok(None) => {
                 self.one = None;
                 self.ready.extend(self.history.flush());
             }
+            // It goes on after the last event that was heard.
+            Err(status) if broke_off(&status) => (self.one, self.begun) = (None, false),
             Err(status) => self.one_failed(&status),
         }
     }
@@ -306,6 +314,12 @@ impl Stream {
         self.ready.push_back(text::end(reason));
         (self.all, self.one, self.over) = (None, None, true);
     }
+}
+
+/// Whether a watch that was under way only ended because too little was read of it: it is read while the browser takes what
+/// it is sent, and no longer.
+fn broke_off(status: &Status) -> bool {
+    matches!(status.code(), Code::Aborted | Code::DeadlineExceeded)
 }
 
 /// Whether no later try helps.

@@ -1,14 +1,20 @@
 //! What happens, as a page hears it.
 
+use std::collections::HashMap;
+
 use ringtune_proto::v1::{self, JobState};
 use serde_json::Value;
+use tokio::{
+    io::{AsyncWriteExt as _, BufReader},
+    net::TcpSocket,
+};
 
-use super::{Browser, Event, Events};
+use super::{Browser, Event, Events, Wire, read_head};
 use crate::{
     coordinator::Coordinator,
     jobs::{STEPS, spec},
     soon,
-    worker::Worker,
+    worker::{Worker, training},
 };
 
 fn job<'a>(data: &'a Value, id: &str) -> Option<&'a Value> {
@@ -198,5 +204,51 @@ async fn open_pages_are_counted_among_the_watches() {
     watches(3).await;
     drop((one, other));
     watches(0).await;
+    coordinator.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_page_that_rests_until_its_watches_are_given_up_goes_on_where_it_was() {
+    // After twice as long its connection would be ended.
+    let (coordinator, mut worker, running) = training(|settings| settings.limits.idle_seconds = 3.0).await;
+    let id = running.job_id;
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(4096).unwrap();
+    let mut wire: Box<dyn Wire> = Box::new(socket.connect(coordinator.http).await.unwrap());
+    let request = format!("GET /api/events?job={id} HTTP/1.1\r\nhost: localhost\r\n\r\n");
+    wire.write_all(request.as_bytes()).await.unwrap();
+    let mut wire = BufReader::new(wire);
+    assert_eq!(soon("the beginning of events", read_head(&mut wire)).await.0, 200);
+    let mut events = Events { wire, text: String::new() };
+    let mut heard = sequences(&events.until("event", |_| true).await);
+    // 1. It takes nothing more, until no buffer takes anything either.
+    let label = |number: usize| (format!("{number:063}"), "😀".repeat(63));
+    let labels: HashMap<String, String> = (0..32).map(label).collect();
+    let mut drawn = 0;
+    let filled = async {
+        while !coordinator.http_get("/metrics").await.contains("\nringtune_watches 0\n") {
+            for _ in 0..20 {
+                let queue = Some(v1::QueueSpec { labels: labels.clone(), ..v1::QueueSpec::default() });
+                let request = v1::CreateJobRequest { spec: Some(spec(9)), queue, ..Default::default() };
+                coordinator.jobs().create_job(request).await.unwrap();
+            }
+            drawn += 1;
+            worker.progress(v1::ProgressStage::Draw, drawn, 1_000_000).await;
+        }
+    };
+    soon("the end of its watches", Box::pin(filled)).await;
+    // 2. It reads again: nothing of its job is left out, and it is told that other news may be.
+    worker.step(1).await;
+    let last = coordinator.job(&id).await.last_sequence;
+    let mut missed = false;
+    while !missed || heard.last() != Some(&last) {
+        let event = events.next().await.expect("the events go on");
+        assert!(event.name != "error" && event.name != "end", "{event:?}");
+        missed |= event.name == "missed";
+        heard.extend(sequences(&event));
+    }
+    assert_eq!(heard, (1..=last).collect::<Vec<_>>());
+    drop(events);
+    worker.finish().await;
     coordinator.stop().await;
 }

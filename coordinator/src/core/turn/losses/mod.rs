@@ -17,10 +17,13 @@ impl Turn<'_> {
         let (rings, tries) = (job.tries, self.cluster.options.tries);
         let reforms = job.ring.as_ref().is_some_and(|ring| ring.reforms());
         let resumes = job.checkpoint.is_some();
+        // Refusals before this one were no tries, but rings.
+        let refused = job.refused_by.iter().filter(|one| **one != worker).count() as u64;
         if loss.is_refusal() {
             self.note_refusal(id, worker);
         }
-        match decide(loss, Situation { state, stopping, reforms, rings, tries, resumes }) {
+        let others = self.cluster.jobs.get(&id).is_some_and(|job| self.cluster.open_to(job).has_others());
+        match decide(loss, Situation { state, stopping, reforms, rings, tries, others, resumes }) {
             Verdict::Wait if reforms && !stopping => self.away_from_ring(id, loss, reason),
             Verdict::Wait => self.wait(id, worker, loss, reason),
             Verdict::Assign => {
@@ -42,9 +45,16 @@ impl Turn<'_> {
                 self.let_rest_after(worker, loss);
                 self.reach(id, &Goal::Queued { reason: format!("{reason}; trying again elsewhere") });
             }
+            Verdict::Elsewhere => {
+                if let Some(job) = self.job_mut(id) {
+                    job.tries = job.tries.saturating_sub(1);
+                }
+                self.reach(id, &Goal::Queued { reason: format!("{reason}; trying again elsewhere") });
+            }
             Verdict::OlderCheckpoint => self.take_older_checkpoint(id, reason),
             Verdict::GiveUp(failure) => {
                 self.let_rest_after(worker, loss);
+                let rings = if loss.is_refusal() { rings + refused } else { rings };
                 let tried = if rings > 1 { format!(" (tried {rings} times)") } else { String::new() };
                 self.reach(id, &Goal::Failed { failure, reason: format!("{reason}{tried}") });
             }
@@ -184,7 +194,7 @@ impl Turn<'_> {
         }
     }
 
-    /// The worker keeps from the job what it asks for: others come before it.
+    /// The worker keeps from the job what it asks for: that is for others.
     pub(super) fn note_refusal(&mut self, id: JobId, worker: WorkerId) {
         if let Some(job) = self.job_mut(id) {
             job.refused_by.insert(worker);

@@ -191,19 +191,71 @@ fn a_job_that_a_node_fails_to_prepare_is_tried_on_two_others_and_no_more() {
 }
 
 #[test]
-fn a_job_that_asks_for_what_workers_keep_from_it_is_tried_on_others_first_and_no_worker_rests() {
-    let mut world = World::new(2);
-    for (worker, epoch) in [(0, 1), (1, 2), (0, 3)] {
-        assert_eq!(world.holder(), Some((worker, Epoch(epoch))), "the other one first");
+fn a_job_that_asks_for_what_workers_keep_from_it_is_tried_on_each_once_and_no_worker_rests() {
+    let mut world = World::new(5);
+    for worker in 0..5 {
+        assert_eq!(world.holder(), Some((worker, Epoch(worker as u64 + 1))), "one that has not refused it");
+        assert_eq!(world.cluster.job(world.job).unwrap().tries, 1, "a refusal is no try");
         world.report(Phase::Failed, Fault::Access);
     }
     assert!(world.cluster.job(world.job).is_none());
-    assert_eq!(world.reason, "rank 0 on host-0: no space left (tried 3 times)");
+    assert_eq!(world.reason, "rank 0 on host-4: no space left (tried 5 times)");
     assert!(world.cluster.workers().all(|worker| worker.rests_until.is_none()));
     // The next job gets the first worker as if nothing had been.
     world.job = JobId::new();
     world.create(world.job);
     assert_eq!(world.holder(), Some((0, Epoch(1))));
+}
+
+/// A job runs on worker 0, and the one after it was refused by worker 1, the only other one: both, in this order.
+fn refused_by_the_only_free_worker() -> (World, JobId, JobId) {
+    let mut world = World::new(2);
+    world.report(Phase::Ready, Fault::Unknown);
+    let (first, refused) = (world.job, JobId::new());
+    world.job = refused;
+    world.create(refused);
+    assert_eq!(world.holder(), Some((1, Epoch(1))));
+    world.report(Phase::Failed, Fault::Access);
+    let job = world.cluster.job(refused).unwrap();
+    assert_eq!((job.state, job.tries), (JobState::Queued, 0));
+    let reason = world.cluster.waiting().reason(refused).unwrap();
+    assert_eq!(reason, "waiting for workers: 0 free, 1 needed; 1 more keep from the job what it asks for");
+    (world, first, refused)
+}
+
+#[test]
+fn a_job_waits_for_a_busy_worker_that_has_not_refused_it_and_leaves_those_that_have_to_others() {
+    let (mut world, first, refused) = refused_by_the_only_free_worker();
+    // 1. The one behind it gets the worker that it cannot use.
+    world.job = JobId::new();
+    world.create(world.job);
+    assert_eq!(world.holder(), Some((1, Epoch(1))));
+    // 2. The other one is free.
+    world.job = first;
+    world.apply(Input::CancelJob { job: first, reason: String::new() });
+    world.report(Phase::Stopped, Fault::Unknown);
+    world.job = refused;
+    assert_eq!(world.holder(), Some((0, Epoch(2))));
+    // 3. It refuses, too.
+    world.report(Phase::Failed, Fault::Access);
+    assert!(world.cluster.job(refused).is_none());
+    assert_eq!(world.reason, "rank 0 on host-0: no space left (tried 2 times)");
+}
+
+#[test]
+fn a_job_waits_for_no_worker_that_is_gone_or_withdrawn() {
+    for gone in [true, false] {
+        let (mut world, _, refused) = refused_by_the_only_free_worker();
+        let Sender { worker, .. } = world.workers[0];
+        world.apply(match gone {
+            true => Input::SessionEnded(world.workers[0]),
+            false => Input::DrainWorker { worker, draining: true },
+        });
+        // It could only be refused again, and is told so.
+        assert_eq!(world.holder(), Some((1, Epoch(2))));
+        world.report(Phase::Failed, Fault::Access);
+        assert!(world.cluster.job(refused).is_none(), "gone: {gone}");
+    }
 }
 
 #[test]

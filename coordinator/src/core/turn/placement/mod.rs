@@ -10,20 +10,23 @@ use crate::core::effect::{Assignment, Down};
 use crate::core::job::{Member, Phase, Ring};
 use crate::core::job_state::JobState;
 use crate::core::pin::Pin;
+use crate::core::queue_walk::QueueWalk;
 use crate::core::record::{EventBody, LogLevel};
 use crate::core::scheduler::{Decision, Placement, place};
 use crate::core::waiting::problem;
 
 impl Turn<'_> {
-    /// Gives free workers to queued jobs, until the one that comes next has to wait.
-    pub(super) fn place_queued_jobs(&mut self) {
-        while let Some((_, id)) = self.cluster.next_in_queue() {
-            let Some(job) = self.cluster.jobs.get(&id) else { return };
-            match place(&problem(job), &self.cluster.pool.open_to(job)) {
+    /// Gives free workers to queued jobs. What it returns says which are kept for those that have to wait.
+    pub(super) fn place_queued_jobs(&mut self) -> QueueWalk {
+        let mut walk = QueueWalk::default();
+        while let Some(id) = walk.next(self.cluster) {
+            let Some(job) = self.cluster.jobs.get(&id) else { break };
+            match place(&problem(job), &self.cluster.open_to(job).but(walk.kept(), job.number)) {
                 Decision::Place(placement) => self.form_ring(id, placement),
-                Decision::Wait(_) => break,
+                Decision::Wait(_) => walk.keep(self.cluster, job),
             }
         }
+        walk
     }
 
     /// The next epoch of a job's ring.

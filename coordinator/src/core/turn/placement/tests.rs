@@ -1,14 +1,15 @@
 //! Placement over indexes against the simplest way to say the same: look at all jobs and all workers each time.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use ringtune_shared::ids::{JobId, WorkerId};
+use ringtune_shared::ids::{Epoch, JobId, WorkerId};
 use ringtune_shared::job::{JobSpec, MixedPrecision, parse_job_toml};
 use ringtune_shared::version::Dialect;
 
 use super::{Decision, place, problem};
-use crate::core::scheduler::{Candidate, Listed};
+use crate::core::scheduler::{Candidate, FreeWorkers};
 use crate::core::{
     Capabilities, Cluster, Fault, HeldRank, Hello, Input, Job, JobState, NewJob, Options, Phase, Pin,
     RankReport, Recovered, Sender, SessionId, Time, Worker, WorkerState,
@@ -24,7 +25,7 @@ fn spec(world_size: u8, min_world_size: u8) -> Arc<JobSpec> {
 }
 
 fn candidates(cluster: &Cluster, wanted: impl Fn(&Worker) -> bool) -> Vec<Candidate> {
-    let wanted = cluster.workers().filter(|worker| worker.rests_until.is_none() && wanted(worker));
+    let wanted = cluster.workers().filter(|worker| worker.session.is_some() && wanted(worker));
     wanted
         .map(|worker| Candidate {
             worker: worker.id,
@@ -36,31 +37,89 @@ fn candidates(cluster: &Cluster, wanted: impl Fn(&Worker) -> bool) -> Vec<Candid
         .collect()
 }
 
-/// What becomes of each queued job, by the rule in words: the oldest first; a job that could run if all connected workers
-/// were free keeps those behind it waiting, one that could not even then lets them pass.
+/// Workers in the order in which they are to be taken.
+struct InOrder(Vec<Candidate>);
+
+impl InOrder {
+    fn of_classes(&self, wanted: impl Fn(&str) -> bool) -> Self {
+        Self(self.0.iter().filter(|one| wanted(&one.numerics_class)).cloned().collect())
+    }
+}
+
+impl FreeWorkers for InOrder {
+    fn classes(&self) -> impl Iterator<Item = (&str, usize)> {
+        let mut classes: BTreeMap<&str, usize> = BTreeMap::new();
+        self.0.iter().for_each(|one| *classes.entry(&one.numerics_class).or_default() += 1);
+        classes.into_iter()
+    }
+
+    fn of_class(&self, class: &str, most: usize) -> Vec<Candidate> {
+        self.of_classes(|name| name == class).0.into_iter().take(most).collect()
+    }
+}
+
+/// Those of these workers that a job may have: none that refused it, while enough others of one class are connected; or else
+/// all, those that refused it last.
+fn open_to(cluster: &Cluster, job: &Job, workers: &[Candidate]) -> InOrder {
+    let others = candidates(cluster, |worker| !job.refused_by.contains(&worker.id));
+    let (_, needed) = job.ranks();
+    let bound = job.pin.as_ref().map(|pin| &pin.numerics_class);
+    let enough =
+        others.iter().filter(|one| bound.is_none_or(|class| *class == one.numerics_class)).any(|one| {
+            others.iter().filter(|other| other.numerics_class == one.numerics_class).count()
+                >= needed as usize
+        });
+    let refused = |one: &Candidate| job.refused_by.contains(&one.worker);
+    let mut open: Vec<Candidate> = workers.iter().filter(|one| !enough || !refused(one)).cloned().collect();
+    open.sort_by_key(|one| (refused(one), one.host_name.clone(), one.worker));
+    InOrder(open)
+}
+
+/// What becomes of each queued job, by the rule in words: the oldest first; a job that has to wait, but could run if all
+/// connected workers were free, keeps the free ones of every class that it could run on then from those behind it.
 fn reference(cluster: &Cluster) -> Vec<(JobId, Result<Vec<WorkerId>, String>)> {
-    let mut free = candidates(cluster, |worker| cluster.worker_state(worker) == WorkerState::Idle);
-    let connected = candidates(cluster, |worker| worker.session.is_some());
-    let resting = cluster.workers().filter(|one| one.session.is_some() && one.rests_until.is_some()).count();
+    let rests = |worker: &Worker| worker.rests_until.is_some();
+    let mut free =
+        candidates(cluster, |worker| !rests(worker) && cluster.worker_state(worker) == WorkerState::Idle);
+    let connected = candidates(cluster, |worker| !rests(worker));
+    let resting = candidates(cluster, rests).len();
     let mut queue: Vec<&Arc<Job>> = cluster.jobs().filter(|job| job.state == JobState::Queued).collect();
     queue.sort_by_key(|job| job.number);
-    let mut ahead = None;
+    let mut kept: BTreeMap<String, (u64, JobId)> = BTreeMap::new();
     let mut outcome = Vec::new();
     for job in queue {
-        let decision = match (place(&problem(job), &Listed(&free)), ahead) {
-            (Decision::Place(placement), None) => {
-                free.retain(|one| !placement.members.contains(&one.worker));
-                Ok(placement.members)
-            }
-            (Decision::Place(_), Some(first)) => Err(format!("waiting for workers: job {first} comes first")),
-            (Decision::Wait(missing), _) => {
-                if matches!(place(&problem(job), &Listed(&connected)), Decision::Place(_)) {
-                    ahead = ahead.or(Some(job.id));
+        let (open, all) = (open_to(cluster, job, &free), open_to(cluster, job, &connected));
+        let runs = |on: &InOrder| matches!(place(&problem(job), on), Decision::Place(_));
+        let decision =
+            match (place(&problem(job), &open.of_classes(|class| !kept.contains_key(class))), runs(&open)) {
+                (Decision::Place(placement), _) => {
+                    free.retain(|one| !placement.members.contains(&one.worker));
+                    Ok(placement.members)
                 }
-                let suffix = format!("; {resting} more are resting after they failed to prepare");
-                Err(if resting > 0 { missing + &suffix } else { missing })
+                (Decision::Wait(_), true) => {
+                    let keepers =
+                        kept.iter().filter(|(class, _)| runs(&open.of_classes(|name| name == *class)));
+                    let (_, first) = keepers.map(|(_, keeper)| *keeper).min().unwrap();
+                    Err(format!("waiting for workers: job {first} comes first"))
+                }
+                (Decision::Wait(_), false) => {
+                    let Decision::Wait(mut missing) = place(&problem(job), &open) else { unreachable!() };
+                    let refusing = free.len() - open.0.len();
+                    if refusing > 0 {
+                        missing += &format!("; {refusing} more keep from the job what it asks for");
+                    }
+                    if resting > 0 {
+                        missing += &format!("; {resting} more are resting after they failed to prepare");
+                    }
+                    Err(missing)
+                }
+            };
+        if decision.is_err() {
+            for (class, _) in open.classes().filter(|(class, _)| runs(&all.of_classes(|name| name == *class)))
+            {
+                kept.entry(class.to_owned()).or_insert((job.number, job.id));
             }
-        };
+        }
         outcome.push((job.id, decision));
     }
     outcome
@@ -124,9 +183,9 @@ impl World {
         self.workers.push(Sender { worker, session });
     }
 
-    /// A rank of a ring that prepares fails by a fault of its node: its job is queued again, bound to its class if it did
-    /// steps before, unless it was tried too often.
-    fn fail_a_node(&mut self, which: u8) {
+    /// A rank of a ring that prepares fails by a fault of its node, or as that refuses it: its job is queued again, bound to
+    /// its class if it did steps before, unless it was tried too often, or nobody is left who has not refused it.
+    fn fail_a_node(&mut self, which: u8, fault: Fault) {
         let preparing = self.cluster.jobs().filter(|job| job.state == JobState::Preparing);
         let ring = preparing.filter_map(|job| Some((job.id, job.ring.clone()?)));
         let rings: Vec<_> = ring.collect();
@@ -134,12 +193,27 @@ impl World {
         let rank = usize::from(which) % ring.members.len();
         let worker = ring.members[rank].worker;
         let Some(sender) = self.workers.iter().find(|one| one.worker == worker).copied() else { return };
-        let held = HeldRank {
-            phase: Phase::Failed,
-            fault: Fault::Node,
-            ..HeldRank::of(*job, ring.epoch, Some(rank as u32))
-        };
+        let phase = Phase::Failed;
+        let held = HeldRank { phase, fault, ..HeldRank::of(*job, ring.epoch, Some(rank as u32)) };
+        let newest = self.cluster.worker(worker).and_then(|worker| worker.session) == Some(sender.session);
+        let mut before = (**self.cluster.job(*job).unwrap()).clone();
         self.apply(Input::RankReport(sender, RankReport { held, progress: None }));
+        if newest && fault == Fault::Access && before.told_to_stop().is_none() {
+            before.refused_by.insert(worker);
+            if !before.has_begun() {
+                before.pin = None;
+            }
+            let all = candidates(&self.cluster, |_| true);
+            let goes_on = open_to(&self.cluster, &before, &all)
+                .0
+                .iter()
+                .all(|one| !before.refused_by.contains(&one.worker));
+            let now = self.cluster.job(*job);
+            assert_eq!(
+                now.map(|job| (job.state, job.tries)),
+                goes_on.then_some((JobState::Queued, before.tries - 1))
+            );
+        }
     }
 
     /// Places, and compares.
@@ -196,10 +270,78 @@ proptest! {
                     let sender = world.workers[usize::from(one) % world.workers.len()];
                     world.apply(Input::Heartbeat(sender, Vec::new()));
                 }
-                10..13 => world.fail_a_node(one),
+                10..13 => world.fail_a_node(one, if other < 128 { Fault::Node } else { Fault::Access }),
                 _ => world.place(),
             }
         }
         world.place();
     }
+}
+
+/// Workers of these classes, all free, beside jobs of these sizes that wait for more.
+fn waiting(workers: &[u8], jobs: &[(u8, u8)]) -> World {
+    let cluster = Cluster::recover(Options::default(), Recovered::default(), Time(0));
+    let mut world = World { cluster, now: Time(1), workers: vec![], jobs: vec![], sessions: 0 };
+    workers.iter().for_each(|class| world.hello(*class, 0));
+    for (size, min) in jobs {
+        world.create(spec(*size, *min));
+        world.place();
+    }
+    world
+}
+
+impl World {
+    fn create(&mut self, spec: Arc<JobSpec>) {
+        let id = JobId::new();
+        let new = NewJob { id, spec, request: None, resumed: None, queue: Arc::default(), trace: None };
+        self.apply(Input::CreateJob(new));
+        self.jobs.push(id);
+    }
+
+    fn states(&self) -> Vec<JobState> {
+        self.jobs.iter().map(|id| self.cluster.job(*id).unwrap().state).collect()
+    }
+}
+
+#[test]
+fn a_job_keeps_no_workers_of_a_class_that_is_too_small_for_it() {
+    use JobState::{Preparing, Queued};
+    // Of class 0 one of four is busy, class 1 has two: the second job waits for class 0, and keeps what is free of it.
+    let world = waiting(&[0, 0, 0, 0, 1, 1], &[(1, 1), (4, 4), (2, 2), (1, 1)]);
+    assert_eq!(world.states(), [Preparing, Queued, Preparing, Queued]);
+    let first = world.jobs[1];
+    let reason = world.cluster.waiting().reason(world.jobs[3]);
+    assert_eq!(reason, Some(format!("waiting for workers: job {first} comes first")));
+}
+
+#[test]
+fn a_job_that_began_on_a_busy_class_leaves_the_others_to_those_behind_it() {
+    let recovered = going_on(&[(0, 2), (0, 2)]);
+    let jobs = recovered.jobs.iter().map(|job| job.id).collect();
+    let cluster = Cluster::recover(Options::default(), recovered, Time(0));
+    let mut world = World { cluster, now: Time(1), workers: vec![], jobs, sessions: 0 };
+    [0, 0, 1].into_iter().for_each(|class| world.hello(class, 0));
+    world.place();
+    world.create(spec(1, 1));
+    world.place();
+    use JobState::{Preparing, Queued};
+    assert_eq!(world.states(), [Preparing, Queued, Preparing]);
+}
+
+#[test]
+fn a_large_job_gets_its_workers_before_the_small_ones_behind_it() {
+    use JobState::{Preparing, Queued};
+    let mut world = waiting(&[0, 0], &[(1, 1), (2, 2), (1, 1), (1, 1)]);
+    assert_eq!(world.states(), [Preparing, Queued, Queued, Queued]);
+    let (first, large) = (world.jobs[0], world.jobs[1]);
+    world.apply(Input::CancelJob { job: first, reason: String::new() });
+    let worker =
+        world.cluster.workers().find(|worker| world.cluster.rank_of(worker.id).is_some()).unwrap().id;
+    let sender = *world.workers.iter().find(|one| one.worker == worker).unwrap();
+    let held = HeldRank { phase: Phase::Stopped, ..HeldRank::of(first, Epoch(1), Some(0)) };
+    world.apply(Input::RankReport(sender, RankReport { held, progress: None }));
+    world.apply(Input::Heartbeat(sender, Vec::new()));
+    world.place();
+    let ring = world.cluster.job(large).unwrap().ring.clone();
+    assert_eq!(ring.map(|ring| ring.members.len()), Some(2));
 }

@@ -68,7 +68,8 @@ impl Turn<'_> {
         if !job.ring.as_ref().is_some_and(may_tell) || step.step > job.total_steps() {
             return Ok(());
         }
-        if step.step > job.step {
+        let is_new = step.step > job.step;
+        if is_new {
             self.keep_step(id, step);
         } else if let Some(reason) = self.diverged(id, &step) {
             self.reach(id, &Goal::Failed { failure: Failure::Diverged, reason });
@@ -76,17 +77,27 @@ impl Turn<'_> {
         }
         // Up to this one: a ring that goes on from a checkpoint does again what is stored, and is to say so.
         self.tell(sender.worker, Down::StepsStored(id, epoch, step.step));
-        let Some(job) = self.cluster.jobs.get(&id) else { return Ok(()) };
-        if job.tries > 0
-            && let Some(job) = self.job_mut(id)
-        {
-            job.tries = 0;
+        // What is only done again is no progress: a job that dies each time before its next checkpoint would go on for ever.
+        if is_new {
+            self.went_on(id, step.epoch);
         }
         if self.ring(id).is_some_and(|ring| ring.epoch == step.epoch) {
             self.ring_is_whole(id);
         }
         self.advance(id);
         Ok(())
+    }
+
+    /// A job did a step that it had never done before: nothing before it was to no avail.
+    fn went_on(&mut self, id: JobId, epoch: Epoch) {
+        if self.cluster.jobs.get(&id).is_some_and(|job| job.tries > 0)
+            && let Some(job) = self.job_mut(id)
+        {
+            job.tries = 0;
+        }
+        if self.ring(id).is_some_and(|ring| ring.epoch == epoch && ring.fruitless > 0) {
+            self.change_ring(id, |ring| ring.fruitless = 0);
+        }
     }
 
     fn keep_step(&mut self, id: JobId, step: StepRecord) {

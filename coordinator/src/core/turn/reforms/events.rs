@@ -76,7 +76,7 @@ impl Turn<'_> {
             return;
         };
         let milliseconds = self.now.0.saturating_sub(reforming.since.0).max(0);
-        self.change_ring(id, |ring| (ring.reforming, ring.link, ring.fruitless) = (None, None, 0));
+        self.change_ring(id, |ring| (ring.reforming, ring.link) = (None, None));
         let ranks = ring.present().count();
         let Some(job) = self.job_mut(id) else { return };
         job.reason = format!("{} on {ranks} rank(s)", job.activity());
@@ -97,6 +97,7 @@ impl Turn<'_> {
         let works = |phase| matches!(phase, Phase::Training | Phase::Done | Phase::Finished);
         if job.step >= job.total_steps() && ring.all(works) {
             self.ring_is_whole(id);
+            self.change_ring(id, |ring| ring.fruitless = 0);
         }
     }
 }

@@ -141,7 +141,7 @@ impl Turn<'_> {
         let failure = job.ring.as_ref().and_then(|ring| ring.last_failure.as_ref());
         let cause = failure.map_or_else(String::new, |failure| format!(": {failure}"));
         if tries >= self.cluster.options.tries {
-            let reason = format!("worker lost: {what} (tried {tries} times without a step){cause}");
+            let reason = format!("worker lost: {what} (tried {tries} times without a new step){cause}");
             self.reach(id, &Goal::Failed { failure: Failure::WorkerLost, reason });
             return;
         }
@@ -159,7 +159,7 @@ impl Turn<'_> {
         let Some(old) = self.ring(id) else { return };
         let Some(job) = self.cluster.jobs.get(&id) else { return };
         if old.fruitless >= self.cluster.options.fruitless {
-            let what = format!("the ring broke {} times in a row without a step", old.fruitless);
+            let what = format!("the ring broke {} times in a row without a new step", old.fruitless);
             self.leave_ring(id, &what, true);
             return;
         }

@@ -1,11 +1,12 @@
 //! The workers as placement sees them: by numerics class, by address, and by how long they are gone.
 
+mod open_to;
+
 use std::collections::BTreeSet;
 
 use ringtune_shared::ids::WorkerId;
 
-use super::job::Job;
-use super::scheduler::{Candidate, FreeWorkers};
+pub(super) use self::open_to::{Kept, OpenTo};
 use super::shared_map::SharedMap;
 use super::time::Time;
 use super::worker::{Worker, WorkerState};
@@ -37,9 +38,14 @@ impl Standing {
         self.state != WorkerState::Lost
     }
 
+    /// It can take a rank some time: it may have one, or rest.
+    fn serves(self) -> bool {
+        self.connected() && !self.withdrawn
+    }
+
     /// It could take a rank if it had nothing to do.
     fn usable(self) -> bool {
-        self.connected() && !self.rests && !self.withdrawn
+        self.serves() && !self.rests
     }
 
     fn free(self) -> bool {
@@ -58,6 +64,10 @@ struct Class {
     usable: usize,
     /// Those of them that can verify.
     usable_to_verify: usize,
+    /// Those that rest, too.
+    serving: usize,
+    /// Those of them that can verify.
+    serving_to_verify: usize,
 }
 
 /// What a free worker could do.
@@ -120,7 +130,7 @@ impl Pool {
                 self.forgettable.remove(&key)
             };
         }
-        if !standing.usable() {
+        if !standing.serves() {
             return;
         }
         let name = &worker.capabilities.numerics_class;
@@ -128,8 +138,10 @@ impl Pool {
             self.classes.insert(name.clone(), Class::default());
         }
         let Some(class) = self.classes.get_mut(name) else { return };
-        count(&mut class.usable, true);
-        count(&mut class.usable_to_verify, worker.verifies);
+        count(&mut class.serving, true);
+        count(&mut class.serving_to_verify, worker.verifies);
+        count(&mut class.usable, standing.usable());
+        count(&mut class.usable_to_verify, standing.usable() && worker.verifies);
         if standing.free() {
             count(&mut class.free_to_verify, worker.verifies);
             let place = (worker.host_name.clone(), worker.id);
@@ -141,7 +153,7 @@ impl Pool {
                 class.free.remove(&place)
             };
         }
-        if class.usable == 0 {
+        if class.serving == 0 {
             self.classes.remove(name);
         }
     }
@@ -169,20 +181,21 @@ impl Pool {
         self.resting
     }
 
-    /// The most workers that one class would have free if nobody had a rank.
-    pub(super) fn largest_class(&self) -> usize {
-        self.classes.values().map(|class| class.usable).max().unwrap_or(0)
+    /// The most workers that one of these classes would have free if nobody had a rank.
+    pub(super) fn largest_class(&self, wanted: impl Fn(&str) -> bool) -> usize {
+        let classes = self.classes.iter().filter(|(name, _)| wanted(name));
+        classes.map(|(_, class)| class.usable).max().unwrap_or(0)
+    }
+
+    /// Whether a worker of this class is free.
+    pub(super) fn has_free(&self, class: &str) -> bool {
+        self.classes.get(class).is_some_and(|class| !class.free.is_empty())
     }
 
     /// The workers that this class would have free if nobody had a rank; of those that can verify, where that is wanted.
     pub(super) fn usable_of(&self, class: &str, verifies: bool) -> usize {
         let usable = |class: &Class| if verifies { class.usable_to_verify } else { class.usable };
         self.classes.get(class).map_or(0, usable)
-    }
-
-    /// The workers that may get a rank of this job.
-    pub(super) fn open_to<'a>(&'a self, job: &'a Job) -> OpenTo<'a> {
-        OpenTo { pool: self, verifies: job.verification.is_some(), last: &job.refused_by }
     }
 
     /// Every numerics class that has a free worker, in the order of their names.
@@ -205,39 +218,5 @@ impl Pool {
     /// Who is gone for longest, of those that no ring waits for.
     pub(super) fn longest_lost(&self) -> Option<WorkerId> {
         self.forgettable.first().map(|((_, worker), ())| *worker)
-    }
-}
-
-/// The free workers, as one job may have them.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct OpenTo<'a> {
-    pool: &'a Pool,
-    /// Only those that can verify.
-    verifies: bool,
-    /// They come after all others.
-    last: &'a BTreeSet<WorkerId>,
-}
-
-impl FreeWorkers for OpenTo<'_> {
-    fn classes(&self) -> impl Iterator<Item = (&str, usize)> {
-        let free = |class: &Class| if self.verifies { class.free_to_verify } else { class.free.len() };
-        let all = self.pool.classes.iter().map(move |(name, class)| (name.as_str(), free(class)));
-        all.filter(|(_, free)| *free > 0)
-    }
-
-    fn of_class(&self, class: &str, most: usize) -> Vec<Candidate> {
-        let with = |last: bool| {
-            let free = self.pool.classes.get(class).into_iter().flat_map(|class| class.free.iter());
-            let free = free.filter(|(_, seat)| seat.verifies || !self.verifies);
-            free.filter(move |((_, worker), _)| self.last.contains(worker) == last)
-        };
-        let candidate = |((host_name, worker), seat): (&(String, WorkerId), &Seat)| Candidate {
-            worker: *worker,
-            host_name: host_name.clone(),
-            numerics_class: class.to_owned(),
-            bf16: seat.bf16,
-            threads: seat.threads,
-        };
-        with(false).chain(with(true)).take(most).map(candidate).collect()
     }
 }

@@ -1,0 +1,68 @@
+//! Which queued job is the next to get workers, and which it leaves to those behind it.
+//!
+//! The oldest job comes first. One that has to wait, but could run if nobody had a rank, keeps the free workers of every
+//! class that could serve it, so that large jobs do not starve; those behind it get the workers of other classes only.
+
+use ringtune_shared::ids::JobId;
+
+use super::cluster::Cluster;
+use super::job::Job;
+use super::pool::Kept;
+use super::scheduler::FreeWorkers as _;
+
+/// Jobs that may wait for others than the free workers of their class, as those refused them, or cannot verify: so many are
+/// looked at, so that one walk takes no longer, however many there are.
+const MOST_PASSED: usize = 100;
+
+/// One way along the queue, from the oldest job to the newest.
+#[derive(Debug, Default)]
+pub(super) struct QueueWalk {
+    kept: Kept,
+    /// The number of the job that was looked at last.
+    last: u64,
+    /// Jobs that wait and keep nothing.
+    passed: usize,
+}
+
+impl QueueWalk {
+    /// The next job that could get free workers that nobody keeps, if no worker of their class had a rank. Afterwards it has
+    /// got them, or waits ([`Self::keep`]).
+    ///
+    /// Whom this passes over fits into no class that is left, and as workers only become fewer on the way, into none later:
+    /// so whatever the length of the queue, a walk looks at those who get workers, at one for each class, and at those whom
+    /// `MOST_PASSED` is about.
+    pub(super) fn next(&mut self, cluster: &Cluster) -> Option<JobId> {
+        if self.passed >= MOST_PASSED {
+            return None;
+        }
+        let is_left = |class: &str| cluster.pool.has_free(class) && !self.keeps(class);
+        let (number, id) = cluster.queue.oldest_fitting(&cluster.pool, is_left, self.last)?;
+        self.last = number;
+        Some(id)
+    }
+
+    /// A job has to wait: it keeps the free workers that it could use.
+    pub(super) fn keep(&mut self, cluster: &Cluster, job: &Job) {
+        let (_, needed) = job.ranks();
+        let open = cluster.open_to(job);
+        let serve = |class: &str| {
+            job.bound_to().is_none_or(|bound| bound == class)
+                && open.usable_of(class) >= needed as usize
+                && !self.kept.contains_key(class)
+        };
+        let classes = open.classes().map(|(class, _)| class).filter(|class| serve(class));
+        let classes: Vec<String> = classes.map(str::to_owned).collect();
+        self.passed += usize::from(classes.is_empty());
+        self.kept.extend(classes.into_iter().map(|class| (class, (job.number, job.id))));
+    }
+
+    /// Whether the free workers of a class are for a job that waits.
+    pub(super) fn keeps(&self, class: &str) -> bool {
+        self.passed >= MOST_PASSED || self.kept.contains_key(class)
+    }
+
+    /// What is kept so far.
+    pub(super) fn kept(&self) -> &Kept {
+        &self.kept
+    }
+}
