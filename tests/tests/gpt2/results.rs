@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fs};
 
 use anyhow::{Context as _, Result, ensure};
-use ringtune_tests::{Cluster, Sandbox, reference::run_script};
+use ringtune_tests::{Cluster, Sandbox, job::text, language_model, reference::run_script};
 use safetensors::SafeTensors;
 
 use crate::{Ground, RESULTS, expect_same, run};
@@ -101,6 +101,44 @@ async fn a_job_leaves_a_model_that_transformers_loads() -> Result<()> {
         ensure!((theirs - loss).abs() < 1e-5 * loss, "{theirs} by transformers, {loss} by the job");
     }
     Ok(())
+}
+
+/// nanoGPT's `crop_block_size`: of the position table no row is left that was decayed and never learned.
+#[tokio::test]
+async fn a_pretrained_model_has_as_many_positions_afterwards_as_its_windows_had() -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    let ground = Ground::lay(&sandbox).await?;
+    language_model::make(&sandbox.path("pretrained"))?;
+    let job = ground
+        .job()?
+        .set("model.base", text(&sandbox.path("pretrained")))
+        .set("gpt2.init_from", "pretrained")
+        .set("gpt2.block_size", 8);
+    sandbox.write_job("job.toml", &job)?;
+    sandbox.write_job("resume.toml", &job.set("gpt2.resume_from_checkpoint", "latest"))?;
+    let one = run(&sandbox, "job.toml", 1, "one").await?;
+    let bytes = fs::read(one.join("model.safetensors"))?;
+    let table = SafeTensors::deserialize(&bytes)?.tensor("transformer.wpe.weight")?.shape().to_vec();
+    ensure!(table == [8, 48], "{table:?}");
+    let config: serde_json::Value = serde_json::from_slice(&fs::read(one.join("config.json"))?)?;
+    ensure!(config["n_positions"] == 8 && config["n_embd"] == 48, "{config}");
+    // Its checkpoints have as many too, and it is a model like others.
+    let again = sandbox.path("again");
+    fs::create_dir(&again)?;
+    fs::copy(one.join("checkpoint-4.safetensors"), again.join("checkpoint-4.safetensors"))?;
+    run(&sandbox, "resume.toml", 3, "again").await?;
+    let names = [&RESULTS[..], &["model-last.safetensors", "checkpoint-12.safetensors"]].concat();
+    expect_same(&one, &again, &names)?;
+    let made =
+        sandbox.finish(&["generate-text", "one", "--prompt", "the star", "--max-new-tokens", "20"]).await?;
+    made.expect_code(0)?.expect_said(&["longer than the model's 8 positions"])?;
+    // A window that it has no room for.
+    let long = ground.job()?.set("model.base", text(&sandbox.path("pretrained"))).set("gpt2.block_size", 33);
+    sandbox.write_job("long.toml", &long.set("gpt2.init_from", "pretrained"))?;
+    let refused = sandbox.finish(&["run", "long.toml", "-o", "long"]).await?;
+    let said = "gpt2.block_size: 33; allowed: 1 to 32, the longest text of model.base";
+    ensure!(refused.code != Some(0) && refused.stderr.contains(said), "{}", refused.stderr);
+    sandbox.expect_no_process().await
 }
 
 /// Steps are compared where the job took the hash of its state; a wrong hash would end it.

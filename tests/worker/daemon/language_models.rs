@@ -1,6 +1,6 @@
 //! A rank that trains a language model, alone: from its first step to its last, again, and from a checkpoint on.
 
-use std::{collections::BTreeMap, fs};
+use std::{collections::BTreeMap, fs, path::Path};
 
 use ringtune_fake_engine::FakeScript;
 use ringtune_proto::v1::{self, RankFault, RankPhase, session_request::Message as Up};
@@ -73,6 +73,14 @@ impl Ground {
              \"n_embd\": 4}}"
         );
         fs::write(self.folder.path().join("base/config.json"), config).unwrap();
+    }
+
+    /// Gives the base model a tokenizer, of 557 tokens.
+    pub fn add_tokenizer(&self) {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/bpe-tokenizer");
+        for name in ["vocab.json", "merges.txt"] {
+            fs::copy(folder.join(name), self.folder.path().join("base").join(name)).unwrap();
+        }
     }
 
     /// Changes a token behind the manifest's back.
@@ -176,9 +184,14 @@ async fn a_language_model_is_trained_validated_and_kept() {
                 "job.log",
                 "job.toml",
                 "metrics.csv",
+                "model-last.safetensors",
                 "model.safetensors"
             ]
         );
+        // The last step is the best one: both names are its model's.
+        let [best, last] = ["model.safetensors", "model-last.safetensors"]
+            .map(|name| alone.coordinator.kept(id, name).unwrap());
+        assert!(best == last);
         let model = tensors(&alone.coordinator.kept(id, "model.safetensors").unwrap());
         assert!(PARAMETERS.iter().all(|name| model.contains_key(*name)), "{:?}", model.keys());
         let config = alone.coordinator.kept(id, "config.json").unwrap();

@@ -76,7 +76,13 @@ async fn tokens_that_no_language_model_can_be_trained_on_are_refused() {
         let ground = Ground::lay();
         ground.write_config(22);
         refused(&mut alone, &ground, "", &["gpt2.tokens", "train.bin", "is 22; allowed: ids below 22"]).await;
-        // 3. They are not what their manifest says.
+        // 3. They were made with another tokenizer than the model has.
+        let ground = Ground::lay();
+        ground.add_tokenizer();
+        let words =
+            ["gpt2.tokens", "the end-of-text token is 0 by meta.json; allowed: 556, as of model.base"];
+        refused(&mut alone, &ground, "", &words).await;
+        // 4. They are not what their manifest says.
         let ground = Ground::lay();
         ground.spoil_tokens();
         refused(&mut alone, &ground, "", &["gpt2.tokens", "val.bin"]).await;

@@ -157,11 +157,27 @@ pub struct OpenLanguageModel {
 /// Where a language model's parameters come from.
 #[derive(Clone, Debug, PartialEq)]
 pub enum LanguageModelSource {
-    /// A folder as transformers writes it: config.json and model.safetensors (or model.safetensors.index.json and what
-    /// it names).
-    Folder(PathBuf),
+    /// One that was saved.
+    Folder(LanguageModelFolder),
     /// Drawn by [`NewLanguageModel::seed`].
     New(NewLanguageModel),
+}
+
+impl LanguageModelSource {
+    /// All of a model that was saved.
+    pub fn folder(path: impl Into<PathBuf>) -> Self {
+        Self::Folder(LanguageModelFolder { path: path.into(), positions: None })
+    }
+}
+
+/// A language model as transformers writes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LanguageModelFolder {
+    /// Has config.json and model.safetensors (or model.safetensors.index.json and what it names).
+    pub path: PathBuf,
+    /// How many of its positions are opened, 1 to all that it has; none: all. The others' rows are left where they are, and the
+    /// model is one of so many positions. Source: nanoGPT, model.py, `crop_block_size`.
+    pub positions: Option<usize>,
 }
 
 /// A GPT-2 that was never trained. Its parameters are nanoGPT's: normals of deviation 0.02, those that write to the

@@ -48,9 +48,9 @@ pub use engine::{Engine, EngineIdentity};
 pub use error::EngineError;
 pub use generate_text::{FeedTokens, GenerateText, OpenTextModel, TextModelInfo};
 pub use language_model::{
-    Applied, Buckets, Dropout, HeldState, LanguageGradient, LanguageModelInfo, LanguageModelSource,
-    NewLanguageModel, OpenLanguageModel, OptimizerStep, StateTensor, TokenBatch, TrainLanguageModel,
-    WrongStep,
+    Applied, Buckets, Dropout, HeldState, LanguageGradient, LanguageModelFolder, LanguageModelInfo,
+    LanguageModelSource, NewLanguageModel, OpenLanguageModel, OptimizerStep, StateTensor, TokenBatch,
+    TrainLanguageModel, WrongStep,
 };
 pub use looked_up::LookedUp;
 pub use model::{LoadModel, ModelInfo, ModelOptions, Precision, PredictionType, TrainingSize};

@@ -19,17 +19,15 @@ pub struct LoadModel {
     pub training: Option<TrainingSize>,
 }
 
-/// What decides, with the number of threads, how the engine lays out frozen weights
-/// ([`TextualInversion::lay_out`](crate::TextualInversion::lay_out)). A model that was laid out for other sizes is loaded
-/// again, so that a job's bits never depend on the job before.
+/// What the engine lays frozen weights out for ([`TextualInversion::lay_out`](crate::TextualInversion::lay_out)). It decides no
+/// bit, but how fast steps are: a model that was laid out for other sizes is loaded again, so that no job is slow for the one
+/// before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TrainingSize {
     /// Samples in a microbatch.
     pub batch: usize,
     /// Pixels of a side.
     pub resolution: usize,
-    /// Sizes differ from microbatch to microbatch: everything has to be laid out for `resolution` before the first.
-    pub bucketed: bool,
 }
 
 /// The number format of a job's heavy arithmetic.

@@ -38,6 +38,11 @@ impl TextContext {
         self.tokens.len() > self.n_positions
     }
 
+    /// Whether the engine can go on behind the prompt: it has all of it, or is fed all that it sees each time.
+    pub fn has_prompt(&self) -> bool {
+        self.fed >= self.prompt || self.prompt > self.n_positions
+    }
+
     /// What the engine needs to say what comes behind the last token; from here on it counts as fed.
     pub fn feed(&mut self) -> FeedTokens {
         if self.is_cropped() {
@@ -83,6 +88,7 @@ mod tests {
         assert_eq!((context.tokens(), context.made()), (&[5, 6, 7, 1, 2][..], &[1, 2][..]));
         // Another text behind the same prompt.
         context.back_to_prompt();
+        assert!(context.has_prompt());
         context.push(9);
         assert_eq!(context.feed(), feed(3, &[9]));
     }
@@ -100,12 +106,14 @@ mod tests {
         }
         // The engine has another text now: the prompt has to be fed again.
         context.back_to_prompt();
+        assert!(!context.has_prompt());
         context.push(8);
         assert_eq!(context.feed(), feed(0, &[1, 2, 8]));
         // So is a prompt that is too long.
         let mut long = TextContext::new((0..9).collect(), 4);
         assert_eq!(long.feed(), feed(0, &[5, 6, 7, 8]));
         long.back_to_prompt();
+        assert!(long.has_prompt());
         assert_eq!(long.feed(), feed(0, &[5, 6, 7, 8]));
     }
 }

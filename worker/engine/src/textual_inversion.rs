@@ -10,7 +10,7 @@ pub trait TextualInversion: Engine {
     fn token_row(&mut self, id: i64) -> Result<Vec<f32>, EngineError>;
 
     /// Lays the model's frozen weights out for the [`TrainingSize`](crate::TrainingSize) that it was loaded for, if that was
-    /// not done: the first gradient of such a size would, and a job whose sizes differ has to begin with it.
+    /// not done: else the first gradient would, for the size that it happens to have.
     fn lay_out(&mut self) -> Result<(), EngineError>;
 
     /// Loss of a microbatch and its gradient with respect to the learned rows.

@@ -47,9 +47,10 @@ pub use probe::{KERNELS_REVISION, probe};
 pub use rates::machine_rates;
 pub use ringtune_engine::{
     AlignedFloats, Applied, BucketSizes, Buckets, Dropout, EngineError, FeedTokens, Gradient, HeldState,
-    LanguageGradient, LanguageModelInfo, LanguageModelSource, LookedUp, ModelInfo, ModelOptions, Moments,
-    NewLanguageModel, OpenLanguageModel, OpenTextModel, OptimizerStep, Pixels, Precision, PredictionType,
-    RgbImage, SamplerKind, Shares, StateTensor, TextContext, TextModelInfo, TokenBatch,
+    LanguageGradient, LanguageModelFolder, LanguageModelInfo, LanguageModelSource, LookedUp, ModelInfo,
+    ModelOptions, Moments, NewLanguageModel, OpenLanguageModel, OpenTextModel, OptimizerStep, Pixels,
+    Precision, PredictionType, RgbImage, SamplerKind, Shares, StateTensor, TextContext, TextModelInfo,
+    TokenBatch,
 };
 pub use runtime::{Runtime, RuntimeInfo};
 pub use stable_diffusion::{StableDiffusion, check_folder};

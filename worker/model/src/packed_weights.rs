@@ -31,9 +31,11 @@ impl PackedWeights {
     /// The weights, with those of the way back for a `gradient`. What is missing is packed: `read` gives the plain
     /// weights, which are not kept, and `pack` puts them in order.
     ///
-    /// No bit may depend on when that happens: oneDNN chooses how it computes by the sizes alone, and puts weights that
-    /// were packed for other sizes in order first. That costs time, so the first gradient packs the way forward anew:
-    /// how fast training is does not depend on what was drawn before.
+    /// No bit may depend on when that happens. Linear layers are computed in the order that they are in, which may decide bits:
+    /// it follows from the layer alone (csrc/linear.cpp). Convolutions are packed for the sizes that come first, which decide
+    /// none: oneDNN chooses how it computes by the sizes at hand alone, and puts weights that were packed for others in order
+    /// first. That costs time, so the first gradient packs the way forward anew: how fast training is does not depend on what
+    /// was drawn before.
     pub(crate) fn get(
         &self,
         gradient: bool,

@@ -64,6 +64,11 @@ impl Runtime {
         native::settle_threads()
     }
 
+    /// Gives what freed tensors have left back to the system: for whoever comes next and takes other sizes.
+    pub fn release_memory() -> Result<()> {
+        native::release_memory()
+    }
+
     /// The current settings.
     pub fn info() -> RuntimeInfo {
         RuntimeInfo {

@@ -47,8 +47,8 @@ impl StableDiffusion {
     }
 
     /// Lays the frozen weights out for microbatches of `batch` samples of `height` x `width` latents, as the first gradient
-    /// of such a one would. A job whose sizes differ from microbatch to microbatch begins with this, so that its bits
-    /// cannot depend on which of them a rank meets first. In fp32 nothing is laid out.
+    /// of such a one would. A job begins with this: where sizes differ from microbatch to microbatch, no rank is slower than
+    /// others for what it happened to meet first. No bit depends on it. In fp32 nothing is laid out.
     ///
     /// # Errors
     /// A number out of its range: see [`StableDiffusion::gradient`].

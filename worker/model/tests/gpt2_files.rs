@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use ringtune_model::{
-    AlignedFloats, BucketSizes, Buckets, EngineError, Error, Gpt2, HeldState as _, LanguageModelSource,
-    LookedUp, NewLanguageModel, OpenLanguageModel, OptimizerStep, Precision, Runtime, TokenBatch,
-    check_gpt2_folder,
+    AlignedFloats, BucketSizes, Buckets, EngineError, Error, Gpt2, Gpt2Text, HeldState as _,
+    LanguageModelFolder, LanguageModelSource, LookedUp, NewLanguageModel, OpenLanguageModel, OpenTextModel,
+    OptimizerStep, Precision, Runtime, TokenBatch, check_gpt2_folder,
 };
 use safetensors::tensor::{Dtype, TensorView};
 use safetensors::{SafeTensors, serialize};
@@ -34,7 +34,7 @@ fn new_model(new: NewLanguageModel) -> Gpt2 {
 }
 
 fn open(folder: &Path) -> Result<Gpt2, Error> {
-    Gpt2::open(&request(LanguageModelSource::Folder(folder.to_path_buf()), Precision::Fp32))
+    Gpt2::open(&request(LanguageModelSource::folder(folder), Precision::Fp32))
 }
 
 /// A folder with a saved model.
@@ -97,6 +97,43 @@ fn a_saved_model_is_read_as_the_same_and_nothing_else_is_left() {
     }
     let missing = new_model(NEW).save(Path::new("/nowhere/at/all")).unwrap_err();
     assert!(matches!(missing, Error::Io { .. }), "{missing}");
+}
+
+/// nanoGPT's `crop_block_size`.
+#[test]
+fn a_model_that_is_opened_with_fewer_positions_is_one_of_so_many() {
+    let folder = saved(NEW);
+    let cropped = |positions| LanguageModelFolder { path: folder.path().to_path_buf(), positions };
+    let open_cropped = |positions| {
+        Gpt2::open(&request(LanguageModelSource::Folder(cropped(Some(positions))), Precision::Fp32))
+    };
+    let (mut whole, mut short) = (open(folder.path()).unwrap(), open_cropped(5).unwrap());
+    let table = |model: &Gpt2| {
+        let parameters = model.info().parameters;
+        let table = parameters.iter().find(|one| one.name == "transformer.wpe.weight").unwrap();
+        let mut rows = vec![0; 4 * table.elements()];
+        model.read_state("model.transformer.wpe.weight", 0, &mut rows).unwrap();
+        (table.shape.clone(), rows)
+    };
+    let ((_, all), (shape, rows)) = (table(&whole), table(&short));
+    assert_eq!((short.info().n_positions, shape), (5, vec![5, 12]));
+    assert!(rows == all[..rows.len()]);
+    // Texts that it has room for are the same to it, and longer ones are refused.
+    assert_eq!(short.loss(&batch()).unwrap().to_bits(), whole.loss(&batch()).unwrap().to_bits());
+    let longer = TokenBatch { batch: 1, block: 6, inputs: vec![1; 6], targets: vec![1; 6], ..batch() };
+    assert!(whole.loss(&longer).is_ok() && short.loss(&longer).is_err());
+    // What it is saved as is a whole model.
+    let saved = tempfile::tempdir().unwrap();
+    short.save(saved.path()).unwrap();
+    let again = open(saved.path()).unwrap();
+    assert_eq!((again.info().n_positions, table(&again).1 == rows), (5, true));
+    let text = LanguageModelSource::Folder(cropped(Some(5)));
+    let text = OpenTextModel { source: text, precision: Precision::Fp32, threads: 1 };
+    assert_eq!(Gpt2Text::open(&text).unwrap().info().n_positions, 5);
+    for positions in [0, 9] {
+        let error = open_cropped(positions).unwrap_err();
+        assert!(matches!(&error, Error::Argument { field: "positions", .. }), "{error}");
+    }
 }
 
 #[test]

@@ -82,7 +82,7 @@ fn a_saved_model_makes_the_same_text() {
             let first = model.next_logits(&feed(0, &TEXT[..5])).unwrap();
             [first, model.next_logits(&feed(5, &TEXT[5..6])).unwrap()]
         };
-        let read = logits(LanguageModelSource::Folder(folder.path().to_path_buf()));
+        let read = logits(LanguageModelSource::folder(folder.path()));
         assert_eq!(read, logits(LanguageModelSource::New(NEW)), "{precision}");
         assert_ne!(read[0], read[1]);
     }
@@ -116,7 +116,7 @@ fn what_is_no_model_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     Runtime::initialise(1).unwrap();
     let open = |source| Gpt2Text::open(&OpenTextModel { source, precision: Precision::Fp32, threads: 1 });
-    let error = open(LanguageModelSource::Folder(folder.path().to_path_buf())).unwrap_err();
+    let error = open(LanguageModelSource::folder(folder.path())).unwrap_err();
     assert!(matches!(error, Error::NotAModel { .. }), "{error}");
     let error = open(LanguageModelSource::New(NewLanguageModel { n_head: 5, ..NEW })).unwrap_err();
     assert!(matches!(error, Error::Argument { field: "n_head", .. }), "{error}");
@@ -124,5 +124,5 @@ fn what_is_no_model_is_refused() {
     let file = folder.path().join("model.safetensors");
     let bytes = std::fs::read(&file).unwrap();
     std::fs::write(&file, &bytes[..bytes.len() - 40]).unwrap();
-    assert!(open(LanguageModelSource::Folder(folder.path().to_path_buf())).is_err());
+    assert!(open(LanguageModelSource::folder(folder.path())).is_err());
 }

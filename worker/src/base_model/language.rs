@@ -8,12 +8,13 @@ use ringtune_shared::{
     job::{JobSpec, PathUse},
 };
 use ringtune_sources::{LocalModel, ModelSources, language_model_files};
+use tokio_util::sync::CancellationToken;
 
 use super::{
     Error, Fingerprints, base_model_name,
     fetch::{Wanted, bring, unusable},
 };
-use crate::{access::Access, journal::Journal};
+use crate::{access::Access, journal::Journal, while_wanted};
 
 const FIELD: &str = "model.base";
 
@@ -67,8 +68,9 @@ impl BringLanguageModel<'_> {
         };
         // 2. It is open, whole, and hashed.
         let (access, fingerprints) = (access.clone(), Arc::clone(fingerprints));
-        let opening = move || open(&access, &fingerprints, local, with_weights, name);
-        ringtune_shared::tasks::spawn_blocking(opening).await?
+        let opening =
+            move |still: &CancellationToken| open(&access, &fingerprints, local, with_weights, name, still);
+        while_wanted::spawn_blocking(opening).await?
     }
 }
 
@@ -79,6 +81,7 @@ fn open(
     local: LocalModel,
     with_weights: bool,
     name: String,
+    still: &CancellationToken,
 ) -> Result<LanguageModelFiles, Error> {
     let place = match &local.cache {
         Some(cache) => access.fetched(&local.folder, cache)?,
@@ -98,7 +101,7 @@ fn open(
     let files = language_model_files(&names, with_weights).map_err(unsuitable)?;
     let model = access.language_model(&place).map_err(|error| unusable(FIELD, &place, error))?;
     let folder = model.path.clone();
-    let hash = fingerprints.of_files_in(&folder, &files)?;
+    let hash = fingerprints.of_files_in(&folder, &files, still)?;
     let local = Arc::new(local.moved(folder.clone(), model));
     Ok(LanguageModelFiles { folder, files, hash, name, local })
 }

@@ -9,18 +9,22 @@ use super::{Sampling, generation::GenerationOptions};
 /// Text from a language model.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
-Continues a prompt with a GPT-2, token by token, and prints prompt and text as they come. The same seed gives the same text.
-Nothing but text goes to stdout; several texts have a line of --------------- between them.
+Continues a prompt with a GPT-2, token by token, and prints prompt and text as they come. The
+same seed gives the same text. Nothing but text goes to stdout; several texts have a line of
+--------------- between them.
 
-Without a prompt, the text is a document of its own: it follows <|endoftext|>. Where a text becomes longer than the model's
-positions (1,024 tokens of GPT-2), the next token follows from the last ones that fit, as in nanoGPT's generate; all of them
-are then computed for each token, which takes much longer.
+Without a prompt, the text is a document of its own: it follows <|endoftext|>. Where a text
+becomes longer than the model's positions (1,024 tokens of GPT-2), the next token follows from the
+last ones that fit, as in nanoGPT's generate; all of them are then computed for each token, which
+takes much longer.
 
 Examples:
   ringtune generate-text ./gpt2 --prompt 'The ring of machines' --max-new-tokens 50
-  ringtune generate-text ./gpt2 --prompt-file start.txt --num-samples 3 --temperature 0.6 --top-p 0.9 --top-k 0
+  ringtune generate-text ./gpt2 --prompt-file start.txt --num-samples 3 \\
+    --temperature 0.6 --top-p 0.9 --top-k 0
   ringtune generate-text hf://openai-community/gpt2 --prompt 'Once'
-  echo -n 'Dear' | ringtune generate-text ./gpt2 --prompt-file - --temperature 0 --output json
+  echo -n 'Dear' | ringtune generate-text ./gpt2 --prompt-file - --temperature 0 \\
+    --output json
 
 Ctrl-C ends the text where it is, and a second one at once.
 
@@ -39,11 +43,11 @@ pub struct GenerateTextArguments {
     /// The same in a file of UTF-8, whose last line feed counts too; - for stdin
     #[arg(long, value_name = "FILE")]
     pub prompt_file: Option<PathBuf>,
-    /// Texts, each with a number that draws it
-    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    /// How many texts to make
+    #[arg(long, default_value_t = 1, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub num_samples: u32,
     /// Tokens of a text behind its prompt, at most
-    #[arg(long, default_value_t = 200, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(long, default_value_t = 200, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub max_new_tokens: u32,
     /// Less is surer, more is bolder; 0: always the most likely token
     #[arg(long, default_value_t = 0.8, value_name = "T", allow_negative_numbers = true)]
@@ -54,14 +58,14 @@ pub struct GenerateTextArguments {
     /// Of those, draw from the fewest whose probabilities make up this share; above 0, 1: from all
     #[arg(long, default_value_t = 1.0, value_name = "P", allow_negative_numbers = true)]
     pub top_p: f64,
-    /// What is drawn by
+    /// Seed: the same seed gives the same text
     #[arg(long, default_value_t = 1337, value_name = "N", allow_negative_numbers = true)]
     pub seed: u64,
-    /// What products and attention are computed in [default: bf16 where the processor has it]
+    /// Number format for matrix products and attention [default: bf16 where the processor has it]
     #[arg(long, value_enum, value_name = "PRECISION")]
     pub precision: Option<PrecisionName>,
     /// Compute threads [default: one a physical core]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: Option<u32>,
     /// Whether a text ends with the end-of-text token, or goes on behind it
     #[arg(long, default_value_t = true, action = ArgAction::Set, value_name = "BOOL")]

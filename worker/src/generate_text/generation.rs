@@ -75,6 +75,11 @@ impl Generation {
     pub fn begin(&mut self, sample: u32) {
         self.sample = sample;
         self.context.back_to_prompt();
+        if !self.context.has_prompt() {
+            // A text before became longer than the model sees. The prompt is fed alone again: together with the first token it
+            // would go through other kernels, and its last bits would depend on what was made before.
+            self.first = None;
+        }
     }
 
     /// The prompt, and what was made of the text.
@@ -119,7 +124,7 @@ impl Generation {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::{FakeEngine, FakeScript};
+    use crate::engine::{FakeEngine, FakeScript, FeedTokens};
 
     const OPTIONS: GenerationOptions = GenerationOptions {
         sampling: Sampling { temperature: 1.0, top_k: 0, top_p: 1.0 },
@@ -158,6 +163,22 @@ mod tests {
         assert_eq!(text(&mut generation(short).await, 2).await.0, third.0[..7]);
         let other = GenerationOptions { seed: 6, ..OPTIONS };
         assert_ne!(text(&mut generation(other).await, 0).await, first);
+    }
+
+    #[tokio::test]
+    async fn a_prompt_is_fed_alone_whatever_was_made_before() {
+        // The fake computes the same however it is fed, and a real engine does not.
+        for max_new_tokens in [1, 7, 30] {
+            let mut many = generation(GenerationOptions { max_new_tokens, ..OPTIONS }).await;
+            for sample in 0..4 {
+                many.begin(sample);
+                let Next::Token(token) = many.next().await.unwrap() else { panic!("it has ended") };
+                let next = many.context.clone().feed();
+                assert_eq!(next, FeedTokens { keep: 3, tokens: vec![token] }, "text {sample}");
+                while let Next::Token(_) = many.next().await.unwrap() {}
+                assert_eq!(many.context().is_cropped(), max_new_tokens == 30);
+            }
+        }
     }
 
     #[tokio::test]

@@ -69,7 +69,7 @@ async fn make(arguments: &GenerateTextArguments, machine: Machine) -> Result<(),
     let threads = arguments.threads.map_or(machine.threads, |threads| threads as usize);
     say(&format!("loading {} ({threads} threads, {precision})", arguments.model));
     let request =
-        OpenTextModel { source: LanguageModelSource::Folder(model.folder.clone()), precision, threads };
+        OpenTextModel { source: LanguageModelSource::folder(model.folder.clone()), precision, threads };
     let (engine, info) = stop.or(open(machine.start, request)).await?;
     let unknown = tokens.iter().find(|token| **token >= info.vocab_size as i64);
     if let Some(token) = unknown {

@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use ringtune_text::Tokenizer;
+use ringtune_text::{END_OF_TEXT, Tokenizer};
 
 use super::{Error, GenerateTextArguments};
 
@@ -62,11 +62,41 @@ fn read_whole(from: impl Read) -> io::Result<Vec<u8>> {
 }
 
 /// A prompt's tokens; of an empty one the token that documents end with, as every text that GPT-2 learned from follows it.
+/// `<|endoftext|>` in a prompt is that token, as transformers' GPT2Tokenizer and nanoGPT's `sample.py` have it.
 pub fn tokens(tokenizer: &Tokenizer, prompt: &str) -> Vec<i64> {
     let mut tokens = Vec::new();
-    tokenizer.encoder().encode_ordinary(prompt, &mut tokens);
+    let mut encoder = tokenizer.encoder();
+    for (number, document) in prompt.split(END_OF_TEXT).enumerate() {
+        if number > 0 {
+            tokens.push(tokenizer.end_of_text());
+        }
+        encoder.encode_ordinary(document, &mut tokens);
+    }
     if tokens.is_empty() {
         tokens.push(tokenizer.end_of_text());
     }
     tokens.into_iter().map(i64::from).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Made by the GPT2Tokenizer of transformers 5.23, of the same files.
+    #[test]
+    fn the_token_that_documents_end_with_may_stand_in_a_prompt() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fixtures/bpe-tokenizer");
+        let tokenizer = Tokenizer::open(Path::new(folder)).unwrap();
+        for (prompt, expected) in [
+            ("", &[556][..]),
+            ("<|endoftext|>", &[556]),
+            ("<|endoftext|><|endoftext|>x", &[556, 556, 87]),
+            ("a <|endoftext|> b", &[64, 220, 556, 220, 65]),
+            ("a<|endoftext|>\n", &[64, 556, 198]),
+            ("The ring<|endoftext|>The star", &[51, 71, 68, 512, 263, 70, 556, 51, 71, 68, 285, 64, 81]),
+            ("<|endoftext|", &[27, 91, 551, 78, 69, 282, 87, 83, 91]),
+        ] {
+            assert_eq!(tokens(&tokenizer, prompt), expected, "{prompt:?}");
+        }
+    }
 }

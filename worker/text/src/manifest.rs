@@ -78,7 +78,7 @@ impl Manifest {
     ///
     /// # Errors
     /// As [`Manifest::read`].
-    pub(crate) fn of_file(file: File, path: &Path) -> Result<Self, Error> {
+    pub fn of_file(file: File, path: &Path) -> Result<Self, Error> {
         let mut bytes = Vec::new();
         let read = file.take(LARGEST + 1).read_to_end(&mut bytes).map_err(Error::io("read", path))?;
         if read as u64 > LARGEST {

@@ -85,6 +85,22 @@ impl Gpt2Config {
         Ok(config)
     }
 
+    /// What is left of this model where it has its first positions alone. `keys`: what it was read from.
+    ///
+    /// # Errors
+    /// More positions than it has, or none.
+    pub(crate) fn cropped(&self, keys: Keys, positions: usize) -> Result<Self> {
+        let fits = i64::try_from(positions).is_ok_and(|wanted| (1..=self.n_positions).contains(&wanted));
+        if !fits {
+            let allowed = format!("1 to {}, the model's n_positions", self.n_positions);
+            return Err(Error::argument("positions", positions, allowed));
+        }
+        // The older name of the same number.
+        let has_older_name = keys.get("n_ctx").is_some();
+        let keys = keys.with("n_positions", positions);
+        Self::from_keys(&if has_older_name { keys.with("n_ctx", positions) } else { keys })
+    }
+
     /// Of a model that is not there yet.
     ///
     /// # Errors
@@ -198,6 +214,27 @@ mod tests {
         }
         let new: Value = serde_json::from_str(Gpt2Config::of_new(&NEW).unwrap().text()).unwrap();
         assert_eq!(new["dtype"], "float32");
+    }
+
+    #[test]
+    fn a_cropped_model_has_fewer_positions_and_all_else() {
+        let read = keys(json!({"n_positions": 48, "n_ctx": 48, "n_head": 6, "resid_pdrop": 0.2}));
+        let whole = Gpt2Config::from_keys(&read).unwrap();
+        let cropped = whole.cropped(read.clone(), 7).unwrap();
+        assert_eq!((cropped.n_positions, cropped.n_head), (7, 6));
+        let written: Value = serde_json::from_str(cropped.text()).unwrap();
+        let expected =
+            json!({"n_positions": 7, "n_ctx": 7, "n_head": 6, "resid_pdrop": 0.2, "dtype": "float32"});
+        assert_eq!(written, expected);
+        assert_eq!(whole.cropped(read.clone(), 48).unwrap(), whole);
+        // A key that was not there does not come in.
+        let short = keys(json!({"n_positions": 48}));
+        let cropped = Gpt2Config::from_keys(&short).unwrap().cropped(short, 7).unwrap();
+        assert!(!cropped.text().contains("n_ctx"), "{}", cropped.text());
+        for positions in [0, 49, usize::MAX] {
+            let error = whole.cropped(read.clone(), positions).unwrap_err();
+            assert!(matches!(&error, Error::Argument { field: "positions", .. }), "{error}");
+        }
     }
 
     #[test]

@@ -6,13 +6,14 @@
 //! fixed**: every machine has the same bits.
 
 use std::f64::consts::TAU;
+use std::io;
 
 use ringtune_random::philox4x32;
 use tch::Tensor;
 
 use super::config::Gpt2Config;
 use super::layout::Layout;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::native;
 
 /// Deviation of matrices and tables.
@@ -31,7 +32,7 @@ pub(crate) fn values(config: &Gpt2Config, layout: &Layout, number: usize, seed: 
     if !parameter.decayed {
         // Norms begin with factors of one, everything else without a bias.
         let value = if parameter.name.ends_with(".weight") { 1.0 } else { 0.0 };
-        return Ok(vec![value; elements]);
+        return filled(&parameter.name, elements, value);
     }
     // What writes to the residual stream, so that its deviation does not grow with the layers.
     let residual = layout
@@ -39,7 +40,7 @@ pub(crate) fn values(config: &Gpt2Config, layout: &Layout, number: usize, seed: 
         .iter()
         .any(|block| [block.attn_proj, block.mlp_proj].iter().any(|pair| pair.weight == number));
     let deviation = if residual { DEVIATION / (2.0 * config.n_layer as f64).sqrt() } else { DEVIATION };
-    let mut values = vec![0.0; elements];
+    let mut values = filled(&parameter.name, elements, 0.0)?;
     let threads = native::threads().max(1);
     let share = elements.div_ceil(threads).next_multiple_of(PART);
     let draw = |thread: usize, values: &mut [f32]| {
@@ -65,6 +66,20 @@ pub(crate) fn values(config: &Gpt2Config, layout: &Layout, number: usize, seed: 
     Ok(values)
 }
 
+/// So many times a value.
+///
+/// # Errors
+/// The machine has no memory for them, which would end the process elsewhere.
+fn filled(parameter: &str, elements: usize, value: f32) -> Result<Vec<f32>> {
+    let mut values = Vec::new();
+    values.try_reserve_exact(elements).map_err(|_| {
+        let problem = format!("this machine has no memory for its {elements} numbers");
+        Error::Io { file: parameter.into(), source: io::Error::new(io::ErrorKind::OutOfMemory, problem) }
+    })?;
+    values.resize(elements, value);
+    Ok(values)
+}
+
 /// The normals of parameter `number` from `first` on, a multiple of 4, times `deviation`.
 fn fill(seed: u64, number: u32, first: usize, deviation: f32, values: &mut [f32]) {
     let key = [seed as u32, (seed >> 32) as u32];
@@ -85,4 +100,23 @@ fn fill(seed: u64, number: u32, first: usize, deviation: f32, values: &mut [f32]
 pub(crate) fn tensor(config: &Gpt2Config, layout: &Layout, number: usize, seed: u64) -> Result<Tensor> {
     let shape: Vec<i64> = layout.parameters[number].shape.iter().map(|side| *side as i64).collect();
     Ok(Tensor::f_from_slice(&values(config, layout, number, seed)?)?.f_view(&shape[..])?)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn memory_that_is_not_there_is_an_error_that_names_the_parameter() {
+        assert_eq!(filled("wte.weight", 3, 0.5).unwrap(), [0.5; 3]);
+        // More than any address space has.
+        let refused = filled("wte.weight", usize::MAX / 8, 0.0).unwrap_err();
+        assert!(matches!(&refused, Error::Io { .. }), "{refused}");
+        assert!(
+            refused.to_string().starts_with("wte.weight: this machine has no memory for its "),
+            "{refused}"
+        );
+    }
 }

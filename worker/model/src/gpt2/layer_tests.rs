@@ -28,7 +28,7 @@ impl Buckets for Fresh {
 
 fn open(name: &str, precision: Precision) -> Gpt2 {
     Runtime::initialise(1).unwrap();
-    let source = LanguageModelSource::Folder(golden_folder().join(name));
+    let source = LanguageModelSource::folder(golden_folder().join(name));
     Gpt2::open(&OpenLanguageModel { source, precision, threads: 1, buckets: BucketSizes::default() }).unwrap()
 }
 

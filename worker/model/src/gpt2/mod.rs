@@ -25,8 +25,9 @@ use std::path::Path;
 use std::time::Instant;
 
 use ringtune_engine::{
-    AlignedFloats, Applied, BucketPlan, Buckets, LanguageGradient, LanguageModelInfo, LanguageModelSource,
-    LookedUp, OpenLanguageModel, OptimizerStep, Precision, Shares, StateTensor, TokenBatch,
+    AlignedFloats, Applied, BucketPlan, Buckets, LanguageGradient, LanguageModelFolder, LanguageModelInfo,
+    LanguageModelSource, LookedUp, OpenLanguageModel, OptimizerStep, Precision, Shares, StateTensor,
+    TokenBatch,
 };
 use tch::Tensor;
 
@@ -281,22 +282,44 @@ fn places(batch: &TokenBatch) -> Result<Tensor> {
 }
 
 /// A model that transformers saved.
-fn read(folder: &Path, precision: Precision) -> Result<Parameters> {
-    let config = read_config(folder)?;
-    let layout = Layout::new(&config);
-    let files = weights::open(folder)?;
-    let tensors = weights::read(&files, &layout)?;
-    Parameters::new(config, layout, precision, |number| Ok(tensors[number].f_detach()?))
+fn read(folder: &LanguageModelFolder, precision: Precision) -> Result<Parameters> {
+    let Configs { saved, opened } = read_configs(folder)?;
+    let files = weights::open(&folder.path)?;
+    let tensors = weights::read(&files, &Layout::new(&saved))?;
+    let (layout, list) = (Layout::new(&opened), Layout::new(&opened));
+    Parameters::new(opened, layout, precision, |number| opened_rows(&list, number, &tensors[number]))
 }
 
-/// What a folder's config.json says.
-fn read_config(folder: &Path) -> Result<Gpt2Config> {
+/// What a folder's config.json says of the model in its files, and what it is for the part of it that is opened.
+struct Configs {
+    saved: Gpt2Config,
+    opened: Gpt2Config,
+}
+
+fn read_configs(folder: &LanguageModelFolder) -> Result<Configs> {
+    let keys = read_keys(&folder.path)?;
+    let saved = Gpt2Config::from_keys(&keys)?;
+    let opened = match folder.positions {
+        None => saved.clone(),
+        Some(positions) => saved.cropped(keys, positions)?,
+    };
+    Ok(Configs { saved, opened })
+}
+
+/// Those of a parameter's rows that are opened, the first ones: of all but the position table every one.
+fn opened_rows(layout: &Layout, number: usize, parameter: &Tensor) -> Result<Tensor> {
+    let rows = layout.parameters[number].shape.first().copied().unwrap_or_default();
+    Ok(parameter.f_narrow(0, 0, rows as i64)?)
+}
+
+/// A folder's config.json.
+fn read_keys(folder: &Path) -> Result<Keys> {
     let file = folder.join("config.json");
     if !file.is_file() {
         let reason = "has no config.json: not a model as transformers saves it".to_owned();
         return Err(Error::NotAModel { folder: folder.to_path_buf(), reason });
     }
-    Gpt2Config::from_keys(&Keys::read(&file)?)
+    Keys::read(&file)
 }
 
 /// Checks config.json, and by the files' headers names, shapes and types of every tensor. Loads nothing.

@@ -39,7 +39,7 @@ const SMALL: BucketSizes = BucketSizes { first: 1 << 10, others: 20 << 10 };
 
 pub(crate) fn open(folder: &str, precision: Precision, threads: usize) -> Gpt2 {
     Runtime::initialise(threads).unwrap();
-    let source = LanguageModelSource::Folder(golden_folder().join(folder));
+    let source = LanguageModelSource::folder(golden_folder().join(folder));
     Gpt2::open(&OpenLanguageModel { source, precision, threads, buckets: SMALL }).unwrap()
 }
 

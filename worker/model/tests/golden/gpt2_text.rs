@@ -11,7 +11,7 @@ const MODELS: [&str; 2] = ["gpt2-tiny", "gpt2-odd"];
 
 fn open(folder: &str, precision: Precision, threads: usize) -> Gpt2Text {
     Runtime::initialise(threads).unwrap();
-    let source = LanguageModelSource::Folder(golden_folder().join(folder));
+    let source = LanguageModelSource::folder(golden_folder().join(folder));
     Gpt2Text::open(&OpenTextModel { source, precision, threads }).unwrap()
 }
 

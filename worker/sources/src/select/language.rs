@@ -13,6 +13,10 @@ const OPTIONAL: [&str; 6] = [
     "tokenizer_config.json",
     "vocab.json",
 ];
+/// Tokens beside the vocabulary, of a tokenizer that has no tokenizer.json to say them.
+const ADDED_TOKENS: &str = "added_tokens.json";
+/// What has them too.
+const TOKENIZER: &str = "tokenizer.json";
 /// The stem of the weights' file names.
 const STEM: &str = "model";
 
@@ -25,7 +29,8 @@ pub(super) fn needed_files(names: &[String], with_weights: bool) -> Result<Vec<S
         };
         return Err(format!("has no {CONFIG}{other}"));
     }
-    let optional = OPTIONAL.into_iter().filter(|name| files.contains(name));
+    let added = [ADDED_TOKENS].into_iter().filter(|_| !files.contains(&TOKENIZER));
+    let optional = added.chain(OPTIONAL).filter(|name| files.contains(name));
     let mut needed: Vec<String> = [CONFIG].into_iter().chain(optional).map(str::to_owned).collect();
     if with_weights {
         needed.extend(weights(&files, STEM, "").ok_or_else(|| missing_weights(&files, "", STEM, ""))?);
@@ -81,6 +86,14 @@ mod tests {
         ];
         assert_eq!(needed_files(&published(), false).unwrap(), small);
         assert_eq!(needed_files(&published(), true).unwrap(), [&small[..], &["model.safetensors"]].concat());
+    }
+
+    #[test]
+    fn tokens_beside_the_vocabulary_come_where_nothing_else_says_them() {
+        let slow = listed(&["config.json", "added_tokens.json", "merges.txt", "vocab.json"]);
+        assert_eq!(needed_files(&slow, false).unwrap(), slow);
+        let fast = listed(&["config.json", "added_tokens.json", "tokenizer.json"]);
+        assert_eq!(needed_files(&fast, false).unwrap(), ["config.json", "tokenizer.json"]);
     }
 
     #[test]

@@ -71,7 +71,7 @@ pub struct JobArguments {
     #[arg(long, requires = "job")]
     pub no_compute: bool,
     /// With a job: compute threads, where the job leaves them open [default: one a physical core]
-    #[arg(long, value_name = "N", requires = "job", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    #[arg(long, value_name = "N", requires = "job", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub threads: Option<u32>,
 }
 

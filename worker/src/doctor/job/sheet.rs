@@ -6,7 +6,7 @@ use image::{ImageFormat, RgbImage};
 use ringtune_shared::files::write_atomically;
 
 use crate::{
-    data::images::ImageFile,
+    data::images::ListedImage,
     engine::Pixels,
     generate::sheet::{Row, compose},
     inputs::Target,
@@ -28,7 +28,7 @@ pub(super) fn write(rehearsal: &Rehearsal, file: &Path) -> Result<(usize, usize)
         shown += room;
         for row in pictures[..room].chunks(COLUMNS) {
             rows.push(Row {
-                label: row.iter().map(|(file, _)| file.name.as_str()).collect::<Vec<_>>().join(", "),
+                label: row.iter().map(|(image, _)| image.file.name.as_str()).collect::<Vec<_>>().join(", "),
                 pictures: row.iter().map(as_the_model_sees_it).collect::<Result<_, String>>()?,
             });
         }
@@ -42,8 +42,8 @@ pub(super) fn write(rehearsal: &Rehearsal, file: &Path) -> Result<(usize, usize)
     Ok((shown, total))
 }
 
-fn as_the_model_sees_it((file, target): &(ImageFile, Target)) -> Result<RgbImage, String> {
-    let picture = file.decode().map_err(|error| error.to_string())?;
+fn as_the_model_sees_it((image, target): &(ListedImage, Target)) -> Result<RgbImage, String> {
+    let picture = image.decode().map_err(|error| error.to_string())?;
     Ok(to_picture(&target.pixels(&picture, false)))
 }
 

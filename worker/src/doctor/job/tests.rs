@@ -1,7 +1,9 @@
 //! A dry run of a job that trains a language model, with the fake engine.
 
-use std::fs;
+use std::{fs, path::Path};
 
+use ringtune_shared::ids::ContentHash;
+use ringtune_text::{FileFacts, Manifest, TOKEN_TYPE};
 use tempfile::TempDir;
 
 use super::*;
@@ -9,26 +11,56 @@ use crate::engine::{EngineHandle, FakeEngine, FakeScript};
 
 const ARGUMENTS: JobArguments = JobArguments { job: None, out: None, no_compute: true, threads: Some(1) };
 
+const CONFIG: &str = r#"{"model_type": "gpt2", "vocab_size": 557, "n_positions": 1024, "n_layer": 2, "n_head": 2, "n_embd": 32}"#;
+
 struct Desk {
     folder: TempDir,
+}
+
+fn manifest(vocabulary_size: u32, end_of_text_id: u16) -> Manifest {
+    let facts = FileFacts { documents: 1, tokens: 1, sha256: ContentHash::of(b"ab") };
+    Manifest {
+        ringtune_version: "test".to_owned(),
+        token_type: TOKEN_TYPE.to_owned(),
+        vocabulary_size,
+        end_of_text_id,
+        tokenizer_sha256: ContentHash::of(b"tokenizer"),
+        seed: 1,
+        val_fraction: 0.5,
+        skipped_documents: 0,
+        train: facts.clone(),
+        val: facts,
+    }
 }
 
 impl Desk {
     fn new() -> Self {
         let desk = Self { folder: tempfile::tempdir().unwrap() };
         for (name, text) in [
-            ("gpt2/config.json", "{}"),
+            ("gpt2/config.json", CONFIG),
             ("gpt2/vocab.json", "{}"),
             ("gpt2/model.safetensors", "weights"),
-            ("tokens/meta.json", "{}"),
+            ("tokens/meta.json", &manifest(557, 556).to_json().unwrap()),
             ("tokens/train.bin", "ab"),
             ("tokens/val.bin", "ab"),
         ] {
-            let path = desk.folder.path().join(name);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, text).unwrap();
+            desk.write(name, text);
         }
         desk
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        let path = self.folder.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    /// Gives the model a tokenizer of 557 tokens.
+    fn add_tokenizer(&self) {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/bpe-tokenizer");
+        for name in ["vocab.json", "merges.txt"] {
+            fs::copy(folder.join(name), self.folder.path().join("gpt2").join(name)).unwrap();
+        }
     }
 
     fn remove(&self, name: &str) {
@@ -95,4 +127,40 @@ async fn what_is_missing_of_a_language_model_or_its_tokens_is_named() {
     let (field, told) = problem("").await;
     assert_eq!(field, "gpt2.tokens");
     assert!(told.contains("has no val.bin; give a folder that `ringtune prepare-text` made"), "{told}");
+}
+
+#[tokio::test]
+async fn tokens_and_models_that_do_not_go_together_are_named() {
+    let desk = Desk::new();
+    let lines = "block_size = 8\nmax_iters = 5000";
+    desk.add_tokenizer();
+    // 1. Of another file of the same size.
+    let report = desk.examine("tokens", lines).await;
+    assert!(report.can_start(), "{:?}", report.problems);
+    let warnings = report.warnings.join("\n");
+    assert!(warnings.contains("gpt2.tokens: they were made with other tokenizer files"), "{warnings}");
+    // 2. Of another tokenizer.
+    let problem = async |lines: &str| {
+        let report = desk.examine("tokens", lines).await;
+        let first = report.problems.into_iter().next().unwrap();
+        (first.field, first.problem)
+    };
+    for (vocabulary, end_of_text, word) in [
+        (557, 0, "the end-of-text token is 0 by meta.json; allowed: 556"),
+        (50_257, 556, "the size of the vocabulary is 50257 by meta.json; allowed: 557"),
+    ] {
+        desk.write("tokens/meta.json", &manifest(vocabulary, end_of_text).to_json().unwrap());
+        let (field, told) = problem(lines).await;
+        assert!(field == "gpt2.tokens" && told.contains(word), "{field}: {told}");
+    }
+    desk.write("tokens/meta.json", "{}");
+    let (field, told) = problem(lines).await;
+    assert!(field == "gpt2.tokens" && told.contains("is no manifest of prepare-text"), "{field}: {told}");
+    // 3. Windows, and sizes, that the model or the machine has no room for.
+    desk.write("tokens/meta.json", &manifest(557, 556).to_json().unwrap());
+    let (field, told) = problem("block_size = 1025").await;
+    assert!(field == "gpt2.block_size" && told.contains("allowed: 1 to 1024"), "{field}: {told}");
+    let huge = format!("{lines}\ninit_from = \"scratch\"\nn_embd = 65536\nn_layer = 1024");
+    let (field, told) = problem(&huge).await;
+    assert!(field == "gpt2.n_embd" && told.contains("whose training needs about"), "{field}: {told}");
 }

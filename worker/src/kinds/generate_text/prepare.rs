@@ -35,7 +35,7 @@ pub(super) async fn prepare(rank: &Rank, spec: &GenerateTextSpec) -> Result<Prep
     let loading = Progress { stage: ProgressStage::Load, done: 0, total: 0 };
     rank.journal.event(RankEvent::Progress(loading)).await;
     let request = OpenTextModel {
-        source: LanguageModelSource::Folder(model.folder.clone()),
+        source: LanguageModelSource::folder(model.folder.clone()),
         precision: rank.assignment.precision,
         threads: rank.assignment.threads,
     };

@@ -13,16 +13,21 @@ use super::{
     exchange::Spares,
     language_state::LanguageState,
     looked_up::Ahead,
+    memory::{self, Shape},
     results::Results,
     sharding::Sharding,
     shares::Cutting,
     tensors::{Layout, Moments},
+    tokenizer,
     tokens::{self, Tokens},
     trainee::LanguageTrainee,
 };
 use crate::{
-    engine::{BucketSizes, LanguageModelInfo, LanguageModelSource, NewLanguageModel, OpenLanguageModel},
+    engine::{
+        BucketSizes, LanguageModelFolder, LanguageModelSource, NewLanguageModel, OpenLanguageModel, Precision,
+    },
     fault::Refusal,
+    node,
     output::language_model,
     rank::{Durations, Error, JOB_FILE, Rank},
     training::{self, Course, Named, Origin, Resumed, class_and_threads, numerics},
@@ -39,7 +44,11 @@ pub(super) async fn prepare(rank: &Rank, job: Gpt2Spec) -> Result<LanguageTraine
     let tokens = tokens::bring(rank, &job).await?;
     // 2. The model.
     let model = rank.bring_language_model(job.init_from == Gpt2Init::Pretrained).await?;
-    let (source, base_config) = source(&job, &model.folder).await?;
+    if let Some(warning) = tokenizer::compare(&model, &tokens.files.manifest).await? {
+        journal.warn(warning).await;
+    }
+    let ranks = u32::try_from(assignment.ring.members.len()).unwrap_or(u32::MAX);
+    let (source, base_config) = source(&job, &model.folder, (assignment.precision, ranks)).await?;
     let opening = OpenLanguageModel {
         source,
         precision: assignment.precision,
@@ -51,7 +60,6 @@ pub(super) async fn prepare(rank: &Rank, job: Gpt2Spec) -> Result<LanguageTraine
     journal.info(format!("model: GPT-2, {parameters} parameters, {}", model.hash)).await;
     let Tokens { files, hash: data_hash, held } = tokens;
     let (vocabulary, block) = (u32::try_from(info.vocab_size).unwrap_or(u32::MAX), job.block_size);
-    check_block(&job, &info)?;
     // 3. What microbatches are made of.
     let size = BatchSize { batch: job.batch_size, block };
     let chance = Chance { seed: job.seed, dropout: job.dropout };
@@ -97,6 +105,7 @@ pub(super) async fn prepare(rank: &Rank, job: Gpt2Spec) -> Result<LanguageTraine
         judged: state.selection.clone(),
         state,
         applying: None,
+        restoring: None,
         untold: None,
         sharding,
         unshared: Vec::new(),
@@ -107,6 +116,7 @@ pub(super) async fn prepare(rank: &Rank, job: Gpt2Spec) -> Result<LanguageTraine
             tokenizer: model.folder.clone(),
             copied: copied(&model.files),
             facts: facts(rank, &job, &origin)?,
+            select_best: job.select_best,
         },
         origin,
         folder: rank.folder.clone(),
@@ -133,15 +143,36 @@ fn course(rank: &Rank, job: &Gpt2Spec, done: u64) -> Course {
     }
 }
 
-/// Where the parameters come from; and the config that a new model's is made of.
-async fn source(job: &Gpt2Spec, folder: &Path) -> Result<(LanguageModelSource, Value), Error> {
-    if job.init_from == Gpt2Init::Pretrained {
-        return Ok((LanguageModelSource::Folder(folder.to_owned()), Value::Null));
-    }
+/// Where the parameters come from, once it is known that this machine has room for them; and the config that a new model's is
+/// made of.
+pub(super) async fn source(
+    job: &Gpt2Spec,
+    folder: &Path,
+    (precision, ranks): (Precision, u32),
+) -> Result<(LanguageModelSource, Value), Error> {
     let path = folder.join("config.json");
-    let read = ringtune_shared::tasks::spawn_blocking(move || read_config(&path)).await?;
+    let read = move || (read_config(&path), node::memory_bytes(Path::new("/")));
+    let (read, memory) = ringtune_shared::tasks::spawn_blocking(read).await?;
+    let training = memory::Training { precision, ranks, shared_moments: job.shard_optimizer };
+    if job.init_from == Gpt2Init::Pretrained {
+        // What is wrong with the file says the engine, which reads all of it.
+        if let Some(config) = read.ok().filter(is_gpt2) {
+            check_block(job, &config)?;
+            memory::check(Shape::of_config(&config, job.block_size), job, training, memory)?;
+        }
+        let positions = Some(job.block_size as usize);
+        let folder = LanguageModelFolder { path: folder.to_owned(), positions };
+        return Ok((LanguageModelSource::Folder(folder), Value::Null));
+    }
     let config = read.map_err(|problem| Refusal::of("model.base", format!("config.json: {problem}")))?;
-    Ok((LanguageModelSource::New(new_model(job, &config)?), config))
+    let new = new_model(job, &config)?;
+    memory::check(Shape::of_new(&new), job, training, memory)?;
+    Ok((LanguageModelSource::New(new), config))
+}
+
+/// A config.json without the word is taken for one too.
+fn is_gpt2(config: &Value) -> bool {
+    config.get("model_type").is_none_or(|kind| kind == "gpt2")
 }
 
 /// The config of a job's model, with the tokens that the base model's begins and ends texts with: the engine knows of none.
@@ -156,6 +187,8 @@ fn config_with_tokens(config: String, base: &Value) -> String {
     serde_json::to_string_pretty(&options).map_or(config, |text| text + "\n")
 }
 
+/// Positions of a model whose config.json does not say: transformers' default of GPT2Config.
+const POSITIONS: u64 = 1024;
 /// Bytes of a config.json at most.
 const LARGEST_CONFIG: u64 = 1 << 20;
 
@@ -195,13 +228,15 @@ fn new_model(job: &Gpt2Spec, config: &Value) -> Result<NewLanguageModel, Refusal
     })
 }
 
-fn check_block(job: &Gpt2Spec, model: &LanguageModelInfo) -> Result<(), Refusal> {
-    if job.block_size as usize <= model.n_positions {
+/// `config`: that of a model that is there, which becomes one of so many positions.
+fn check_block(job: &Gpt2Spec, config: &Value) -> Result<(), Refusal> {
+    let positions = config.get("n_positions").and_then(Value::as_u64).unwrap_or(POSITIONS);
+    if u64::from(job.block_size) <= positions {
         return Ok(());
     }
     let problem = format!(
-        "{}; allowed: 1 to {}, the longest text of model.base (n_positions)",
-        job.block_size, model.n_positions
+        "{}; allowed: 1 to {positions}, the longest text of model.base (n_positions)",
+        job.block_size
     );
     Err(Refusal::of("gpt2.block_size", problem))
 }
@@ -252,6 +287,7 @@ mod tests {
     use ringtune_shared::job::{Work, parse_job_toml};
 
     use super::*;
+    use crate::fault::Fault;
 
     fn job(options: &str) -> Gpt2Spec {
         let text = format!(
@@ -262,6 +298,41 @@ mod tests {
             Work::Gpt2Finetune(job) => job,
             other => panic!("{other:?}"),
         }
+    }
+
+    #[tokio::test]
+    async fn a_model_that_is_there_is_opened_with_as_many_positions_as_its_windows_have() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |config: &str| std::fs::write(folder.path().join("config.json"), config).unwrap();
+        let pretrained = Gpt2Spec { init_from: Gpt2Init::Pretrained, ..job("") };
+        let source = || source(&pretrained, folder.path(), (Precision::Fp32, 1));
+        let opened = LanguageModelFolder { path: folder.path().to_owned(), positions: Some(64) };
+        for config in ["{\"n_positions\": 64}", "{}", "{\"model_type\": \"gpt2\", \"n_positions\": 65}"] {
+            write(config);
+            assert_eq!(source().await.unwrap().0, LanguageModelSource::Folder(opened.clone()));
+        }
+        write("{\"n_positions\": 63}");
+        let refused = source().await.unwrap_err().to_string();
+        assert!(refused.starts_with("gpt2.block_size: 64; allowed: 1 to 63"), "{refused}");
+        write("{\"n_embd\": 60000, \"n_layer\": 900}");
+        let refused = source().await.unwrap_err();
+        assert_eq!(refused.fault(), Fault::Node);
+        assert!(refused.to_string().starts_with("model.base: the model has "), "{refused}");
+        // What is no GPT-2 the engine refuses.
+        write("{\"model_type\": \"llama\", \"n_positions\": 2}");
+        assert!(source().await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn a_new_model_that_has_no_room_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = "{\"vocab_size\": 99, \"n_layer\": 3, \"n_head\": 2, \"n_embd\": 8}";
+        std::fs::write(folder.path().join("config.json"), config).unwrap();
+        let source = async |options: &str| source(&job(options), folder.path(), (Precision::Fp32, 1)).await;
+        assert!(source("").await.is_ok());
+        let refused = source("n_embd = 65536\nn_layer = 1000\n").await.unwrap_err();
+        assert_eq!(refused.fault(), Fault::Node);
+        assert!(refused.to_string().starts_with("gpt2.n_embd: the model has "), "{refused}");
     }
 
     #[test]

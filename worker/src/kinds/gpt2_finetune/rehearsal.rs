@@ -7,16 +7,19 @@ use ringtune_shared::{
         kinds::gpt2_finetune::{Gpt2Init, Gpt2Spec},
     },
 };
+use ringtune_text::{MANIFEST_FILE, Manifest, TRAIN_FILE, VAL_FILE};
 
+use super::{prepare::source, tokenizer, tokens};
 use crate::{
+    access::Access,
     base_model,
     engine::Precision,
     kinds::rehearsal::{Alone, alone},
-    rank::{Context, Error},
+    rank::{Context, Error, Rank},
 };
 
 /// What `ringtune prepare-text` leaves.
-const TOKEN_FILES: [&str; 3] = ["meta.json", "train.bin", "val.bin"];
+const TOKEN_FILES: [&str; 3] = [MANIFEST_FILE, TRAIN_FILE, VAL_FILE];
 
 /// What was looked at.
 #[derive(Clone, Debug)]
@@ -29,7 +32,7 @@ pub struct RehearsedWords {
     pub warnings: Vec<String>,
 }
 
-/// Brings the job's model here and looks at where its tokens are.
+/// Brings the job's model here and looks at where its tokens are, and whether one is for the other and for this machine.
 ///
 /// # Errors
 /// What would end the job.
@@ -39,33 +42,43 @@ pub async fn rehearse_words(
     computes: (Precision, usize),
     context: &Context,
 ) -> Result<RehearsedWords, Error> {
-    let (asked, access) = (job.clone(), context.access.clone());
-    let Alone { prepared: model, mut warnings, .. } = alone(spec, computes, context, async |rank| {
-        let ModelLocation::Local(folder) = asked.tokens_location().map_err(base_model::Error::from)? else {
-            return Ok(rank.bring_language_model(asked.init_from == Gpt2Init::Pretrained).await?);
-        };
+    let (access, ranks) = (&context.access, spec.common.cluster.world_size);
+    let prepare = async |rank: &Rank| {
         // The tokens first: what is missing of them is known at once.
-        let looking = move || {
-            const FIELD: &str = "gpt2.tokens";
-            let place = access.place(PathUse::Tokens, FIELD, &folder.to_string_lossy())?;
-            let missing = TOKEN_FILES.into_iter().find(|name| !place.join(name).is_file());
-            match missing {
-                None => Ok(()),
-                Some(name) => Err(base_model::Error::Field {
-                    field: FIELD,
-                    problem: format!(
-                        "{} has no {name}; give a folder that `ringtune prepare-text` made",
-                        place.shown().display()
-                    ),
-                }),
-            }
-        };
-        ringtune_shared::tasks::spawn_blocking(looking).await??;
-        Ok(rank.bring_language_model(asked.init_from == Gpt2Init::Pretrained).await?)
-    })
-    .await?;
+        let manifest = look_at_tokens(&job, access).await?;
+        let model = rank.bring_language_model(job.init_from == Gpt2Init::Pretrained).await?;
+        if let Some(manifest) = manifest
+            && let Some(warning) = tokenizer::compare(&model, &manifest).await?
+        {
+            rank.journal.warn(warning).await;
+        }
+        source(&job, &model.folder, (rank.assignment.precision, ranks)).await?;
+        Ok(model)
+    };
+    let Alone { prepared: model, mut warnings, .. } = alone(spec, computes, context, prepare).await?;
     if matches!(job.tokens_location(), Ok(ModelLocation::S3(_))) {
         warnings.push("gpt2.tokens: what is in a bucket is not looked at in a dry run".to_owned());
     }
     Ok(RehearsedWords { model_files: model.files, model_hash: model.hash, warnings })
+}
+
+/// That all files of tokens are there, and what they say of themselves. None: they are in a bucket.
+async fn look_at_tokens(job: &Gpt2Spec, access: &Access) -> Result<Option<Manifest>, Error> {
+    let ModelLocation::Local(folder) = job.tokens_location().map_err(base_model::Error::from)? else {
+        return Ok(None);
+    };
+    let access = access.clone();
+    let looking = move || {
+        let place = access.place(PathUse::Tokens, tokens::FIELD, &folder.to_string_lossy())?;
+        if let Some(name) = TOKEN_FILES.into_iter().find(|name| !place.join(name).is_file()) {
+            let shown = place.shown().display();
+            let problem = format!("{shown} has no {name}; give a folder that `ringtune prepare-text` made");
+            return Err(base_model::Error::Field { field: tokens::FIELD, problem }.into());
+        }
+        let file = place.join(MANIFEST_FILE);
+        let path = file.shown().to_owned();
+        let opened = file.open().map_err(|source| ringtune_text::Error::Io { action: "read", path, source });
+        opened.and_then(|opened| Manifest::of_file(opened, file.shown())).map_err(tokens::unusable)
+    };
+    ringtune_shared::tasks::spawn_blocking(looking).await?.map(Some)
 }

@@ -1,7 +1,7 @@
 //! The files that a job leaves: a folder that transformers loads.
 
 use std::{
-    fs::File,
+    fs::{self, File},
     io::Read,
     path::{Path, PathBuf},
 };
@@ -24,7 +24,8 @@ use crate::{
     training::StepJudged,
 };
 
-/// The model after the last step, where that is not the one with the lowest validation loss.
+/// The model after the last step, of a job whose result is the one with the lowest validation loss, also where these are the
+/// same: a file of this name in a folder with earlier results would be taken for this job's.
 const LAST_MODEL: &str = "model-last.safetensors";
 /// Bytes of a tokenizer's file at most.
 const LARGEST_TOKENIZER_FILE: u64 = 64 << 20;
@@ -82,6 +83,8 @@ pub(super) struct Results {
     pub(super) copied: Vec<String>,
     /// Where the bits come from, for the model's own file: no time, path or ring size.
     pub(super) facts: Value,
+    /// The result is the model with the lowest validation loss.
+    pub(super) select_best: bool,
 }
 
 impl Results {
@@ -117,13 +120,22 @@ impl Results {
             names.push(name.to_owned());
             Ok::<_, output::Error>(())
         };
-        let of_last = learned.last_is_best.or(last.validation_loss);
+        let of_last = (last.step, learned.last_is_best.or(last.validation_loss));
         match learned.best {
             Some((step, loss)) if step != last.step => {
                 model(language_model::FILE_NAME, BEST, (step, Some(loss)))?;
-                model(LAST_MODEL, MODEL, (last.step, of_last))?;
+                model(LAST_MODEL, MODEL, of_last)?;
             }
-            _ => model(language_model::FILE_NAME, MODEL, (last.step, of_last))?,
+            _ => {
+                model(language_model::FILE_NAME, MODEL, of_last)?;
+                let [file, last_file] = [language_model::FILE_NAME, LAST_MODEL].map(|name| folder.join(name));
+                match self.select_best.then(|| link(&file, &last_file)) {
+                    None => (),
+                    Some(Ok(())) => names.push(LAST_MODEL.to_owned()),
+                    // Not every file system has links.
+                    Some(Err(_)) => model(LAST_MODEL, MODEL, of_last)?,
+                }
+            }
         }
         for name in &self.copied {
             copy(&self.tokenizer.join(name), &folder.join(name))?;
@@ -155,6 +167,14 @@ impl Results {
             tensors.fill(numbers.get(number).copied().unwrap_or(usize::MAX), offset, into)
         };
         language_model::write(file, &parameters, &canonical_json(&facts), &read)
+    }
+}
+
+/// Gives a file that is not written to any more another name, in the place of whatever had it: gigabytes are on the disk once.
+fn link(file: &Path, name: &Path) -> std::io::Result<()> {
+    match fs::remove_file(name) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+        _ => fs::hard_link(file, name),
     }
 }
 

@@ -2,7 +2,7 @@
 //! than GPT-2's is refused, whatever it is, because its tokens would be wrong.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     fs,
     path::{Path, PathBuf},
 };
@@ -11,6 +11,7 @@ use ringtune_shared::ids::{ContentHash, ContentHasher};
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::END_OF_TEXT;
 use crate::{Error, limits::LARGEST_TOKENIZER_FILE};
 
 /// What a folder holds.
@@ -33,6 +34,7 @@ pub(super) fn read(folder: &Path) -> Result<Read, Error> {
         return from_json(whole);
     }
     let [vocabulary, merges] = ["vocab.json", "merges.txt"].map(|name| folder.join(name));
+    check_added(&folder.join("added_tokens.json"))?;
     for file in [&vocabulary, &merges] {
         if !file.is_file() {
             let problem =
@@ -78,6 +80,8 @@ enum Merge {
 struct Added {
     id: u32,
     content: String,
+    /// Whether it stands for no text. The others are words of texts, which are looked for before anything is merged.
+    special: Option<bool>,
 }
 
 fn from_json(file: PathBuf) -> Result<Read, Error> {
@@ -102,9 +106,32 @@ fn from_json(file: PathBuf) -> Result<Read, Error> {
     Ok(Read { file, vocabulary, added, merges, hash: ContentHash::of(&content) })
 }
 
+/// Refuses tokens that slow tokenizers have beside their vocabulary. The file is an object of texts and ids.
+fn check_added(file: &Path) -> Result<(), Error> {
+    if !file.is_file() {
+        return Ok(());
+    }
+    let added: BTreeMap<String, u32> = serde_json::from_slice(&content(file)?)
+        .map_err(|error| Error::unusable(file, format!("is not a JSON object of tokens and ids: {error}")))?;
+    match added.keys().find(|text| *text != END_OF_TEXT) {
+        None => Ok(()),
+        Some(text) => Err(Error::unusable(file, added_token(text))),
+    }
+}
+
+fn added_token(text: &str) -> String {
+    format!(
+        "has the added token {text:.40?}, which texts would be searched for; allowed: tokens of its vocabulary alone"
+    )
+}
+
 impl Whole {
     /// Whether all that changes tokens is as in GPT-2's own file.
     fn check(&self) -> Result<(), String> {
+        let is_word = |added: &&Added| added.special == Some(false) && added.content != END_OF_TEXT;
+        if let Some(Added { content, .. }) = self.added_tokens.iter().find(is_word) {
+            return Err(added_token(content));
+        }
         if let Some(normalizer) = &self.normalizer {
             return Err(format!("has the normalizer {}, which changes texts", kind_of(normalizer)));
         }

@@ -171,10 +171,57 @@ fn long_words_and_words_that_come_again_are_the_same() {
     assert_eq!(encoded(&tokenizer, &text), expected);
 }
 
+/// One more added token.
+fn add(whole: &mut Value, text: &str, special: bool) {
+    let added = whole["added_tokens"].as_array_mut().unwrap();
+    let mut one = added[0].clone();
+    (one["content"], one["special"]) = (json!(text), json!(special));
+    one["id"] = json!(one["id"].as_u64().unwrap() + added.len() as u64);
+    added.push(one);
+}
+
+#[test]
+fn tokens_that_stand_for_no_text_may_be_added() {
+    let folder = tempfile::tempdir().unwrap();
+    trained(folder.path());
+    let before = Tokenizer::open(folder.path()).unwrap();
+    edit(folder.path(), |whole| {
+        add(whole, "<pad>", true);
+        // Never looked for in a document, whatever the file says of it.
+        whole["added_tokens"][0]["special"] = json!(false);
+    });
+    // What only slow tokenizers read.
+    fs::write(folder.path().join("added_tokens.json"), r#"{"brown fox": 9}"#).unwrap();
+    let after = Tokenizer::open(folder.path()).unwrap();
+    assert_eq!(after.vocabulary_size(), before.vocabulary_size() + 1);
+    assert_eq!(encoded(&after, SAMPLE), encoded(&before, SAMPLE));
+}
+
+#[test]
+fn tokens_beside_a_slow_tokenizers_vocabulary_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, content: &str| fs::write(folder.path().join(name), content).unwrap();
+    let letters = alphabet::letters().map(String::from).into_iter().enumerate();
+    let mut vocabulary: HashMap<String, usize> = letters.map(|(id, letter)| (letter, id)).collect();
+    vocabulary.insert(END_OF_TEXT.to_owned(), 256);
+    write("vocab.json", &json!(vocabulary).to_string());
+    write("merges.txt", "#version: 0.2\n");
+    for nothing in ["{}", r#"{"<|endoftext|>": 256}"#] {
+        write("added_tokens.json", nothing);
+        Tokenizer::open(folder.path()).unwrap();
+    }
+    for (added, word) in [(r#"{"<tag>": 257}"#, "the added token \"<tag>\""), ("[]", "is not a JSON object")]
+    {
+        write("added_tokens.json", added);
+        let refused = Tokenizer::open(folder.path()).unwrap_err().to_string();
+        assert!(refused.contains("added_tokens.json") && refused.contains(word), "{refused}");
+    }
+}
+
 #[test]
 fn other_kinds_of_tokenizers_are_refused_by_file() {
     type Change = fn(&mut Value);
-    let changes: [(Change, &str); 9] = [
+    let changes: [(Change, &str); 10] = [
         (|whole| whole["normalizer"] = json!({"type": "NFC"}), "NFC"),
         (|whole| whole["pre_tokenizer"] = json!({"type": "Metaspace"}), "Metaspace"),
         (|whole| whole["pre_tokenizer"] = Value::Null, "pre_tokenizer"),
@@ -184,6 +231,7 @@ fn other_kinds_of_tokenizers_are_refused_by_file() {
         (|whole| whole["model"]["type"] = json!("WordPiece"), "WordPiece"),
         (|whole| whole["model"]["vocab"]["far"] = json!(65_536), "65536"),
         (|whole| whole["added_tokens"] = json!([]), END_OF_TEXT),
+        (|whole| add(whole, "brown fox", false), r#"the added token "brown fox""#),
     ];
     for (change, word) in changes {
         let folder = tempfile::tempdir().unwrap();

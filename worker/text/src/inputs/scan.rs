@@ -1,6 +1,11 @@
 //! Which files there are.
 
-use std::{collections::BTreeSet, ffi::OsStr, fs, path::Path};
+use std::{
+    collections::{BTreeMap, btree_map::Entry},
+    ffi::OsStr,
+    fs, io,
+    path::Path,
+};
 
 use super::{Identity, Input, Kind, Source, tables};
 use crate::{
@@ -15,7 +20,7 @@ pub const ENDINGS: [&str; 3] = ["txt", "jsonl", "parquet"];
 #[derive(Debug)]
 pub(crate) struct Found {
     pub(crate) sources: Vec<Source>,
-    /// Files in folders that have other endings.
+    /// What is in folders and has another ending, or is no file.
     pub(crate) left_out: usize,
 }
 
@@ -23,8 +28,8 @@ pub(crate) struct Found {
 /// Names that begin with a dot are left out in folders. `column`: what .parquet files have to have. Blocks.
 ///
 /// # Errors
-/// An input is not there, has an ending that is not known, is given twice or holds nothing; a .parquet file is broken or has
-/// no such column of strings.
+/// An input is not there, is neither file nor folder, has an ending that is not known, is given twice, by whatever names, or
+/// holds nothing; a .parquet file is broken or has no such column of strings.
 pub(crate) fn find(inputs: &[Input], column: &str) -> Result<Found, Error> {
     if inputs.is_empty() {
         return Err(Error::option(
@@ -43,6 +48,10 @@ pub(crate) fn find(inputs: &[Input], column: &str) -> Result<Found, Error> {
                 let problem = "has no file that ends in .txt, .jsonl or .parquet";
                 return Err(Error::unusable(Path::new(&input.name), problem));
             }
+        } else if !about.is_file() {
+            // A pipe has no end that could be waited for, and cannot be read a second time.
+            let problem = "is a pipe, a socket or a device; allowed: files and folders";
+            return Err(Error::unusable(Path::new(&input.name), problem));
         } else if ending(&input.path).is_some() {
             files.push(input.clone());
         } else {
@@ -50,15 +59,26 @@ pub(crate) fn find(inputs: &[Input], column: &str) -> Result<Found, Error> {
             return Err(Error::unusable(Path::new(&input.name), problem));
         }
     }
-    let mut seen = BTreeSet::new();
-    for file in &files {
-        let absolute = std::path::absolute(&file.path).map_err(Error::io("find", &file.path))?;
-        if !seen.insert(absolute) {
-            return Err(Error::unusable(Path::new(&file.name), "is given twice"));
-        }
-    }
+    check_given_once(&files)?;
     let sources = files.into_iter().map(|file| source(file, column)).collect::<Result<_, _>>()?;
     Ok(Found { sources, left_out })
+}
+
+/// That no file is there under two names either: links and `..` lead to the same one.
+fn check_given_once(files: &[Input]) -> Result<(), Error> {
+    let mut seen = BTreeMap::new();
+    for file in files {
+        let real = fs::canonicalize(&file.path).map_err(Error::io("find", &file.path))?;
+        match seen.entry(real) {
+            Entry::Vacant(free) => drop(free.insert(&file.name)),
+            Entry::Occupied(taken) => {
+                let first = *taken.get();
+                let also = if *first == file.name { String::new() } else { format!(": it is {first} too") };
+                return Err(Error::unusable(Path::new(&file.name), format!("is given twice{also}")));
+            }
+        }
+    }
+    Ok(())
 }
 
 fn source(file: Input, column: &str) -> Result<Source, Error> {
@@ -81,20 +101,30 @@ fn walk(folder: &Input, files: &mut Vec<Input>) -> Result<usize, Error> {
             );
             return Err(Error::unusable(&next, problem));
         }
-        for entry in fs::read_dir(&next).map_err(Error::io("read", &next))? {
+        let entries = match fs::read_dir(&next) {
+            Ok(entries) => entries,
+            // As lost+found, which is root's.
+            Err(error) if is_closed(&error) && depth > 0 && ending(&next).is_none() => {
+                left_out += 1;
+                continue;
+            }
+            Err(error) => return Err(Error::io("read", &next)(error)),
+        };
+        for entry in entries {
             let entry = entry.map_err(Error::io("read", &next))?;
             let path = entry.path();
             if entry.file_name().as_encoded_bytes().starts_with(b".") {
                 continue;
             }
+            let is_text = ending(&path).is_some();
             // A link is what it leads to.
-            let about = fs::metadata(&path).map_err(Error::io("read", &path))?;
-            if about.is_dir() {
-                open.push((path, depth + 1));
-            } else if ending(&path).is_some() {
-                found.push(path);
-            } else {
-                left_out += 1;
+            match fs::metadata(&path) {
+                Ok(about) if about.is_dir() => open.push((path, depth + 1)),
+                Ok(about) if is_text && about.is_file() => found.push(path),
+                Ok(_) => left_out += 1,
+                // A link that leads nowhere is no text, unless its name says that it should be one.
+                Err(_) if !is_text => left_out += 1,
+                Err(error) => return Err(Error::io("read", &path)(error)),
             }
             if found.len() + files.len() > MOST_FILES {
                 let problem = format!("has more than {MOST_FILES} files; put texts together in .jsonl files");
@@ -111,6 +141,11 @@ fn walk(folder: &Input, files: &mut Vec<Input>) -> Result<usize, Error> {
     Ok(left_out)
 }
 
+/// Whether this user may not look into a folder.
+fn is_closed(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::PermissionDenied
+}
+
 /// The ending of a file of documents.
 fn ending(path: &Path) -> Option<&'static str> {
     let given = path.extension().and_then(OsStr::to_str)?;
@@ -119,7 +154,7 @@ fn ending(path: &Path) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
+    use std::{os::unix::net::UnixListener, path::PathBuf};
 
     use super::*;
 
@@ -171,5 +206,46 @@ mod tests {
         }
         std::os::unix::fs::symlink(folder.path(), at("none/back")).unwrap();
         assert!(names(&[&at("none")]).unwrap_err().to_string().contains("link"));
+    }
+
+    #[test]
+    fn a_file_that_is_given_by_two_names_is_named_with_both() {
+        let folder = tempfile::tempdir().unwrap();
+        write(folder.path(), &["a.txt", "b/c.txt"]);
+        let at = |name: &str| folder.path().join(name);
+        std::os::unix::fs::symlink(at("a.txt"), at("link.txt")).unwrap();
+        std::os::unix::fs::symlink(at("b"), at("other")).unwrap();
+        for (one, other) in
+            [("a.txt", "b/../a.txt"), ("a.txt", "link.txt"), ("b", "other"), ("b/c.txt", "other")]
+        {
+            let refused = names(&[&at(one), &at(other)]).unwrap_err().to_string();
+            let [one, other] = [one, other].map(|name| at(name).display().to_string());
+            assert!(refused.starts_with(&other) && refused.contains("is given twice: it is "), "{refused}");
+            assert!(refused.contains(&one), "{refused}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_file_is_refused_where_it_is_given_and_left_out_of_a_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        write(folder.path(), &["in/a.txt", "in/b.md"]);
+        let at = |name: &str| folder.path().join(name);
+        // A socket stands for a pipe too, which would wait for somebody who writes.
+        let _sockets = ["pipe.txt", "in/pipe.jsonl"].map(|name| UnixListener::bind(at(name)).unwrap());
+        for given in [at("pipe.txt"), PathBuf::from("/dev/null")] {
+            let refused = names(&[&given]).unwrap_err().to_string();
+            assert!(
+                refused.contains("is a pipe, a socket or a device; allowed: files and folders"),
+                "{refused}"
+            );
+        }
+        // Links that lead nowhere: that of another ending is left out as a file of that name would be.
+        for name in ["gone", "gone.md"] {
+            std::os::unix::fs::symlink(at("nowhere"), at("in").join(name)).unwrap();
+        }
+        let found = find(&[Input::local(&at("in"))], "text").unwrap();
+        assert_eq!((found.sources.len(), found.left_out), (1, 4));
+        std::os::unix::fs::symlink(at("nowhere"), at("in/gone.txt")).unwrap();
+        assert!(names(&[&at("in")]).unwrap_err().to_string().contains("gone.txt"));
     }
 }

@@ -12,7 +12,7 @@ use std::{
 };
 
 use parquet::{
-    basic::{ConvertedType, LogicalType, Type as PhysicalType},
+    basic::{Compression, ConvertedType, LogicalType, Type as PhysicalType},
     column::reader::ColumnReaderImpl,
     data_type::{ByteArray, ByteArrayType},
     errors::ParquetError,
@@ -41,6 +41,12 @@ pub(super) fn row_groups(file: &Input, column: &str) -> Result<Vec<RowGroup>, Er
     for (number, group) in metadata.row_groups().iter().enumerate() {
         let rows = u64::try_from(group.num_rows()).unwrap_or(u64::MAX);
         let chunk = group.columns().get(table.column);
+        let unknown = chunk.and_then(|chunk| unknown_compression(chunk.compression()));
+        if let Some(name) = unknown {
+            return Err(
+                table.unusable(format!("is compressed with {name}; allowed: none, Snappy, Zstandard"))
+            );
+        }
         let bytes = chunk.and_then(|chunk| u64::try_from(chunk.uncompressed_size()).ok()).unwrap_or(u64::MAX);
         if rows > MOST_DOCUMENTS || bytes > LARGEST_ROW_GROUP {
             let problem = format!(
@@ -53,6 +59,17 @@ pub(super) fn row_groups(file: &Input, column: &str) -> Result<Vec<RowGroup>, Er
         groups.push(RowGroup { rows, bytes });
     }
     Ok(groups)
+}
+
+/// The name of a compression that this library is built without.
+fn unknown_compression(compression: Compression) -> Option<String> {
+    use Compression::{SNAPPY, UNCOMPRESSED, ZSTD};
+    if matches!(compression, UNCOMPRESSED | SNAPPY | ZSTD(_)) {
+        return None;
+    }
+    // GZIP comes with its level.
+    let shown = format!("{compression:?}");
+    Some(shown.split('(').next().unwrap_or_default().to_owned())
 }
 
 /// Reads the rows of some row groups.

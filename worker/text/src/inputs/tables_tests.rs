@@ -99,6 +99,29 @@ fn a_column_that_is_not_there_or_no_text_is_refused() {
 }
 
 #[test]
+fn a_compression_that_cannot_be_read_is_told_before_any_row_is() {
+    let (_folder, path) = write("a.parquet", Compression::SNAPPY, &GROUPS);
+    let whole = fs::read(&path).unwrap();
+    // The end of the column's path, the field behind it, and 1 for Snappy, as Thrift's compact protocol has them.
+    let snappy = b"\x04text\x15\x02";
+    for (number, name) in [(2, "GZIP"), (3, "LZO"), (4, "BROTLI"), (5, "LZ4"), (7, "LZ4_RAW")] {
+        let mut other = whole.clone();
+        let mut places = 0;
+        for place in 0..whole.len() - snappy.len() {
+            if whole[place..].starts_with(snappy) {
+                other[place + snappy.len() - 1] = 2 * number;
+                places += 1;
+            }
+        }
+        assert_eq!(places, GROUPS.len());
+        fs::write(&path, other).unwrap();
+        let refused = tables::row_groups(&Input::local(&path), "text").unwrap_err().to_string();
+        let expected = format!("a.parquet: is compressed with {name}; allowed: none, Snappy, Zstandard");
+        assert!(refused.ends_with(&expected), "{refused}");
+    }
+}
+
+#[test]
 fn files_that_are_not_whole_are_refused() {
     let (_folder, path) = write("a.parquet", Compression::UNCOMPRESSED, &GROUPS);
     let whole = fs::read(&path).unwrap();

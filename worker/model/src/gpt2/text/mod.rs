@@ -11,9 +11,9 @@ use ringtune_engine::{FeedTokens, LanguageModelSource, OpenTextModel, TextModelI
 use tch::{Device, Tensor};
 
 use super::config::Gpt2Config;
-use super::layout::{Block, Pair};
+use super::layout::{Block, Layout, Pair};
 use super::native::{self as language, Affine};
-use super::{initial, read_config, weights};
+use super::{Configs, initial, opened_rows, read_configs, weights};
 use crate::attention::AttentionKernel;
 use crate::error::{Error, Result};
 use crate::runtime;
@@ -42,9 +42,12 @@ impl Gpt2Text {
         let _no_gradient = tch::no_grad_guard();
         let intake = match &request.source {
             LanguageModelSource::Folder(folder) => {
-                let mut intake = Intake::new(read_config(folder)?, request.precision);
+                let Configs { saved, opened } = read_configs(folder)?;
+                let mut intake = Intake::new(opened, request.precision);
                 let layout = intake.layout.clone();
-                weights::read_each(&weights::open(folder)?, &layout, |_, tensor| intake.take(&tensor))?;
+                weights::read_each(&weights::open(&folder.path)?, &Layout::new(&saved), |number, tensor| {
+                    intake.take(&opened_rows(&layout, number, &tensor)?)
+                })?;
                 intake
             }
             LanguageModelSource::New(new) => {

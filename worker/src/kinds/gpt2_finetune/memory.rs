@@ -1,0 +1,205 @@
+//! Whether this machine has the memory that a model's training takes. A model that has no room would end the worker's process, with
+//! all that it does for other jobs, and then that of the next worker.
+
+use ringtune_shared::job::kinds::gpt2_finetune::{Gpt2Init, Gpt2Spec};
+use serde_json::Value;
+
+use crate::{
+    engine::{NewLanguageModel, Precision},
+    fault::{Blame, Fault},
+};
+
+/// Sides beyond this are beyond any machine; up to it nothing below overflows.
+const MOST: u128 = 1 << 30;
+
+/// What decides how many parameters a GPT-2 has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Shape {
+    vocabulary: u128,
+    positions: u128,
+    layers: u128,
+    width: u128,
+    /// Width inside the feed-forward layers.
+    inner: u128,
+    bias: bool,
+}
+
+impl Shape {
+    /// Of a model that is not there yet.
+    pub(super) fn of_new(new: &NewLanguageModel) -> Self {
+        let side = |given: usize| (given as u128).min(MOST);
+        let width = side(new.n_embd);
+        Self {
+            vocabulary: side(new.vocab_size),
+            positions: side(new.n_positions),
+            layers: side(new.n_layer),
+            width,
+            inner: 4 * width,
+            bias: new.bias,
+        }
+    }
+
+    /// Of the model that a config.json describes, with so many of its positions. Absent keys are transformers' defaults of
+    /// GPT2Config.
+    pub(super) fn of_config(config: &Value, positions: u32) -> Self {
+        let given =
+            |key: &str| config.get(key).and_then(Value::as_u64).map(|side| u128::from(side).min(MOST));
+        let side = |key: &str, default: u128| given(key).unwrap_or(default);
+        let width = side("n_embd", 768);
+        Self {
+            vocabulary: side("vocab_size", 50_257),
+            positions: u128::from(positions),
+            layers: side("n_layer", 12),
+            width,
+            inner: side("n_inner", 4 * width),
+            bias: true,
+        }
+    }
+
+    /// Numbers of all parameters.
+    pub(super) fn parameters(self) -> u128 {
+        let Self { vocabulary, positions, layers, width, inner, bias } = self;
+        let bias = |outputs: u128| if bias { outputs } else { 0 };
+        let product = |inputs: u128, outputs: u128| inputs * outputs + bias(outputs);
+        let norm = width + bias(width);
+        let attention = product(width, 3 * width) + product(width, width);
+        let forward = product(width, inner) + product(inner, width);
+        (vocabulary + positions) * width + layers * (2 * norm + attention + forward) + norm
+    }
+}
+
+/// How a model is trained.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Training {
+    pub(super) precision: Precision,
+    /// Of the ring.
+    pub(super) ranks: u32,
+    /// AdamW's moments are divided among them.
+    pub(super) shared_moments: bool,
+}
+
+impl Training {
+    /// Bytes that each rank needs at least: what passes keep is not counted.
+    fn bytes(self, parameters: u128) -> u128 {
+        let ranks = u128::from(self.ranks.max(1));
+        // Each rank has two of as many parts as there are ranks.
+        let parts = if self.shared_moments { ranks.min(2) } else { ranks };
+        let moments = (8 * parameters * parts).div_ceil(ranks);
+        let copies = match self.precision {
+            Precision::Bf16 => 2 * parameters,
+            Precision::Fp32 => 0,
+        };
+        // Parameters and gradients are fp32.
+        8 * parameters + moments + copies
+    }
+}
+
+/// Refuses a model whose training has no room in `memory` bytes; 0: the machine does not say how many it has.
+///
+/// # Errors
+/// How large the model is, and how large the machine.
+pub(super) fn check(shape: Shape, job: &Gpt2Spec, training: Training, memory: u64) -> Result<(), TooLarge> {
+    let parameters = shape.parameters();
+    let needed = training.bytes(parameters);
+    if memory == 0 || needed <= u128::from(memory) {
+        return Ok(());
+    }
+    let is_given = job.init_from == Gpt2Init::Scratch && (job.n_embd > 0 || job.n_layer > 0);
+    let field = if is_given { "gpt2.n_embd" } else { "model.base" };
+    Err(TooLarge { field, parameters, needed: gigabytes(needed), memory: gigabytes(u128::from(memory)) })
+}
+
+fn gigabytes(bytes: u128) -> f64 {
+    bytes as f64 / 1e9
+}
+
+/// Another machine may have the room.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "{field}: the model has {parameters} parameters, whose training needs about {needed:.1} GB of memory on each worker; this one \
+     has {memory:.1} GB: take a smaller model, or workers with more memory"
+)]
+pub(super) struct TooLarge {
+    field: &'static str,
+    parameters: u128,
+    needed: f64,
+    memory: f64,
+}
+
+impl Blame for TooLarge {
+    fn fault(&self) -> Fault {
+        Fault::Node
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ringtune_shared::job::{Work, parse_job_toml};
+    use serde_json::json;
+
+    use super::*;
+
+    fn job(options: &str) -> Gpt2Spec {
+        let text =
+            format!("kind = \"gpt2_finetune\"\n[model]\nbase = \"/m\"\n[gpt2]\ntokens = \"/t\"\n{options}");
+        match parse_job_toml(&text).unwrap().work {
+            Work::Gpt2Finetune(job) => job,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    const SMALLEST: NewLanguageModel = NewLanguageModel {
+        vocab_size: 50_257,
+        n_positions: 1024,
+        n_layer: 12,
+        n_head: 12,
+        n_embd: 768,
+        bias: true,
+        seed: 0,
+    };
+
+    #[test]
+    fn parameters_are_those_that_transformers_counts() {
+        // Of GPT-2, of nanoGPT's without biases, and of GPT-2 XL.
+        assert_eq!(Shape::of_new(&SMALLEST).parameters(), 124_439_808);
+        let without = NewLanguageModel { bias: false, ..SMALLEST };
+        assert_eq!(Shape::of_new(&without).parameters(), 124_337_664);
+        assert_eq!(Shape::of_config(&json!({}), 1024), Shape::of_new(&SMALLEST));
+        let xl = json!({"n_layer": 48, "n_embd": 1600, "n_head": 25, "n_inner": null});
+        assert_eq!(Shape::of_config(&xl, 1024).parameters(), 1_557_611_200);
+        assert_eq!(Shape::of_config(&xl, 24).parameters(), 1_557_611_200 - 1000 * 1600);
+        // Whatever a file says.
+        let absurd =
+            json!({"n_layer": u64::MAX, "n_embd": u64::MAX, "n_inner": u64::MAX, "vocab_size": u64::MAX});
+        assert!(Shape::of_config(&absurd, u32::MAX).parameters() > 1 << 90);
+    }
+
+    #[test]
+    fn a_model_that_has_no_room_is_refused_by_what_makes_it_so_large() {
+        let alone = Training { precision: Precision::Fp32, ranks: 1, shared_moments: false };
+        let huge = NewLanguageModel { n_embd: 65_536, n_head: 1, n_layer: 1, ..SMALLEST };
+        let given = job("init_from = \"scratch\"\nn_embd = 65536\nn_head = 1\nn_layer = 1\n");
+        let refused = check(Shape::of_new(&huge), &given, alone, 16_000_000_000).unwrap_err();
+        assert_eq!(refused.fault(), Fault::Node);
+        let told = refused.to_string();
+        for word in ["gpt2.n_embd", "54901342208 parameters", "878.4 GB", "has 16.0 GB"] {
+            assert!(told.contains(word), "{word}: {told}");
+        }
+        let base =
+            check(Shape::of_config(&json!({}), 1024), &job(""), alone, 1 << 30).unwrap_err().to_string();
+        assert!(base.starts_with("model.base: the model has 124439808 parameters"), "{base}");
+        // A machine that does not say how much it has.
+        assert!(check(Shape::of_new(&huge), &given, alone, 0).is_ok());
+    }
+
+    #[test]
+    fn a_parameter_takes_sixteen_bytes_and_two_in_bf16_and_fewer_where_moments_are_shared() {
+        let alone = Training { precision: Precision::Fp32, ranks: 1, shared_moments: false };
+        let of = |training: Training| training.bytes(1000);
+        assert_eq!((of(alone), of(Training { precision: Precision::Bf16, ..alone })), (16_000, 18_000));
+        for (ranks, bytes) in [(1, 16_000), (2, 16_000), (4, 12_000), (8, 10_000)] {
+            assert_eq!(of(Training { ranks, shared_moments: true, ..alone }), bytes);
+            assert_eq!(of(Training { ranks, ..alone }), 16_000);
+        }
+    }
+}
