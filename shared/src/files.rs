@@ -37,6 +37,18 @@ pub fn write_atomically(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
     file.commit()
 }
 
+/// The same for what may be lost and is checked when it is read: nothing waits for the disk. After a crash of the machine
+/// there may be a torn file under the name, as long as it runs there is none. Blocks.
+pub fn write_unsynced(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
+    let mut file = NewFile::create(path)?;
+    file.write_all(bytes).map_err(FileError::at("write", path))?;
+    if let Some(temporary) = &file.temporary {
+        rename(temporary, path)?;
+        file.temporary = None;
+    }
+    Ok(())
+}
+
 /// A file that is written piece by piece and has its name only when it is whole: the same as [`write_atomically`]
 /// for contents that are not in memory. Dropped before [`NewFile::commit`] it leaves nothing. Blocks.
 #[derive(Debug)]
@@ -101,12 +113,16 @@ pub fn temporary_path_beside(path: &Path) -> PathBuf {
 /// Renames a file whose content is already synced, and syncs the folder, so that the new name
 /// survives a crash. Both paths lie in one folder. Blocks.
 pub fn rename_durably(from: &Path, to: &Path) -> Result<(), FileError> {
-    fs::rename(from, to).map_err(FileError::at("rename a temporary file to", to))?;
+    rename(from, to)?;
     let folder = match to.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
     };
     File::open(folder).and_then(|folder| folder.sync_all()).map_err(FileError::at("sync the folder", folder))
+}
+
+fn rename(from: &Path, to: &Path) -> Result<(), FileError> {
+    fs::rename(from, to).map_err(FileError::at("rename a temporary file to", to))
 }
 
 /// A text that is not the name of a file in a folder.
@@ -175,6 +191,8 @@ mod tests {
         write_atomically(&path, b"one").unwrap();
         write_atomically(&path, b"two").unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"two");
+        write_unsynced(&path, b"three").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"three");
         assert_eq!(names_in(folder.path()).len(), 1);
     }
 
@@ -184,9 +202,11 @@ mod tests {
         let taken = folder.path().join("taken");
         fs::create_dir(&taken).unwrap();
         fs::write(taken.join("inside"), b"").unwrap();
-        let error = write_atomically(&taken, b"content").unwrap_err();
-        assert_eq!(error.path, taken);
-        assert_eq!(names_in(folder.path()), ["taken"]);
+        for write in [write_atomically, write_unsynced] {
+            let error = write(&taken, b"content").unwrap_err();
+            assert_eq!(error.path, taken);
+            assert_eq!(names_in(folder.path()), ["taken"]);
+        }
         let error = write_atomically(&folder.path().join("missing/file"), b"").unwrap_err();
         assert_eq!((error.action, error.cause.kind()), ("create", io::ErrorKind::NotFound));
     }

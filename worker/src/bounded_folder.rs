@@ -6,9 +6,20 @@ use std::{
     time::SystemTime,
 };
 
+use ringtune_shared::files::TEMPORARY_SUFFIX;
+
 /// Notes that a file was used. Without that it is merely let go of earlier. Blocks.
 pub(crate) fn mark_used(path: &Path, now: SystemTime) {
     let _ = File::open(path).and_then(|file| file.set_modified(now));
+}
+
+/// Removes what a crash left half-written: nobody will give it its name. Only where nobody writes there now. Blocks.
+pub(crate) fn remove_unfinished(folder: &Path) {
+    for (_, _, path) in list(folder) {
+        if path.as_os_str().as_encoded_bytes().ends_with(TEMPORARY_SUFFIX.as_bytes()) {
+            let _ = fs::remove_file(path);
+        }
+    }
 }
 
 /// Removes files of `folder` that are not `needed`, those used longest ago first, until the rest has at most

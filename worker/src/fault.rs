@@ -65,7 +65,7 @@ impl Blame for data::Error {
         use data::Error as E;
         match self {
             // A folder or disk of this machine: it may be there on the next one.
-            E::ImageFolder { .. } | E::ReadImage { .. } => Fault::Node,
+            E::ImageFolder { .. } | E::ReadImage { .. } | E::ImageChanged { .. } => Fault::Node,
             E::NoImages { .. }
             | E::TooManyImages { .. }
             | E::ImageTooLarge { .. }
@@ -165,7 +165,8 @@ mod tests {
         }
         let refused = access::Refused { field: "model.base".to_owned(), problem: "out of reach".to_owned() };
         assert_eq!(refused.fault(), Fault::Access);
-        let node: [Box<dyn Blame>; 7] = [
+        let node: [Box<dyn Blame>; 8] = [
+            Box::new(data::Error::ImageChanged { name: name() }),
             Box::new(output::Error::writing(&file(), full())),
             Box::new(data::Error::ReadImage { name: name(), source: full() }),
             Box::new(EngineError::Gone),

@@ -45,3 +45,4 @@ pub mod settings;
 pub mod state_folder;
 pub mod train;
 mod training;
+mod while_wanted;

@@ -27,6 +27,8 @@ async fn a_job_is_prepared_trained_and_uploaded() {
         }
         assert!(stages.contains(&(ProgressStage::Fetch, 3, 3)), "{stages:?}");
         assert!(stages.contains(&(ProgressStage::Load, 2, 2)));
+        // Looked up.
+        assert!(stages.contains(&(ProgressStage::Encode, 3, 3)), "{stages:?}");
         // 2. The pictures are encoded; then every step is reported once, in order.
         session.start(id).await;
         loop {

@@ -316,7 +316,9 @@ pub async fn newcomer(spec: &JobSpec, from: i64, is_first: bool) {
 async fn a_newcomer_takes_the_state_of_a_language_model() {
     let options = "max_iters = 40\nwarmup_iters = 2\nlearning_rate = 0.01\neval_interval = 0\ncheckpointing_steps = 30\n\
                    compare_interval = 3\n";
-    in_time(async { newcomer(&Ground::lay().job(options, MICROBATCHES), 3, false).await }).await;
+    let ground = Ground::lay();
+    let spec = ground.job(options, MICROBATCHES);
+    in_time(Box::pin(newcomer(&spec, 3, false))).await;
 }
 
 /// Each step is validated, so that the one after which it comes is, too: that loss belongs to no state yet.
@@ -326,7 +328,7 @@ async fn a_newcomer_takes_the_best_parameters_of_a_language_model_too() {
                    checkpointing_steps = 30\ncompare_interval = 1\n";
     let ground = Ground::lay();
     let spec = ground.job(options, MICROBATCHES);
-    in_time(async { newcomer(&spec, 4, true).await }).await;
+    in_time(Box::pin(newcomer(&spec, 4, true))).await;
 }
 
 /// Another rank's state is on its way into the engine when that rank is lost: all of it comes, and the newcomer goes on from it.

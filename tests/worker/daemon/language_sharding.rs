@@ -285,10 +285,9 @@ async fn neighbours_that_are_lost_together_take_moments_with_them() {
 async fn a_newcomer_takes_its_share() {
     let options = "max_iters = 40\nwarmup_iters = 2\nlearning_rate = 0.01\neval_interval = 0\ncheckpointing_steps = 30\n\
                    compare_interval = 3\n";
-    in_time(async {
-        newcomer(&Ground::lay().job(&format!("{options}{SHARED}"), MICROBATCHES), 3, true).await
-    })
-    .await;
+    let ground = Ground::lay();
+    let spec = ground.job(&format!("{options}{SHARED}"), MICROBATCHES);
+    in_time(Box::pin(newcomer(&spec, 3, true))).await;
 }
 
 /// All ranks know that the job is to end, and bring its state together before they do.

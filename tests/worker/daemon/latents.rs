@@ -2,18 +2,18 @@
 
 use std::{
     fs,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{Arc, atomic::AtomicU64, atomic::Ordering},
     time::Duration,
 };
 
-use ringtune_fake_engine::FakeScript;
-use ringtune_proto::v1::{RankPhase, session_request::Message as Up};
-use ringtune_shared::{ids::JobId, job::JobSpec};
+use ringtune_fake_engine::{FakeMachine, FakeScript};
+use ringtune_proto::v1::{RankFault, RankPhase, session_request::Message as Up};
+use ringtune_shared::{files::TEMPORARY_SUFFIX, ids::JobId, job::JobSpec};
 use ringtune_worker::settings::Settings;
 
 use crate::{
-    coordinator::{Coordinator, Language},
+    coordinator::{Coordinator, Language, Rank},
     rings::{Ring, begin, ring, ring_at},
     worker::{Worker, in_time, job_on, pictures},
 };
@@ -32,6 +32,8 @@ async fn learn(ring: &mut Ring, spec: &JobSpec) -> Vec<u8> {
 fn entries(worker: &Worker) -> Vec<PathBuf> {
     let folder = worker.state.path().join("latents");
     let mut paths: Vec<PathBuf> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    // One on its way has another name in a moment.
+    paths.retain(|path| !path.display().to_string().ends_with(TEMPORARY_SUFFIX));
     paths.sort();
     paths
 }
@@ -101,10 +103,10 @@ async fn pictures_are_encoded_when_a_step_shows_them() {
         let (short, long, pass) = (of(1), of(4), of(8));
         // 1. Those of the first step, each as it is or mirrored, as it is shown.
         learn(&mut one, &short).await;
-        assert_eq!(counts(), (4, 1));
+        assert_eq!(counts(), (4, 1 + 1), "whatever was before may have left its VAE");
         // 2. The others of four steps.
         let learned = learn(&mut one, &long).await;
-        assert_eq!(counts(), (12, 3));
+        assert_eq!(counts(), (12, 1 + 3));
         // 3. After a pass each was shown once, and the same is learned.
         let of_pass = learn(&mut one, &pass).await;
         assert_eq!(counts().0, 16);
@@ -115,7 +117,7 @@ async fn pictures_are_encoded_when_a_step_shows_them() {
         let mut pair = ring(vec![script.clone(); 2]).await;
         job_on(&pair.coordinator, pictures(32), 8, 2);
         assert!(learn(&mut pair, &pass).await == of_pass);
-        assert_eq!(counts(), (32, 2 * 5), "dropped as often");
+        assert_eq!(counts(), (32, 2 * (1 + 5)), "dropped as often, and once before");
         assert!(pair.workers.iter().all(|worker| entries(worker).len() == 32));
         // 5. What is judged on held-out samples needs its pictures.
         let mut judge = ring(vec![script]).await;
@@ -204,6 +206,61 @@ async fn posteriors_that_are_not_in_memory_give_the_same_bytes() {
             let made = encoded.swap(0, Ordering::Relaxed);
             assert!(if in_cache == 12 { made == 12 } else { (12..=24).contains(&made) }, "{made}");
         }
+    })
+    .await;
+}
+
+/// A job of one sample a step on one picture of a folder.
+fn on_folder(ring: &Ring, folder: &Path, steps: u64) -> JobSpec {
+    let mut spec = job_on(&ring.coordinator, pictures(1), steps, 1);
+    let inversion = spec.textual_inversion_mut().unwrap();
+    inversion.data.images = folder.display().to_string();
+    inversion.train.train_batch_size = 1;
+    spec
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_picture_that_changes_during_the_job_is_not_taken_for_the_one_that_it_was() {
+    in_time(async {
+        let encoded = Arc::new(AtomicU64::new(0));
+        let script = FakeScript { encoded: Arc::clone(&encoded), ..FakeScript::default() };
+        let mut one = ring(vec![script]).await;
+        let folder = tempfile::tempdir().unwrap();
+        let picture = folder.path().join("a.png");
+        let [then, now] = [0, 1].map(|number| pictures(2)[number].1.clone());
+        fs::write(&picture, &then).unwrap();
+        // 1. One step shows it as it is or mirrored.
+        let spec = on_folder(&one, folder.path(), 1);
+        learn(&mut one, &spec).await;
+        let known = entries(&one.workers[0]);
+        assert_eq!((known.len(), encoded.load(Ordering::Relaxed)), (1, 1));
+        // 2. Steps that show both. It is another one by the time that the other way is shown.
+        let (id, spec) = (JobId::new(), on_folder(&one, folder.path(), 30));
+        let session = &mut one.sessions[0];
+        session.assign(Rank { job: id, epoch: 1, members: &one.members, rank: 0, spec: &spec }).await;
+        session.until(RankPhase::Ready).await;
+        fs::write(&picture, &now).unwrap();
+        session.start(id).await;
+        let (report, _) = session.until(RankPhase::Failed).await;
+        assert!(report.reason.contains("a.png has changed since the job began"), "{}", report.reason);
+        assert_eq!(report.fault(), RankFault::Node);
+        session.stop(id, false).await;
+        assert_eq!((entries(&one.workers[0]), encoded.load(Ordering::Relaxed)), (known, 1));
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_step_takes_as_long_as_the_encoding_of_what_it_shows() {
+    in_time(async {
+        let takes = Duration::from_millis(300);
+        let machine = FakeMachine { encoding_takes: takes, ..FakeMachine::default() };
+        let mut one = ring(vec![FakeScript { machine, ..FakeScript::default() }]).await;
+        let (id, spec) = (JobId::new(), job_on(&one.coordinator, pictures(1), 1, 1));
+        begin(&mut one, id, &spec).await;
+        let (_, steps) = one.sessions[0].until(RankPhase::Finished).await;
+        assert!(steps[0].step_seconds >= takes.as_secs_f64(), "{}", steps[0].step_seconds);
+        one.sessions[0].let_go(id).await;
     })
     .await;
 }

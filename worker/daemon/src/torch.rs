@@ -51,9 +51,13 @@ impl TorchEngine {
         Ok(Self { loaded: None, language: None, text: None })
     }
 
-    /// Lets go of whatever there is: two models may not fit into memory.
+    /// Lets go of whatever there is, and of the memory that it leaves: two models may not fit.
     fn drop_all(&mut self) {
         (self.loaded, self.language, self.text) = (None, None, None);
+        if let Err(error) = Runtime::release_memory() {
+            // The next tensors take of it what they can.
+            tracing::debug!(%error, "memory of the model before is kept");
+        }
     }
 
     fn model(&mut self) -> Result<&mut StableDiffusion, EngineError> {
@@ -127,7 +131,7 @@ impl TextualInversion for TorchEngine {
     fn lay_out(&mut self) -> Result<(), EngineError> {
         settle_threads();
         let Loaded { request, model, .. } = self.loaded.as_ref().ok_or(EngineError::NothingLoaded)?;
-        let Some(TrainingSize { batch, resolution, .. }) = request.training else { return Ok(()) };
+        let Some(TrainingSize { batch, resolution }) = request.training else { return Ok(()) };
         // Whether the resolution fits the model is asked by whoever knows the job's fields.
         let side = (resolution / model.info().vae_factor).max(1);
         model.lay_out(batch, side, side).map_err(engine_error)
@@ -266,7 +270,69 @@ fn stamps(checkpoint: &Path) -> Vec<FileStamp> {
 
 #[cfg(test)]
 mod tests {
+    use ringtune_engine::{BucketSizes, LanguageModelSource, ModelOptions, NewLanguageModel, Precision};
+
     use super::*;
+
+    /// Private memory of this process, in bytes.
+    fn private_bytes() -> u64 {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
+        line.trim().strip_suffix(" kB").unwrap().parse::<u64>().unwrap() * 1024
+    }
+
+    #[test]
+    fn a_model_leaves_no_memory_to_one_of_another_kind() {
+        let mut engine = TorchEngine::new(&Threads::anywhere(2)).unwrap();
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/toy-sd");
+        let model = LoadModel {
+            folder,
+            options: ModelOptions::default(),
+            precision: if Runtime::info().has_bf16 { Precision::Bf16 } else { Precision::Fp32 },
+            threads: 2,
+            training: None,
+        };
+        // 1. A step large enough to take megabytes.
+        let info = engine.load(&model).unwrap();
+        let (before, side) = (private_bytes(), 96);
+        let values = vec![0.5; info.latent_channels * side * side];
+        let mut input_ids = vec![1; info.max_text_length];
+        input_ids[4] = info.vocab_size as i64;
+        let microbatch = Microbatch {
+            batch: 1,
+            latent_channels: info.latent_channels,
+            latent_height: side,
+            latent_width: side,
+            latents: values.clone(),
+            noise: values,
+            timesteps: vec![300],
+            input_ids,
+            rows: std::sync::Arc::new(engine.token_row(1).unwrap()),
+            snr_gamma: None,
+        };
+        assert!(engine.gradient(&microbatch).unwrap().finite);
+        let taken = private_bytes() - before;
+        assert!(taken > 64 << 20, "{taken} bytes");
+        // 2. A language model takes far less.
+        let new = NewLanguageModel {
+            vocab_size: 23,
+            n_positions: 16,
+            n_layer: 1,
+            n_head: 1,
+            n_embd: 4,
+            bias: true,
+            seed: 1,
+        };
+        let language = OpenLanguageModel {
+            source: LanguageModelSource::New(new),
+            precision: Precision::Fp32,
+            threads: 2,
+            buckets: BucketSizes { first: 32, others: 128 },
+        };
+        engine.open_language_model(&language).unwrap();
+        let kept = private_bytes().saturating_sub(before);
+        assert!(kept < taken / 4, "{kept} bytes of {taken} are kept");
+    }
 
     #[test]
     fn what_the_checkpoint_says_is_the_jobs_fault_and_what_the_disk_does_the_nodes() {

@@ -13,6 +13,7 @@ use std::{
 };
 
 use ringtune_shared::ids::{ContentHash, ContentHasher};
+use tokio_util::sync::CancellationToken;
 
 use super::Error;
 use crate::{contents::hash_file_blocking, data::tokenizer::FOLDER_FILES};
@@ -26,7 +27,7 @@ const SMALL_FILES: [&str; 4] =
 /// What a model in one file counts as, whatever it is called.
 const SINGLE_FILE: &str = "model.safetensors";
 
-/// Hashes models, each file once as long as it does not change.
+/// Hashes models, each file once as long as it does not change, and no further than somebody `still` waits for it.
 #[derive(Debug, Default)]
 pub struct Fingerprints {
     known: Mutex<HashMap<PathBuf, Known>>,
@@ -39,32 +40,52 @@ impl Fingerprints {
     /// The hash of names and contents of a model, which is a folder or one file, and of its tokenizer's folder; of
     /// absent files nothing. A variant ("fp16"; empty: none) leaves no mark in the names: where its contents are those
     /// of another model, so is the hash. Blocks: gigabytes are read.
-    pub fn of_model(&self, model: &Path, variant: &str, tokenizer: &Path) -> Result<ContentHash, Error> {
+    pub fn of_model(
+        &self,
+        model: &Path,
+        variant: &str,
+        tokenizer: &Path,
+        still: &CancellationToken,
+    ) -> Result<ContentHash, Error> {
         let mut files = network_files(model, variant);
         let words = FOLDER_FILES.iter().map(|name| (format!("tokenizer/{name}"), tokenizer.join(name)));
         files.extend(words.filter(|(_, path)| path.is_file()));
-        self.of_files(files.into_iter())
+        self.of_files(files.into_iter(), still)
     }
 
     /// The hash of the model's VAE, in the same way; of one file all of it. Blocks.
-    pub fn of_vae(&self, model: &Path, variant: &str) -> Result<ContentHash, Error> {
+    pub fn of_vae(
+        &self,
+        model: &Path,
+        variant: &str,
+        still: &CancellationToken,
+    ) -> Result<ContentHash, Error> {
         let is_vae = |(name, _): &(String, PathBuf)| name.starts_with("vae/") || name == SINGLE_FILE;
-        self.of_files(network_files(model, variant).into_iter().filter(is_vae))
+        self.of_files(network_files(model, variant).into_iter().filter(is_vae), still)
     }
 
     /// The hash of names and contents of these files of a folder. Blocks.
-    pub fn of_files_in(&self, folder: &Path, names: &[String]) -> Result<ContentHash, Error> {
-        self.of_files(names.iter().map(|name| (name.clone(), folder.join(name))))
+    pub fn of_files_in(
+        &self,
+        folder: &Path,
+        names: &[String],
+        still: &CancellationToken,
+    ) -> Result<ContentHash, Error> {
+        self.of_files(names.iter().map(|name| (name.clone(), folder.join(name))), still)
     }
 
     /// `files`: names that count, and paths. Two at once: one is most of a model.
-    fn of_files(&self, files: impl Iterator<Item = (String, PathBuf)>) -> Result<ContentHash, Error> {
+    fn of_files(
+        &self,
+        files: impl Iterator<Item = (String, PathBuf)>,
+        still: &CancellationToken,
+    ) -> Result<ContentHash, Error> {
         let files: Vec<_> = files.collect();
         let next = AtomicUsize::new(0);
         let hash_some = || {
             let mut hashed = Vec::new();
             while let Some((name, path)) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
-                hashed.push((name, self.of_file(path)?));
+                hashed.push((name, self.of_file(path, still)?));
             }
             Ok::<_, Error>(hashed)
         };
@@ -84,7 +105,7 @@ impl Fingerprints {
         Ok(hasher.finish())
     }
 
-    fn of_file(&self, path: &Path) -> Result<ContentHash, Error> {
+    fn of_file(&self, path: &Path, still: &CancellationToken) -> Result<ContentHash, Error> {
         let failed = |source| Error::Io { path: path.to_owned(), source };
         let about = fs::metadata(path).map_err(failed)?;
         let (bytes, changed) = (about.len(), about.modified().ok());
@@ -94,7 +115,7 @@ impl Fingerprints {
         {
             return Ok(*hash);
         }
-        let (hash, _) = hash_file_blocking(path)?;
+        let (hash, _) = hash_file_blocking(path, still)?;
         lock().insert(path.to_owned(), (bytes, changed, hash));
         Ok(hash)
     }
@@ -141,6 +162,10 @@ fn plain_weights_name(file: &str, stem: &str, variant: &str) -> Option<String> {
 mod tests {
     use super::*;
 
+    fn wanted() -> CancellationToken {
+        CancellationToken::new()
+    }
+
     #[test]
     fn the_hash_follows_what_is_loaded_and_nothing_else() {
         let folder = tempfile::tempdir().unwrap();
@@ -152,7 +177,7 @@ mod tests {
         write("unet/config.json", "{}");
         write("unet/diffusion_pytorch_model.safetensors", "weights");
         let words = folder.path().join("tokenizer");
-        let hash = || Fingerprints::default().of_model(folder.path(), "", &words).unwrap();
+        let hash = || Fingerprints::default().of_model(folder.path(), "", &words, &wanted()).unwrap();
         let first = hash();
         write("unet/diffusion_pytorch_model.fp16.safetensors", "others");
         write("unet/diffusion_pytorch_model.bin", "pickle");
@@ -170,8 +195,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join("unet")).unwrap();
         let write = |name: &str, text: &str| fs::write(folder.path().join("unet").join(name), text).unwrap();
-        let hash =
-            |variant: &str| Fingerprints::default().of_model(folder.path(), variant, folder.path()).unwrap();
+        let hash = |variant: &str| {
+            Fingerprints::default().of_model(folder.path(), variant, folder.path(), &wanted()).unwrap()
+        };
         write("diffusion_pytorch_model.fp16.safetensors", "a");
         let first = hash("fp16");
         write("diffusion_pytorch_model.safetensors", "b");
@@ -192,8 +218,8 @@ mod tests {
             fs::write(&path, weights).unwrap();
             fs::write(folder.path().join("vocab.json"), words).unwrap();
             let fingerprints = Fingerprints::default();
-            let model = fingerprints.of_model(&path, "", folder.path()).unwrap();
-            (model, fingerprints.of_vae(&path, "").unwrap())
+            let model = fingerprints.of_model(&path, "", folder.path(), &wanted()).unwrap();
+            (model, fingerprints.of_vae(&path, "", &wanted()).unwrap())
         };
         let first = hash("a.safetensors", "weights", "{}");
         assert_eq!(hash("b.safetensors", "weights", "{}"), first);
@@ -210,9 +236,10 @@ mod tests {
         let file = folder.path().join("unet/config.json");
         fs::write(&file, "{}").unwrap();
         let fingerprints = Fingerprints::default();
-        let first = fingerprints.of_model(folder.path(), "", folder.path()).unwrap();
-        assert_eq!(fingerprints.of_model(folder.path(), "", folder.path()).unwrap(), first);
+        let hash = || fingerprints.of_model(folder.path(), "", folder.path(), &wanted()).unwrap();
+        let first = hash();
+        assert_eq!(hash(), first);
         fs::write(&file, "{\"a\":1}").unwrap();
-        assert_ne!(fingerprints.of_model(folder.path(), "", folder.path()).unwrap(), first);
+        assert_ne!(hash(), first);
     }
 }

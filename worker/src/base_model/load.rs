@@ -4,7 +4,6 @@ use std::{path::PathBuf, sync::Arc};
 
 use ringtune_shared::{ids::ContentHash, job::JobSpec};
 use ringtune_sources::{LocalModel, ModelSources};
-use tokio::task::JoinHandle;
 
 use super::{
     Error, Fingerprints, base_model_name,
@@ -15,6 +14,7 @@ use crate::{
     engine::{EngineHandle, LoadModel, ModelInfo, ModelOptions, Precision, TrainingSize},
     journal::Journal,
     session::{Progress, ProgressStage, RankEvent},
+    while_wanted::{self, WhileWanted},
 };
 
 /// The model is in the engine; it is hashed, and whatever else the work needs of it is done.
@@ -54,7 +54,7 @@ pub(crate) struct Loaded {
     /// What it is.
     pub(crate) info: ModelInfo,
     /// Its hash, which is taken beside.
-    hashing: JoinHandle<Result<ContentHash, Error>>,
+    hashing: WhileWanted<Result<ContentHash, Error>>,
 }
 
 impl Loading<'_> {
@@ -71,8 +71,9 @@ impl Loading<'_> {
         let variant = options.variant.clone();
         let load = LoadModel { folder: folder.clone(), options, precision, threads, training };
         let (fingerprints, words) = (Arc::clone(self.fingerprints), tokenizer.clone());
-        let hashing =
-            ringtune_shared::tasks::spawn_blocking(move || fingerprints.of_model(&folder, &variant, &words));
+        let hashing = while_wanted::spawn_blocking(move |still| {
+            fingerprints.of_model(&folder, &variant, &words, still)
+        });
         let info = self.engine.load(load).await?;
         journal.event(loaded(1)).await;
         Ok(Loaded { local: Arc::new(local), tokenizer, info, hashing })
@@ -104,3 +105,7 @@ impl Loaded {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "load_tests.rs"]
+mod tests;

@@ -3,6 +3,7 @@
 use std::{collections::HashSet, fs, path::PathBuf, time::SystemTime};
 
 use ringtune_shared::{files::write_atomically, ids::ContentHash};
+use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use super::{Error, client::hash_file_blocking};
@@ -17,9 +18,10 @@ pub struct ContentCache {
 
 impl ContentCache {
     /// A cache in `folder`, which is made if need be, of about `most_bytes`. Blocks: what an earlier start left there is
-    /// trimmed to that.
+    /// trimmed to that, and what it left half-written is removed.
     pub fn open(folder: PathBuf, most_bytes: u64) -> Result<Self, Error> {
         fs::create_dir_all(&folder).map_err(|source| Error::Io { path: folder.clone(), source })?;
+        bounded_folder::remove_unfinished(&folder);
         let cache = Self { folder, most_bytes };
         cache.trim(&[]);
         Ok(cache)
@@ -49,7 +51,7 @@ impl ContentCache {
         if !path.exists() {
             return None;
         }
-        match hash_file_blocking(&path) {
+        match hash_file_blocking(&path, &CancellationToken::new()) {
             Ok((found, _)) if found == hash => {
                 bounded_folder::mark_used(&path, SystemTime::now());
                 Some(path)
@@ -78,7 +80,21 @@ impl ContentCache {
 mod tests {
     use std::time::Duration;
 
+    use ringtune_shared::files::temporary_path_beside;
+
     use super::*;
+
+    #[test]
+    fn what_a_crash_left_half_written_is_removed_at_the_next_start() {
+        let folder = tempfile::tempdir().unwrap();
+        let open = || ContentCache::open(folder.path().to_owned(), 100).unwrap();
+        let hash = ContentHash::of(b"abc");
+        open().write(hash, b"abc").unwrap();
+        let left = temporary_path_beside(&open().path(hash));
+        fs::write(&left, b"ab").unwrap();
+        assert_eq!(open().read(hash).as_deref(), Some(&b"abc"[..]));
+        assert!(!left.exists());
+    }
 
     #[test]
     fn what_is_damaged_is_not_there() {

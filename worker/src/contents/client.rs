@@ -19,14 +19,14 @@ use tokio::{
     sync::{mpsc, watch},
 };
 use tokio_stream::wrappers::ReceiverStream;
-use tokio_util::task::AbortOnDropHandle;
+use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 use tonic::{
     Status,
     transport::{Channel, Endpoint},
 };
 
 use super::{Error, retry::until_answered};
-use crate::{coordinator::connector, session::RankOrders};
+use crate::{coordinator::connector, session::RankOrders, while_wanted};
 
 /// Bytes of one message of an upload.
 const CHUNK_BYTES: usize = 512 << 10;
@@ -233,23 +233,34 @@ async fn send_file(
 
 /// The hash and size of a file of any length.
 async fn hash_file(file: PathBuf) -> Result<(ContentHash, u64), Error> {
-    ringtune_shared::tasks::spawn_blocking(move || hash_file_blocking(&file)).await?
+    while_wanted::spawn_blocking(move |still| hash_file_blocking(&file, still)).await?
 }
 
-/// The same, for a thread that may block.
-pub(crate) fn hash_file_blocking(file: &Path) -> Result<(ContentHash, u64), Error> {
+/// The same, for a thread that may block, as long as somebody `still` waits for it.
+pub(crate) fn hash_file_blocking(
+    file: &Path,
+    still: &CancellationToken,
+) -> Result<(ContentHash, u64), Error> {
     let opened = std::fs::File::open(file);
-    hash_opened(opened.map_err(|source| Error::Io { path: file.to_owned(), source })?, file)
+    hash_opened(opened.map_err(|source| Error::Io { path: file.to_owned(), source })?, file, still)
 }
 
 /// The same of what is open from its beginning. `file`: for messages.
-pub(crate) fn hash_opened(mut reader: std::fs::File, file: &Path) -> Result<(ContentHash, u64), Error> {
+pub(crate) fn hash_opened(
+    mut reader: std::fs::File,
+    file: &Path,
+    still: &CancellationToken,
+) -> Result<(ContentHash, u64), Error> {
     use std::io::Read as _;
     let failed = |source| Error::Io { path: file.to_owned(), source };
     let mut hasher = ContentHasher::new();
     let mut buffer = vec![0; 1 << 20];
     let mut size = 0;
     loop {
+        // Files may have many gigabytes.
+        if still.is_cancelled() {
+            return Err(failed(std::io::Error::other("nobody waits for its hash any more")));
+        }
         let count = reader.read(&mut buffer).map_err(failed)?;
         if count == 0 {
             return Ok((hasher.finish(), size));

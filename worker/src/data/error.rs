@@ -49,6 +49,15 @@ pub enum Error {
         /// Why.
         source: std::io::Error,
     },
+    /// A picture file that is not any more what it was when the job's pictures were listed.
+    #[error(
+        "image {name} has changed since the job began: put it back as it was, or submit the job again; pictures of a \
+         folder have to stay as they are until their job is done"
+    )]
+    ImageChanged {
+        /// File name.
+        name: String,
+    },
     /// A picture file whose content is no JPEG, PNG or WebP picture, or a broken or enormous one.
     #[error("image {name} cannot be decoded: {source}")]
     UndecodableImage {

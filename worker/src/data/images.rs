@@ -7,7 +7,10 @@ use image::{
     error::{DecodingError, ImageFormatHint},
     metadata::Orientation,
 };
-use ringtune_shared::manifest::{LARGEST_IMAGE_FILE, MOST_FILES, is_image_name};
+use ringtune_shared::{
+    ids::ContentHash,
+    manifest::{LARGEST_IMAGE_FILE, MOST_FILES, is_image_name},
+};
 
 use super::Error;
 use crate::access::Place;
@@ -24,6 +27,15 @@ pub struct ImageFile {
     pub name: String,
     /// Where its bytes are.
     pub place: Place,
+}
+
+/// A picture file of a job, and what it was when the job's pictures were listed. Its pixels may be wanted hours later.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListedImage {
+    /// The file.
+    pub file: ImageFile,
+    /// Of its bytes.
+    pub sha256: ContentHash,
 }
 
 /// The pictures of a folder.
@@ -99,6 +111,28 @@ impl ImageFile {
         file.take(LARGEST_IMAGE_FILE + 1).read_to_end(&mut content).map_err(failed)?;
         check(content.len() as u64)?;
         Ok(content)
+    }
+}
+
+impl ListedImage {
+    /// The file's bytes, as they were when it was listed.
+    ///
+    /// # Errors
+    /// It cannot be read, or has changed since.
+    pub fn read(&self) -> Result<Vec<u8>, Error> {
+        let content = self.file.read()?;
+        if ContentHash::of(&content) != self.sha256 {
+            return Err(Error::ImageChanged { name: self.file.name.clone() });
+        }
+        Ok(content)
+    }
+
+    /// Decodes just those bytes: see [`decode`].
+    ///
+    /// # Errors
+    /// It cannot be read, has changed since it was listed, or cannot be decoded.
+    pub fn decode(&self) -> Result<RgbImage, Error> {
+        decode(&self.file.name, &self.read()?)
     }
 }
 
@@ -339,5 +373,23 @@ mod tests {
         let large = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
         large.set_len(LARGEST_IMAGE_FILE + 1).unwrap();
         assert!(matches!(file.decode(), Err(Error::ImageTooLarge { .. })));
+    }
+
+    #[test]
+    fn a_listed_picture_is_the_one_that_was_listed_or_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.png");
+        let [then, now] = [2, 3].map(|height| bytes_of(&DynamicImage::new_rgb8(3, height), ImageFormat::Png));
+        std::fs::write(&path, &then).unwrap();
+        let file = ImageFile { name: "a.png".to_string(), place: Place::at(&path) };
+        let listed = ListedImage { file, sha256: ContentHash::of(&then) };
+        assert_eq!(listed.decode().unwrap().dimensions(), (3, 2));
+        std::fs::write(&path, &now).unwrap();
+        for error in [listed.read().unwrap_err(), listed.decode().unwrap_err()] {
+            let text = error.to_string();
+            assert!(text.contains("a.png has changed since the job began"), "{text}");
+        }
+        std::fs::write(&path, &then).unwrap();
+        assert_eq!(listed.read().unwrap(), then);
     }
 }

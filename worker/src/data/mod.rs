@@ -14,6 +14,6 @@ pub mod templates;
 pub mod tokenizer;
 
 pub use error::Error;
-pub use images::{ImageFile, ImageSet};
+pub use images::{ImageFile, ImageSet, ListedImage};
 pub use prompts::Prompts;
 pub use tokenizer::{ClipTokenizer, Placeholders, tokenizer_folder};

@@ -14,7 +14,7 @@ pub mod picture_file;
 pub mod sheet;
 
 use std::{
-    io::Write as _,
+    io::{self, Write as _},
     path::{Path, PathBuf},
     time::Instant,
 };
@@ -34,7 +34,11 @@ use crate::{
     base_model::{Fingerprints, base_model_name},
     data::{images, tokenizer_folder},
     engine::{EngineHandle, LoadModel, ModelInfo, ModelOptions, Precision},
+    while_wanted,
 };
+
+/// Endings of pictures that are not written here.
+const OTHER_FORMATS: [&str; 7] = ["jpg", "jpeg", "webp", "gif", "bmp", "tif", "tiff"];
 
 /// Draws and writes all pictures that were asked for; says on stderr how far it is.
 ///
@@ -73,8 +77,9 @@ pub async fn run(
     let load = LoadModel { folder: folder.clone(), options, precision, threads, training: None };
     let info = engine.load(load).await?;
     let hashed = tokenizer.clone();
-    let hashing =
-        tokio::task::spawn_blocking(move || Fingerprints::default().of_model(&folder, &variant, &hashed));
+    let hashing = while_wanted::spawn_blocking(move |still| {
+        Fingerprints::default().of_model(&folder, &variant, &hashed, still)
+    });
     say_scheduler(arguments, &info);
     let files: Vec<EmbeddingFile> = arguments.embeds.iter().map(|file| EmbeddingFile::at(file)).collect();
     let drawing = Drawing::new(arguments.pictures(), &tokenizer, info, &files)?;
@@ -114,9 +119,38 @@ pub async fn run(
     write_png(&arguments.output, &sheet::compose(&rows), &drawing.infotext(None, &model))
 }
 
+fn is_png(output: &Path) -> bool {
+    output.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("png"))
+}
+
+/// Whether it looks like a picture's file, and is none that can be written: pictures are PNG.
+fn is_other_file(output: &Path, several: bool) -> bool {
+    let Some(ending) = output.extension().filter(|_| !is_png(output) && !output.is_dir()) else {
+        return false;
+    };
+    // Folders for several pictures may have a dot in their names.
+    !several || OTHER_FORMATS.iter().any(|format| ending.eq_ignore_ascii_case(format))
+}
+
+/// Refuses a place where the pictures could not be written once they are drawn. Makes nothing.
+fn check_place(output: &Path) -> Result<(), Error> {
+    let refuse = |file: &Path, source: io::Error| Err(Error::Write { file: file.to_path_buf(), source });
+    if is_png(output) && output.is_dir() {
+        return refuse(output, io::ErrorKind::IsADirectory.into());
+    }
+    let folder = if is_png(output) { output.parent().unwrap_or(output) } else { output };
+    let there = folder.ancestors().filter(|path| !path.as_os_str().is_empty()).find(|path| path.exists());
+    let there = there.unwrap_or(Path::new(if folder.is_absolute() { "/" } else { "." }));
+    if !there.is_dir() {
+        return refuse(there, io::ErrorKind::NotADirectory.into());
+    }
+    let may = rustix::fs::access(there, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK);
+    may.or_else(|error| refuse(there, error.into()))
+}
+
 /// A sheet and a single picture are files; several pictures need a folder.
 fn check_output(arguments: &GenerateArguments) -> Result<(), Error> {
-    let is_png = arguments.output.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("png"));
+    let is_png = is_png(&arguments.output);
     let several = arguments.prompt.len() * arguments.count as usize > 1;
     let refuse = |problem: &str| {
         let problem = format!("'{}' {problem}", arguments.output.display());
@@ -125,11 +159,14 @@ fn check_output(arguments: &GenerateArguments) -> Result<(), Error> {
     match (arguments.sheet, is_png, several) {
         (true, false, _) => refuse("is not a .png file, which a sheet is written to"),
         (false, true, true) => refuse("is one file for several pictures: give a folder, or --sheet"),
+        (false, false, several) if is_other_file(&arguments.output, several) => {
+            refuse("does not end in .png, and pictures are written as PNG")
+        }
         _ if !arguments.guidance.is_finite() || arguments.guidance > 100.0 => Err(Error::Option {
             option: "--guidance",
             problem: format!("is {}, allowed is a number up to 100", arguments.guidance),
         }),
-        _ => Ok(()),
+        _ => check_place(&arguments.output),
     }
 }
 
@@ -153,7 +190,7 @@ fn say_scheduler(arguments: &GenerateArguments, info: &ModelInfo) {
 /// Where a picture goes: one picture may be a file itself, several are in a folder.
 fn picture_path(arguments: &GenerateArguments, prompt: usize, number: u32) -> PathBuf {
     let one = arguments.prompt.len() * arguments.count as usize == 1;
-    if one && arguments.output.extension().is_some() {
+    if one && is_png(&arguments.output) {
         return arguments.output.clone();
     }
     arguments.output.join(format!("prompt-{prompt:02}-{number:03}.png"))
@@ -174,4 +211,53 @@ fn write_png(file: &Path, picture: &RgbImage, text: &str) -> Result<(), Error> {
 /// Progress goes to stderr; a closed stderr is nobody's loss.
 fn say(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::arguments::{Arguments, Command};
+
+    fn check(output: &str, more: &[&str]) -> Result<(), String> {
+        let line = ["ringtune-worker", "generate", "--model", "m", "--prompt", "a", "-o", output];
+        match Arguments::try_parse_from(line.iter().chain(more)).unwrap().command {
+            Some(Command::Generate(arguments)) => check_output(&arguments).map_err(|error| error.to_string()),
+            _ => panic!("not generate"),
+        }
+    }
+
+    #[test]
+    fn where_no_picture_can_be_written_nothing_is_drawn() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name).display().to_string();
+        std::fs::create_dir(folder.path().join("v1.5")).unwrap();
+        std::fs::create_dir(folder.path().join("folder.png")).unwrap();
+        std::fs::write(folder.path().join("file"), "").unwrap();
+        for (output, more) in [
+            ("x.png", &[][..]),
+            ("x.PNG", &["--sheet", "--count", "4"]),
+            ("new/deep/x.png", &[]),
+            ("new", &[]),
+            ("v1.5", &[]),
+            ("v1.6", &["--count", "2"]),
+        ] {
+            assert_eq!(check(&at(output), more), Ok(()), "{output}");
+        }
+        assert_eq!(check("x.png", &[]), Ok(()));
+        for (output, more, says) in [
+            ("x.jpg", &[][..], "x.jpg' does not end in .png"),
+            ("x.jpg", &["--count", "2"], "does not end in .png"),
+            ("x.jpg", &["--sheet"], "is not a .png file"),
+            ("v1.6", &[], "does not end in .png"),
+            ("x.png", &["--count", "2"], "give a folder, or --sheet"),
+            ("file/x.png", &[], "not a directory"),
+            ("file/new", &[], "not a directory"),
+            ("folder.png", &[], "is a directory"),
+        ] {
+            let problem = check(&at(output), more).expect_err(output);
+            assert!(problem.contains(says), "{output}: {problem}");
+        }
+    }
 }

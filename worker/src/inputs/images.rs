@@ -8,6 +8,7 @@ use ringtune_shared::{
     job::PathUse,
     manifest::{LARGEST_MANIFEST, Manifest, ManifestFile},
 };
+use tokio_util::sync::CancellationToken;
 
 use super::Error;
 use crate::{
@@ -15,10 +16,11 @@ use crate::{
     contents::{ArtifactClient, ContentCache, hash_opened, one_file},
     data::{
         self,
-        images::{self, ImageFile, ImageSet},
+        images::{self, ImageFile, ImageSet, ListedImage},
     },
     journal::Journal,
     session::{Progress, ProgressStage, RankEvent},
+    while_wanted,
 };
 
 /// Pictures that a job wants.
@@ -38,7 +40,7 @@ pub(crate) struct PictureFolder {
 #[derive(Clone, Debug)]
 pub(crate) struct Pictures {
     /// At least one; those of each folder sorted by name.
-    pub(crate) files: Vec<ImageFile>,
+    pub(crate) files: Vec<ListedImage>,
     /// How often each of them is shown in a pass.
     pub(crate) repeats: Vec<u32>,
     /// What each of them shows, in words; empty where there are none, or none are used.
@@ -49,7 +51,7 @@ pub(crate) struct Pictures {
 
 impl Pictures {
     /// The pictures of one folder.
-    fn new(files: Vec<ImageFile>, captions: Vec<String>, hash: ContentHash) -> Self {
+    fn new(files: Vec<ListedImage>, captions: Vec<String>, hash: ContentHash) -> Self {
         Self { repeats: vec![1; files.len()], files, captions, hash }
     }
 
@@ -117,8 +119,10 @@ async fn list(
     journal: &Journal,
 ) -> Result<Pictures, Error> {
     let (access, named, source) = (access.clone(), field.to_owned(), source.to_owned());
-    let read = move || read_folder(&access.place(PathUse::Pictures, &named, &source)?, captions);
-    let (pictures, skipped) = ringtune_shared::tasks::spawn_blocking(read).await??;
+    let read = move |still: &CancellationToken| {
+        read_folder(&access.place(PathUse::Pictures, &named, &source)?, captions, still)
+    };
+    let (pictures, skipped) = while_wanted::spawn_blocking(read).await??;
     if !skipped.is_empty() {
         let shown = skipped.iter().take(20).cloned().collect::<Vec<_>>().join(", ");
         let more = if skipped.len() > 20 { ", …" } else { "" };
@@ -127,24 +131,30 @@ async fn list(
     Ok(pictures)
 }
 
-fn read_folder(folder: &Place, captions: bool) -> Result<(Pictures, Vec<String>), Error> {
+fn read_folder(
+    folder: &Place,
+    captions: bool,
+    still: &CancellationToken,
+) -> Result<(Pictures, Vec<String>), Error> {
     let ImageSet { images, mut skipped } = images::scan(folder)?;
     let mut entries = Vec::with_capacity(images.len());
-    for image in &images {
+    let mut listed = Vec::with_capacity(images.len());
+    for image in images {
         let opened = image.place.open();
         let opened = opened.map_err(|source| data::Error::ReadImage { name: image.name.clone(), source })?;
-        let (sha256, size) = hash_opened(opened, image.place.shown())?;
+        let (sha256, size) = hash_opened(opened, image.place.shown(), still)?;
         let caption = if captions { caption_beside(folder, &image.name)? } else { None };
         entries.push(ManifestFile { name: image.name.clone(), sha256, size, caption });
+        listed.push(ListedImage { file: image, sha256 });
     }
     if captions {
         let used: HashSet<String> =
-            images.iter().filter_map(|image| caption_file_name(&image.name)).collect();
+            listed.iter().filter_map(|image| caption_file_name(&image.file.name)).collect();
         skipped.retain(|name| !used.contains(name));
     }
     let words = entries.iter().map(|entry| entry.caption.clone().unwrap_or_default()).collect();
     let hash = ContentHash::of(&Manifest::new(entries)?.to_json()?);
-    Ok((Pictures::new(images, words, hash), skipped))
+    Ok((Pictures::new(listed, words, hash), skipped))
 }
 
 /// What the caption file of the picture `image` says; none where there is no such file.
@@ -176,7 +186,10 @@ async fn fetch(
     let files = manifest
         .files()
         .iter()
-        .map(|file| ImageFile { name: file.name.clone(), place: Place::at(cache.path(file.sha256)) })
+        .map(|ManifestFile { name, sha256, .. }| {
+            let file = ImageFile { name: name.clone(), place: Place::at(cache.path(*sha256)) };
+            ListedImage { file, sha256: *sha256 }
+        })
         .collect();
     needed.extend(manifest.files().iter().map(|file| file.sha256).chain([hash]));
     let captions = manifest.files().iter().map(|file| file.caption.clone().unwrap_or_default()).collect();

@@ -8,12 +8,12 @@ use std::{
     time::SystemTime,
 };
 
-use ringtune_shared::files::{FileError, write_atomically};
+use ringtune_shared::files::{FileError, write_unsynced};
 use tracing::warn;
 
 use super::{
     LatentKey,
-    entry::{decode, encode, file_length},
+    entry::{EntryError, decode, encode, file_length},
 };
 use crate::{bounded_folder, engine::Moments};
 
@@ -22,20 +22,36 @@ use crate::{bounded_folder, engine::Moments};
 pub struct LatentCache {
     folder: PathBuf,
     most_bytes: u64,
-    /// It outlives the job: what is kept is synced.
-    lasts: bool,
+}
+
+/// Why there is no posterior to be had under a key.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Missing {
+    /// There is no file.
+    #[error("there is none")]
+    Absent,
+    /// There is one that cannot be read.
+    #[error("it cannot be read: {0}")]
+    Unreadable(io::Error),
+    /// It held something else, and is removed.
+    #[error("it was damaged: {0}")]
+    Damaged(EntryError),
 }
 
 impl LatentCache {
-    /// A cache in `folder`, which is made if need be, of about `most_bytes`.
+    /// A cache in `folder`, which is made if need be, of about `most_bytes`. Blocks: what an earlier start left there is
+    /// trimmed to that, and what it left half-written is removed.
     pub fn open(folder: PathBuf, most_bytes: u64) -> io::Result<Self> {
         fs::create_dir_all(&folder)?;
-        Ok(Self { folder, most_bytes, lasts: true })
+        bounded_folder::remove_unfinished(&folder);
+        let cache = Self { folder, most_bytes };
+        cache.trim(&HashSet::new());
+        Ok(cache)
     }
 
     /// Entries of one job in a folder that is removed with it, and made with the first of them.
     pub(super) fn of_a_job(folder: PathBuf) -> Self {
-        Self { folder, most_bytes: u64::MAX, lasts: false }
+        Self { folder, most_bytes: u64::MAX }
     }
 
     /// About how much it keeps.
@@ -51,33 +67,41 @@ impl LatentCache {
     /// The posterior under `key`, if it is there and whole; `shape`: channels, rows and columns that it must
     /// have. A damaged file is removed, so that it is made again. Blocks.
     pub fn read(&self, key: LatentKey, shape: [usize; 3]) -> Option<Moments> {
-        let path = self.path(key);
-        let bytes = read_bounded(&path, file_length(shape)).ok()?;
-        match decode(&bytes, key, shape) {
-            Ok(moments) => {
-                bounded_folder::mark_used(&path, SystemTime::now());
-                Some(moments)
-            }
-            Err(error) => {
-                warn!(file = %path.display(), %error, "a damaged file in the latent cache: encoding again");
-                let _ = fs::remove_file(&path);
-                None
-            }
+        let found = self.find(key, shape);
+        if let Err(error @ (Missing::Unreadable(_) | Missing::Damaged(_))) = &found {
+            warn!(file = %self.path(key).display(), %error, "an entry of the latent cache is of no use: encoding again");
         }
+        found.ok()
     }
 
-    /// Keeps a posterior, if a cache of its size can. Blocks.
+    /// The same, or why not, for whoever cannot do without.
+    pub(super) fn find(&self, key: LatentKey, shape: [usize; 3]) -> Result<Moments, Missing> {
+        let path = self.path(key);
+        let bytes = read_bounded(&path, file_length(shape)).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => Missing::Absent,
+            _ => Missing::Unreadable(error),
+        })?;
+        let moments = decode(&bytes, key, shape).map_err(|error| {
+            let _ = fs::remove_file(&path);
+            Missing::Damaged(error)
+        })?;
+        bounded_folder::mark_used(&path, SystemTime::now());
+        Ok(moments)
+    }
+
+    /// Keeps a posterior, if a cache of its size can. Nobody waits for the disk: what a crash of the machine tears is found
+    /// damaged, and made again. Blocks.
     pub fn write(&self, key: LatentKey, moments: &Moments) -> Result<(), FileError> {
         let (path, bytes) = (self.path(key), encode(key, moments));
         if bytes.len() as u64 > self.most_bytes {
             return Ok(());
         }
-        if self.lasts {
-            return write_atomically(&path, &bytes);
-        }
-        // Nobody but this job reads it: what a crash leaves of it is of no use, whole or not.
-        let written = fs::create_dir_all(&self.folder).and_then(|()| fs::write(&path, &bytes));
-        written.map_err(|cause| FileError { action: "write", path, cause })
+        fs::create_dir_all(&self.folder).map_err(|cause| FileError {
+            action: "create",
+            path: self.folder.clone(),
+            cause,
+        })?;
+        write_unsynced(&path, &bytes)
     }
 
     /// Lets the system read an entry ahead of its use. Blocks for a moment.
@@ -106,7 +130,7 @@ fn read_bounded(path: &Path, most: u64) -> io::Result<Vec<u8>> {
 mod tests {
     use std::time::Duration;
 
-    use ringtune_shared::ids::ContentHash;
+    use ringtune_shared::{files::temporary_path_beside, ids::ContentHash};
 
     use super::*;
     use crate::latents::entry::tests::{SHAPE, posterior};
@@ -124,7 +148,12 @@ mod tests {
         assert_eq!(cache.read(key(0), SHAPE), Some(posterior(1.0)));
         assert_eq!(cache.read(key(1), SHAPE), None);
         let whole = fs::read(cache.path(key(0))).unwrap();
+        let torn = |at: usize| [&whole[..at], &vec![0; whole.len() - at]].concat();
         for damage in [
+            // What a crash may leave of a file whose length is on the disk before its bytes are.
+            torn(0),
+            torn(64),
+            torn(whole.len() - 4),
             [whole.as_slice(), &[0]].concat(),
             whole[..whole.len() - 1].to_vec(),
             Vec::new(),
@@ -136,6 +165,42 @@ mod tests {
         }
         cache.write(key(0), &posterior(1.0)).unwrap();
         assert_eq!(cache.read(key(0), SHAPE), Some(posterior(1.0)));
+    }
+
+    #[test]
+    fn what_is_there_and_cannot_be_read_is_told_from_what_is_not_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = LatentCache::open(folder.path().to_owned(), 1 << 20).unwrap();
+        assert!(matches!(cache.find(key(0), SHAPE), Err(Missing::Absent)));
+        fs::create_dir(cache.path(key(0))).unwrap();
+        let unreadable = cache.find(key(0), SHAPE).unwrap_err();
+        assert!(matches!(&unreadable, Missing::Unreadable(_)), "{unreadable}");
+        assert!(unreadable.to_string().contains("directory"), "{unreadable}");
+        assert_eq!(cache.read(key(0), SHAPE), None);
+        fs::write(cache.path(key(1)), b"damaged").unwrap();
+        assert!(matches!(cache.find(key(1), SHAPE), Err(Missing::Damaged(EntryError::NoEntry))));
+        assert!(matches!(cache.find(key(1), SHAPE), Err(Missing::Absent)));
+    }
+
+    #[test]
+    fn a_start_with_less_room_keeps_less_and_nothing_half_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let open = |most_bytes| LatentCache::open(folder.path().to_owned(), most_bytes).unwrap();
+        let cache = open(350);
+        for number in 0..2u8 {
+            cache.write(key(number), &posterior(f32::from(number))).unwrap();
+            let age = Duration::from_secs(1000 + u64::from(number));
+            bounded_folder::mark_used(&cache.path(key(number)), SystemTime::UNIX_EPOCH + age);
+        }
+        let left = || fs::read_dir(folder.path()).unwrap().count();
+        fs::write(temporary_path_beside(&cache.path(key(2))), b"half").unwrap();
+        assert_eq!(left(), 3);
+        open(350);
+        assert_eq!(left(), 2);
+        open(150);
+        assert_eq!((left(), cache.read(key(1), SHAPE)), (1, Some(posterior(1.0))));
+        open(0);
+        assert_eq!(left(), 0);
     }
 
     #[test]

@@ -137,9 +137,9 @@ impl StoredPosterior for StoredLatents {
     }
 
     fn read(&self) -> Result<Arc<Moments>, String> {
-        self.folder.read(self.key, self.shape).map(Arc::new).ok_or_else(|| {
+        self.folder.find(self.key, self.shape).map(Arc::new).map_err(|missing| {
             let path = self.folder.path(self.key);
-            format!("{}: the encoded picture was there and is not any more, or is damaged", path.display())
+            format!("{}: the encoded picture that was there is lost: {missing}", path.display())
         })
     }
 
@@ -234,7 +234,12 @@ mod tests {
         let (_, posteriors) = shelved(folder.path(), 0, 0);
         let entry = folder.path().join("job/latents").join(key(4).0.to_string());
         fs::write(&entry, b"damaged").unwrap();
-        let error = posteriors[4].read().unwrap_err().to_string();
-        assert!(error.contains(&entry.display().to_string()), "{error}");
+        let lost = || posteriors[4].read().unwrap_err().to_string();
+        let damaged = lost();
+        assert!(damaged.contains(&entry.display().to_string()), "{damaged}");
+        // And why.
+        fs::create_dir(&entry).unwrap();
+        let unreadable = lost();
+        assert!(damaged.contains("damaged") && unreadable.contains("directory"), "{damaged}; {unreadable}");
     }
 }

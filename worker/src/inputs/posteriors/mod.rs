@@ -11,7 +11,7 @@ use ringtune_shared::{ids::ContentHash, ring::block_of};
 
 use super::framing::{Framing, Target};
 use crate::{
-    data::images::ImageFile,
+    data::images::{self, ListedImage},
     engine::{ModelInfo, Moments},
     journal::Journal,
     latents::{self, Give, LatentCache, LatentKey, LatentSource, Shelf},
@@ -26,6 +26,7 @@ use slot::Slot;
 const VIEWS: usize = 2;
 
 /// What the names of a job's entries have in common.
+#[derive(Debug)]
 pub(crate) struct Common {
     /// The VAE, by content.
     pub(crate) vae: ContentHash,
@@ -42,7 +43,7 @@ const MOST_AHEAD: usize = 16;
 /// One picture on its way.
 #[derive(Clone, Debug)]
 struct Picture {
-    file: ImageFile,
+    image: ListedImage,
     target: Target,
     /// As it is, and mirrored.
     views: [Encoded; VIEWS],
@@ -87,23 +88,67 @@ pub(crate) struct Posteriors {
 }
 
 /// Looks every picture up in this worker's cache, and decodes this rank's share of those that are not there, so that
-/// a broken one is found before the job starts. Blocks.
-pub(crate) fn look_up(
-    concepts: Vec<Vec<ImageFile>>,
-    common: &Common,
+/// a broken one is found before the job starts. Dropped, it goes no further than the picture that it is at.
+pub(crate) async fn look_up(
+    concepts: Vec<Vec<ListedImage>>,
+    common: Common,
     assignment: &Assignment,
-    cache: &LatentCache,
-    mut shelf: Shelf,
+    (cache, shelf): (LatentCache, Shelf),
+    journal: &Journal,
 ) -> Result<Posteriors, Error> {
-    let counts = concepts.iter().map(Vec::len).collect();
-    let mut pictures = Vec::new();
-    for file in concepts.into_iter().flatten() {
-        let content = file.read()?;
-        let target = common.framing.target(&file, &content)?;
+    let counts: Vec<usize> = concepts.iter().map(Vec::len).collect();
+    let count = counts.iter().sum();
+    // One that joins has no share: the ring has them all.
+    let share = assignment.rank.map(|rank| block_of(rank, assignment.ring.members.len(), count));
+    let mut desk = Desk { common, assignment: assignment.clone(), cache, shelf };
+    let mut pictures = Vec::with_capacity(count);
+    let told = async |done: usize| {
+        let progress = Progress { stage: ProgressStage::Encode, done: done as u64, total: count as u64 };
+        journal.event(RankEvent::Progress(progress)).await;
+    };
+    for (number, image) in concepts.into_iter().flatten().enumerate() {
+        told(number).await;
+        let is_own = share.as_ref().is_some_and(|share| share.contains(&number));
+        let looking = move || desk.look_up(image, is_own).map(|picture| (picture, desk));
+        let (picture, back) = ringtune_shared::tasks::spawn_blocking(looking).await??;
+        desk = back;
+        pictures.push(picture);
+    }
+    told(count).await;
+    let own_cache = pictures.iter().flat_map(|picture| &picture.views).filter(|view| view.is_known()).count();
+    let tally = Tally { own_cache, ..Tally::default() };
+    Ok(Posteriors {
+        pictures,
+        shelf: desk.shelf,
+        counts,
+        parcel: 1,
+        ahead: 0,
+        waits_for_first: true,
+        tally,
+        counted: false,
+        complete: false,
+    })
+}
+
+/// What pictures are looked up with.
+#[derive(Debug)]
+struct Desk {
+    common: Common,
+    assignment: Assignment,
+    cache: LatentCache,
+    shelf: Shelf,
+}
+
+impl Desk {
+    /// `is_own`: of this rank's share. Blocks.
+    fn look_up(&mut self, image: ListedImage, is_own: bool) -> Result<Picture, Error> {
+        let Self { common, assignment, cache, shelf } = self;
+        let content = image.read()?;
+        let target = common.framing.target(&image.file, &content)?;
         let ((width, height), crop) = (target.size(), target.crop());
         let source = LatentSource {
             vae: common.vae,
-            image: ContentHash::of(&content),
+            image: image.sha256,
             width,
             height,
             crop: &crop,
@@ -116,35 +161,18 @@ pub(crate) fn look_up(
         let shape = [common.model.latent_channels, rows, columns];
         let views = [false, true].map(|mirrored| Encoded {
             key: LatentSource { mirrored, ..source }.key(),
-            slot: Arc::new(Slot::of(file.name.clone(), shape)),
+            slot: Arc::new(Slot::of(image.file.name.clone(), shape)),
         });
         for Encoded { key, slot } in &views {
             if let Some(moments) = cache.read(*key, shape) {
                 slot.fill(shelf.place(*key, shape).put_cached(moments)?);
             }
         }
-        pictures.push(Picture { file, target, views });
-    }
-    // One that joins has no share: the ring has them all.
-    let share = assignment.rank.map(|rank| block_of(rank, assignment.ring.members.len(), pictures.len()));
-    for picture in share.and_then(|share| pictures.get(share)).unwrap_or_default() {
-        if !picture.views.iter().all(Encoded::is_known) {
-            picture.file.decode()?;
+        if is_own && !views.iter().all(Encoded::is_known) {
+            images::decode(&image.file.name, &content)?;
         }
+        Ok(Picture { image, target, views })
     }
-    let own_cache = pictures.iter().flat_map(|picture| &picture.views).filter(|view| view.is_known()).count();
-    let tally = Tally { own_cache, ..Tally::default() };
-    Ok(Posteriors {
-        pictures,
-        shelf,
-        counts,
-        parcel: 1,
-        ahead: 0,
-        waits_for_first: true,
-        tally,
-        counted: false,
-        complete: false,
-    })
 }
 
 /// What one rank counts while it does its part.
@@ -168,6 +196,8 @@ impl Posteriors {
         journal: &Journal,
     ) -> Result<Vec<Vec<TrainingImage>>, Error> {
         self.parcel = if at_once { VIEWS } else { 1 };
+        // The model may have been loaded for another job; and previews leave their VAE where their ring broke.
+        context.engine.drop_vae().await.map_err(Error::of_engine)?;
         // 1. Who has what.
         let total = self.pictures.len() * VIEWS / self.parcel;
         let known = |parcel| self.views_of(parcel).all(|view| self.view(view).is_known());
@@ -198,7 +228,7 @@ impl Posteriors {
         if at_once {
             self.encode(&missing, ring, context, journal).await?;
         }
-        self.tell_complete(ring, context, journal).await?;
+        self.tell_complete(ring, journal).await?;
         Ok(self.by_concept())
     }
 
@@ -266,23 +296,16 @@ impl Posteriors {
         // The VAE makes room for the steps, and the cache keeps its bound.
         context.engine.drop_vae().await.map_err(Error::of_engine)?;
         ringtune_shared::tasks::spawn_blocking(self.shelf.trimming()).await?;
-        self.tell_complete(ring, context, journal).await
+        self.tell_complete(ring, journal).await
     }
 
     /// Says where all posteriors are from, once they are known.
-    async fn tell_complete(
-        &mut self,
-        ring: &RankRing,
-        context: &Context,
-        journal: &Journal,
-    ) -> Result<(), Error> {
+    async fn tell_complete(&mut self, ring: &RankRing, journal: &Journal) -> Result<(), Error> {
         let all_known = || self.pictures.iter().flat_map(|picture| &picture.views).all(Encoded::is_known);
         if self.complete || !all_known() {
             return Ok(());
         }
         self.complete = true;
-        // A model that was loaded for another job may have a VAE.
-        context.engine.drop_vae().await.map_err(Error::of_engine)?;
         ringtune_shared::tasks::spawn_blocking(self.shelf.trimming()).await?;
         let Tally { own_cache, others, encoded } = self.tally;
         journal
@@ -358,8 +381,8 @@ impl Posteriors {
     }
 
     /// The pictures of each concept, and what each is brought to.
-    pub(crate) fn listed(&self) -> Vec<Vec<(ImageFile, Target)>> {
-        let mut all = self.pictures.iter().map(|picture| (picture.file.clone(), picture.target));
+    pub(crate) fn listed(&self) -> Vec<Vec<(ListedImage, Target)>> {
+        let mut all = self.pictures.iter().map(|picture| (picture.image.clone(), picture.target));
         self.counts.iter().map(|count| all.by_ref().take(*count).collect()).collect()
     }
 
@@ -419,8 +442,9 @@ fn zero(shape @ [channels, height, width]: [usize; 3]) -> Moments {
 
 /// A picture, or its mirror image, through the VAE.
 async fn encode(picture: &Picture, mirrored: bool, context: &Context) -> Result<Moments, Error> {
-    let (file, target) = (picture.file.clone(), picture.target);
-    let pixels = move || Ok::<_, Error>(target.pixels(&file.decode()?, mirrored));
+    let (image, target) = (picture.image.clone(), picture.target);
+    // Of the picture that its entry is named after, however long ago that was.
+    let pixels = move || Ok::<_, Error>(target.pixels(&image.decode()?, mirrored));
     let pixels = ringtune_shared::tasks::spawn_blocking(pixels).await??;
     context.engine.encode_image(pixels).await.map_err(Error::of_engine)
 }

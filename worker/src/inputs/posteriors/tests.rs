@@ -8,12 +8,14 @@ use ringtune_shared::{
     job::parse_job_toml,
     ring::{Member, RingView},
 };
+use tokio::sync::mpsc;
 
 use super::*;
 use crate::{
     access::Place,
-    data::buckets::BucketOptions,
+    data::{buckets::BucketOptions, images::ImageFile},
     engine::{Engine as _, FakeEngine, FakeScript, Precision},
+    session::RankKey,
 };
 
 fn model() -> ModelInfo {
@@ -42,8 +44,23 @@ fn assignment(rank: usize) -> Assignment {
     }
 }
 
+/// A journal, and what is said to it.
+fn journal() -> (Journal, mpsc::Receiver<(RankKey, RankEvent)>) {
+    let (events, said) = mpsc::channel(64);
+    (Journal::new(RankKey { job: JobId::new(), epoch: Epoch::FIRST }, Some(0), events), said)
+}
+
 /// What a rank finds of one picture.
-fn found(rank: usize, file: &ImageFile, folder: &Path) -> Result<Posteriors, Error> {
+async fn found(rank: usize, image: &ListedImage, folder: &Path) -> Result<Posteriors, Error> {
+    found_of(rank, vec![image.clone()], folder, &journal().0).await
+}
+
+async fn found_of(
+    rank: usize,
+    images: Vec<ListedImage>,
+    folder: &Path,
+    journal: &Journal,
+) -> Result<Posteriors, Error> {
     let (assignment, cache) = (assignment(rank), LatentCache::open(folder.join("cache"), 1 << 20).unwrap());
     let framing = Framing::buckets(BucketOptions {
         resolution: 64,
@@ -54,25 +71,63 @@ fn found(rank: usize, file: &ImageFile, folder: &Path) -> Result<Posteriors, Err
     });
     let common = Common { vae: ContentHash::of(b"vae"), model: model(), framing };
     let shelf = Shelf::new(cache.clone(), folder.join("overflow"), 1 << 20);
-    look_up(vec![vec![file.clone()]], &common, &assignment, &cache, shelf)
+    look_up(vec![images], common, &assignment, (cache, shelf), journal).await
 }
 
-#[test]
-fn a_cached_picture_is_not_decoded_for_its_bucket() {
-    let folder = tempfile::tempdir().unwrap();
+fn listed(path: &Path) -> ListedImage {
+    let name = path.file_name().unwrap().to_string_lossy().into_owned();
+    let sha256 = ContentHash::of(&std::fs::read(path).unwrap());
+    ListedImage { file: ImageFile { name, place: Place::at(path) }, sha256 }
+}
+
+fn png(width: u32, height: u32) -> Vec<u8> {
     let mut bytes = Cursor::new(Vec::new());
-    let picture = RgbImage::from_fn(96, 32, |x, y| Rgb([(x * y) as u8, x as u8, y as u8]));
+    let picture = RgbImage::from_fn(width, height, |x, y| Rgb([(x * y) as u8, x as u8, y as u8]));
     picture.write_to(&mut bytes, ImageFormat::Png).unwrap();
-    let (mut bytes, path) = (bytes.into_inner(), folder.path().join("a.png"));
+    bytes.into_inner()
+}
+
+#[tokio::test]
+async fn pictures_are_looked_up_one_after_the_other_and_each_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let images: Vec<ListedImage> = (0..3)
+        .map(|number| {
+            let path = folder.path().join(format!("{number}.png"));
+            std::fs::write(&path, png(64, 32 + 32 * number)).unwrap();
+            listed(&path)
+        })
+        .collect();
+    let (journal, mut said) = journal();
+    // 1. Nothing is known.
+    let found = found_of(0, images.clone(), folder.path(), &journal).await.unwrap();
+    assert_eq!(found.pictures.len(), 3);
+    let mut told = Vec::new();
+    while let Ok((_, event)) = said.try_recv() {
+        let RankEvent::Progress(Progress { stage, done, total }) = event else { panic!("{event:?}") };
+        assert_eq!((stage, total), (ProgressStage::Encode, 3));
+        told.push(done);
+    }
+    assert!(told.first() == Some(&0) && told.last() == Some(&3), "{told:?}");
+    // 2. Of one that has changed since the pictures were listed nothing is looked up.
+    std::fs::write(folder.path().join("1.png"), png(64, 32)).unwrap();
+    let changed = found_of(1, images, folder.path(), &journal).await.unwrap_err();
+    assert!(changed.to_string().contains("1.png has changed since the job began"), "{changed}");
+    assert_eq!(changed.fault(), crate::fault::Fault::Node);
+}
+
+#[tokio::test]
+async fn a_cached_picture_is_not_decoded_for_its_bucket() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut bytes, path) = (png(96, 32), folder.path().join("a.png"));
     let half = bytes.len() / 2;
     bytes[half..].fill(0);
     std::fs::write(&path, bytes).unwrap();
-    let file = ImageFile { name: "a.png".to_owned(), place: Place::at(path) };
+    let image = listed(&path);
     // Pixels are looked at by the rank that would encode them, and by no other.
     assert!(
-        matches!(found(0, &file, folder.path()), Err(Error::Work(broken)) if broken.to_string().contains("a.png"))
+        matches!(found(0, &image, folder.path()).await, Err(Error::Work(broken)) if broken.to_string().contains("a.png"))
     );
-    let latents = found(1, &file, folder.path()).unwrap();
+    let latents = found(1, &image, folder.path()).await.unwrap();
     let [picture] = latents.pictures.as_slice() else { panic!("{latents:?}") };
     assert_eq!(picture.target.size(), (96, 32));
     assert!(picture.views.iter().all(|view| !view.is_known()));
@@ -84,10 +139,10 @@ fn a_cached_picture_is_not_decoded_for_its_bucket() {
     });
     let cache = LatentCache::open(folder.path().join("cache"), 1 << 20).unwrap();
     cache.write(picture.views[0].key, &encoded[0]).unwrap();
-    assert!(found(0, &file, folder.path()).is_err());
+    assert!(found(0, &image, folder.path()).await.is_err());
     cache.write(picture.views[1].key, &encoded[1]).unwrap();
     for rank in 0..2 {
-        let latents = found(rank, &file, folder.path()).unwrap();
+        let latents = found(rank, &image, folder.path()).await.unwrap();
         let known = latents.pictures[0].views.each_ref().map(|view| view.slot.get().unwrap().read().unwrap());
         assert_eq!(known.map(Arc::unwrap_or_clone), encoded);
     }

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     base_model::Loaded,
-    data::{Prompts, buckets::BucketOptions, images::ImageFile, prompts::Caption},
+    data::{Prompts, buckets::BucketOptions, images::ListedImage, prompts::Caption},
     engine::{ModelInfo, PredictionType, TrainingSize},
     fault::Refusal,
     inputs::{Common, Framing, PictureFolder, Pictures, Posteriors, look_up, materialise},
@@ -28,6 +28,7 @@ use crate::{
         TrainingImage, TrainingSet,
     },
     training::{self, Named, Origin, Resumed, class_and_threads, numerics},
+    while_wanted,
 };
 
 /// What it learns from.
@@ -95,11 +96,8 @@ pub(super) async fn prepare(
     let count: usize = pictures.iter().map(|pictures| pictures.files.len()).sum();
     journal.info(format!("data: {count} pictures, {data_hash}")).await;
     // 2. The base model; its hash is taken beside.
-    let training = TrainingSize {
-        batch: train.train_batch_size as usize,
-        resolution: train.resolution as usize,
-        bucketed: train.enable_bucket,
-    };
+    let training =
+        TrainingSize { batch: train.train_batch_size as usize, resolution: train.resolution as usize };
     let mut loaded = rank.load_model(Some(training), train.rescale_betas_zero_snr).await?;
     let model = loaded.info.clone();
     check_resolution(train, &model)?;
@@ -166,19 +164,16 @@ async fn known_posteriors(
     rank: &Rank,
     train: &TrainSpec,
     loaded: &Loaded,
-    files: Vec<Vec<ImageFile>>,
+    files: Vec<Vec<ListedImage>>,
 ) -> Result<Posteriors, Error> {
-    let Rank { assignment, context, folder, .. } = rank;
-    let (fingerprints, cache) = (Arc::clone(&context.fingerprints), context.latents.clone());
+    let Rank { assignment, context, folder, journal, .. } = rank;
+    let (fingerprints, models) = (Arc::clone(&context.fingerprints), loaded.local.folder.clone());
+    let variant = assignment.spec.common.model.variant.clone();
+    let hashing = while_wanted::spawn_blocking(move |still| fingerprints.of_vae(&models, &variant, still));
+    let common = Common { vae: hashing.await??, model: loaded.info.clone(), framing: framing(train) };
+    let cache = context.latents.clone();
     let shelf = Shelf::new(cache.clone(), folder.join("latents"), context.latent_memory_bytes);
-    let (assignment, model, models) = (assignment.clone(), loaded.info.clone(), loaded.local.folder.clone());
-    let framing = framing(train);
-    let looking_up = ringtune_shared::tasks::spawn_blocking(move || {
-        let vae = fingerprints.of_vae(&models, &assignment.spec.common.model.variant)?;
-        let common = Common { vae, model, framing };
-        look_up(files, &common, &assignment, &cache, shelf)
-    });
-    looking_up.await?
+    look_up(files, common, assignment, (cache, shelf), journal).await
 }
 
 fn taught(concept: ConceptSpec) -> Taught {
@@ -274,7 +269,7 @@ fn wanted_pictures(job: &TextualInversionSpec) -> Vec<Vec<PictureFolder>> {
 
 fn captions(pictures: &Pictures) -> Vec<Caption> {
     let captions = pictures.files.iter().zip(&pictures.captions);
-    captions.map(|(file, text)| Caption { file: file.name.clone(), text: text.clone() }).collect()
+    captions.map(|(file, text)| Caption { file: file.file.name.clone(), text: text.clone() }).collect()
 }
 
 /// The hash of all pictures: their manifest's, and of several manifests that of their hashes, a line each.

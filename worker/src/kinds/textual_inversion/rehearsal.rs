@@ -16,7 +16,7 @@ use super::{
     prepare::prepare,
 };
 use crate::{
-    data::{ClipTokenizer, images::ImageFile},
+    data::{ClipTokenizer, images::ListedImage},
     engine::{EngineHandle, ModelInfo, Precision},
     inputs::Target,
     rank::{Context, Error},
@@ -53,7 +53,7 @@ pub struct Rehearsal {
     /// All pictures, by content.
     pub data_hash: ContentHash,
     /// The pictures of each concept, as they are prepared.
-    pub pictures: Vec<Vec<(ImageFile, Target)>>,
+    pub pictures: Vec<Vec<(ListedImage, Target)>>,
     /// What is learned.
     pub words: Vec<RehearsedWord>,
     /// Prompts of the first samples, learned tokens in brackets; at most 8.
