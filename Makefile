@@ -7,7 +7,7 @@ NEXTEST := $(shell $(CARGO) nextest --version >/dev/null 2>&1 && echo yes)
 .PHONY: help setup build demo test lint sanitize bench bench-draw bench-first bench-gpt2 bench-ring bench-overlap bench-control chaos pairs upgrade-test release-proto packages packages-test
 
 help: ## Show this list
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
+	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
 
 setup: ## Check the tools that are needed and put libtorch in the cache (once, about 550 MB)
 	@deploy/setup.sh

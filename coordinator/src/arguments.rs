@@ -17,27 +17,34 @@ use ringtune_shared::{
 #[command(
     name = "ringtune-coordinator",
     version,
-    after_help = "Examples:\n  \
-        On this machine alone:\n    \
-        ringtune-coordinator --state-dir ~/ringtune\n  \
-        For a network (TLS, with a certificate authority of its own in the state folder):\n    \
-        ringtune-coordinator --state-dir ~/ringtune --listen 0.0.0.0:7070 --http-listen 0.0.0.0:7071\n    \
-        ringtune token create --role worker --ttl 1h\n  \
-        Then, on every node:\n    \
-        ringtune-worker --join TOKEN --coordinator https://THIS-HOST:7070\n\n\
-        Would it start with these settings?\n    \
-        ringtune-coordinator config check --config /etc/ringtune/coordinator.toml\n\n\
-        Keep a copy of all that it has, while it runs:
-    \
-        ringtune-coordinator backup --state-dir ~/ringtune --to /mnt/backup/monday
-\n\
-        SIGTERM and Ctrl-C end it within 10 seconds; a second signal at once. Jobs go on where they were after a \
-        restart. SIGHUP has it read its settings again.",
+    after_help = "\
+Examples:
+  On this machine alone:
+    ringtune-coordinator --state-dir ~/ringtune
+  For a network (TLS, with a certificate authority of its own in the state folder):
+    ringtune-coordinator --state-dir ~/ringtune --listen 0.0.0.0:7070 \\
+      --http-listen 0.0.0.0:7071
+    ringtune token create --role worker --ttl 1h \\
+      --coordinator https://localhost:7070 --credentials ~/ringtune/admin
+  Then, on every node:
+    ringtune-worker --state-dir ~/worker --join TOKEN \\
+      --coordinator https://THIS-HOST:7070 --listen 0.0.0.0:7080
+
+  Would it start with these settings?
+    ringtune-coordinator config check --config /etc/ringtune/coordinator.toml
+
+  Keep a copy of all that it has, while it runs:
+    ringtune-coordinator backup --state-dir ~/ringtune --to /mnt/backup/monday
+
+SIGTERM and Ctrl-C end it within 10 seconds; a second signal at once. Jobs go on where they were
+after a restart. SIGHUP has it read its settings again.",
     mut_arg("state_dir", |flag| flag.help("Folder for jobs, history and artifacts [default: /var/lib/ringtune]")),
     mut_arg("listen", |flag| flag.help(
         "Where clients and workers call; port 0: any free one [default: 127.0.0.1:7070]"
     )),
-    mut_arg("http_listen", |flag| flag.help("Where /metrics, /healthz and /readyz are [default: 127.0.0.1:7071]"))
+    mut_arg("http_listen", |flag| flag.help(
+        "Where the page, its API, /metrics, /healthz and /readyz are [default: 127.0.0.1:7071]"
+    ))
 )]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct Arguments {
@@ -81,8 +88,8 @@ pub enum ConfigCommand {
 /// Of `backup`.
 #[derive(Args, Clone, Debug)]
 #[command(
-    after_help = "Nothing has to be stopped: the copy is of one moment. Files are checked against their hashes as they \
-    are copied.\nExample: ringtune-coordinator backup --to /mnt/backup/monday"
+    after_help = "Nothing has to be stopped: the copy is of one moment. Files are checked against their\n\
+    hashes as they are copied.\nExample: ringtune-coordinator backup --to /mnt/backup/monday"
 )]
 pub struct BackupArguments {
     /// A new or an empty folder
@@ -96,8 +103,9 @@ pub struct BackupArguments {
 /// Of `restore`.
 #[derive(Args, Clone, Debug)]
 #[command(
-    after_help = "Everything is checked before the folder becomes a coordinator's; after an error it is as empty as \
-    before.\nExample: ringtune-coordinator restore --from /mnt/backup/monday --state-dir /var/lib/ringtune"
+    after_help = "Everything is checked before the folder becomes a coordinator's; after an error it is\n\
+    as empty as before.\nExample:\n  \
+    ringtune-coordinator restore --from /mnt/backup/monday --state-dir /var/lib/ringtune"
 )]
 pub struct RestoreArguments {
     /// A folder that `backup` made
@@ -160,6 +168,12 @@ mod tests {
         assert_eq!(settings.grpc.listen.port(), 1);
         assert_eq!(settings.http.listen.port(), 3);
         assert_eq!(settings.storage.state_dir, PathBuf::from("/tmp/x y"));
+    }
+
+    #[test]
+    fn examples_keep_their_lines() {
+        let command = <Arguments as clap::CommandFactory>::command();
+        assert_eq!(ringtune_shared::documents::long_lines(&command), Vec::<String>::new());
     }
 
     #[test]

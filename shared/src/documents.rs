@@ -7,6 +7,9 @@ use std::{
 
 use clap::{Args, Command, ValueEnum};
 
+/// Of the texts behind the options of `--help`.
+const LONGEST_LINE: usize = 99;
+
 /// Of `man`.
 #[derive(Args, Clone, Debug)]
 pub struct DocumentArguments {
@@ -46,6 +49,16 @@ pub fn completions(command: Command, shell: Shell) -> Vec<u8> {
     let mut text = Vec::new();
     clap_complete::generate(shell, &mut command, name, &mut text);
     text
+}
+
+/// Lines of the texts behind the options that `--help` would break, each with its command's name: clap breaks what is longer
+/// than 100, in the middle of commands too. Of the command and all its subcommands; for tests.
+pub fn long_lines(command: &Command) -> Vec<String> {
+    let text = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+    let long = text.lines().filter(|line| line.chars().count() > LONGEST_LINE);
+    let mut found: Vec<String> = long.map(|line| format!("{}: {line}", command.get_name())).collect();
+    found.extend(command.get_subcommands().flat_map(long_lines));
+    found
 }
 
 /// Writes a page for the command and one for each of its subcommands: `ringtune.1`, `ringtune-token-create.1`. `section`:

@@ -27,7 +27,7 @@ use crate::{
     name = "ringtune-worker",
     version,
     args_conflicts_with_subcommands = true,
-    after_help = "Settings come from the defaults, then --config FILE (TOML), then the environment \
+    after_help = "Settings come from the defaults, then --config FILE (TOML), then the environment\n\
         (RINGTUNE__SECTION__KEY), then flags.\n\nExamples:\n  \
         On the coordinator's own machine:\n    ringtune-worker --state-dir ~/worker\n  \
         On another machine, for the first time (the token is from: ringtune token create --role worker):\n    \
@@ -37,8 +37,8 @@ use crate::{
         Would it start with these settings?\n    \
         ringtune-worker config check --config /etc/ringtune/worker.toml\n  \
         Is this machine fit?\n    ringtune-worker doctor --coordinator https://10.0.0.1:7070\n\n\
-        SIGTERM and Ctrl-C end it: its ring goes on without it after a step, within 30 seconds; a second signal ends it at \
-        once. SIGHUP has it read its settings again.\n\n\
+        SIGTERM and Ctrl-C end it: its ring goes on without it after a step, within 30 seconds; a second\n\
+        signal ends it at once. SIGHUP has it read its settings again.\n\n\
         Exit codes: 0 ended as asked, 1 failed, 2 wrong usage or settings, 3 the engine hangs."
 )]
 pub struct Arguments {
@@ -113,7 +113,7 @@ pub struct DaemonArguments {
     #[arg(long, value_name = "NAME")]
     pub interface: Option<String>,
     /// Compute threads of a rank when its job leaves it open [default: one a physical core]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_threads)]
     pub threads: Option<usize>,
     /// Compute on one of several equal parts of this machine's cores, such as 1/2 for the first of two workers [default: 1/1]
     #[arg(long, value_name = "NUMBER/OF")]
@@ -131,6 +131,12 @@ pub struct DaemonArguments {
     /// Which log lines there are, such as info,ringtune_worker=debug [default: info]
     #[arg(long, value_name = "FILTER")]
     pub log_filter: Option<String>,
+}
+
+/// As `compute.threads` allows them.
+fn parse_threads(text: &str) -> Result<usize, String> {
+    let threads = text.parse::<usize>().ok().filter(|threads| *threads <= 4096);
+    threads.ok_or_else(|| "allowed: 0 to 4096".to_owned())
 }
 
 impl DaemonArguments {
@@ -191,6 +197,29 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn examples_keep_their_lines() {
+        // clap breaks what is longer than 100, in the middle of commands too.
+        assert_eq!(ringtune_shared::documents::long_lines(&Arguments::command()), Vec::<String>::new());
+    }
+
+    #[test]
+    fn numbers_below_what_is_allowed_are_told_the_range() {
+        for (line, says) in [
+            ("--threads -2", "allowed: 0 to 4096"),
+            ("--threads 4097", "allowed: 0 to 4096"),
+            ("generate --model m --prompt a -o a.png --threads -2", "-2 is not in 1..=1024"),
+            ("generate --model m --prompt a -o a.png --count -2", "-2 is not in 1..=1000"),
+            ("generate-text m --num-samples -2", "-2 is not in 1..=1000000"),
+            ("prepare-text a --tokenizer t -o b --threads -2", "-2 is not in 1..=1024"),
+            ("doctor a.toml --threads -2", "-2 is not in 1..=4096"),
+        ] {
+            let words = ["ringtune-worker"].into_iter().chain(line.split(' '));
+            let text = Arguments::try_parse_from(words).expect_err(line).to_string();
+            assert!(text.contains(says), "{line}: {text}");
+        }
     }
 
     #[test]

@@ -92,8 +92,8 @@ pub struct RingSettings {
     /// Where local_sockets is on: what is large lies in memory that both neighbours share, which takes three fifths of what TCP takes of the
     /// processors.
     pub shared_memory: bool,
-    /// Connections to a ring neighbour on another machine; 0: where steps bring 16 MiB or more to the ring, it is measured when the ring
-    /// forms how many are worth while, as several are where the network gives each a share of the link.
+    /// Connections to a ring neighbour on another machine; 0: where steps bring 16 MiB or more to the ring, the ring measures,
+    /// when it forms, how many connections are worthwhile, as several are where the network gives each a share of the link.
     ///
     /// Allowed: 0 to 8.
     pub connections: usize,

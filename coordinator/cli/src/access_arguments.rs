@@ -7,6 +7,7 @@ use ringtune_security::{Role, TokenId};
 use uuid::Uuid;
 
 use crate::{
+    argument_values::parse_worker_id,
     client::CoordinatorUrl,
     common_arguments::{CoordinatorArguments, OutputArguments},
 };
@@ -15,7 +16,7 @@ use crate::{
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  ringtune login https://head-node:7070               asks for the token, and does not show it
+  ringtune login https://head-node:7070    asks for the token, and does not show it
   ringtune login head-node --token-file token.txt
   pass ringtune | ringtune login head-node
 
@@ -41,8 +42,8 @@ pub struct LoginArguments {
 /// Arguments of `logout`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-This removes the certificate and its key from this machine. A copy of them stays good until it ends,
-unless an administrator revokes it: `ringtune cert revoke`.")]
+This removes the certificate and its key from this machine. A copy of them stays good until it
+ends, unless an administrator revokes it: `ringtune cert revoke`.")]
 pub struct LogoutArguments {
     /// The coordinator's address [default: that of the last login]
     #[arg(value_name = "URL")]
@@ -58,11 +59,11 @@ A coordinator whose address begins with https:// wants to know who calls. Comman
 credentials in this order:
   1. the folder of --credentials or RINGTUNE_CREDENTIALS: identity.pem and trust.pem, as login
      keeps them, or chain.pem, key.pem and ca.pem of another authority
-  2. an access token in RINGTUNE_TOKEN, or in the file RINGTUNE_TOKEN_FILE; with --ca or RINGTUNE_CA,
-     or the CA of the login
+  2. an access token in RINGTUNE_TOKEN, or in the file RINGTUNE_TOKEN_FILE; with --ca or
+     RINGTUNE_CA, or the CA of the login
   3. the login at that coordinator
-  4. on the coordinator's own machine, for those who may read it: /var/lib/ringtune/admin, or admin
-     in the folder that RINGTUNE__STORAGE__STATE_DIR names
+  4. on the coordinator's own machine, for those who may read it: /var/lib/ringtune/admin, or
+     admin in the folder that RINGTUNE__STORAGE__STATE_DIR names
 
 Without a scheme an address means http on this machine's loopback and https elsewhere.";
 
@@ -116,7 +117,12 @@ pub struct CreateTokenArguments {
     #[arg(long, value_name = "TIME", value_parser = parse_ttl)]
     pub ttl: Option<Duration>,
     /// How many may join with it [default: 1]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    #[arg(
+        long,
+        value_name = "N",
+        allow_negative_numbers = true,
+        value_parser = clap::value_parser!(u16).range(1..=10_000)
+    )]
     pub uses: Option<u16>,
     /// Make an access token, for programs: it is sent with each call instead of being exchanged for a certificate
     #[arg(long, conflicts_with = "uses")]
@@ -143,10 +149,15 @@ pub struct RevokeTokenArguments {
     pub output: OutputArguments,
 }
 
+const CERTIFICATES: &str = "\
+SERIAL is what `cert revoke` takes, in full. NAME is of a worker its id. ROOT is the number of the
+root that signed it (`ringtune ca show`). REVOKED is when it was revoked; empty: it is good.";
+
 /// What to do with certificates.
 #[derive(Debug, Subcommand)]
 pub enum CertCommand {
     /// List the certificates that have not ended, newest first
+    #[command(after_help = CERTIFICATES)]
     List(AskArguments),
     /// Make certificates worthless, and end the connections of whoever holds them
     Revoke(RevokeCertificateArguments),
@@ -160,18 +171,18 @@ pub enum CertCommand {
     group(ArgGroup::new("which").required(true).args(["serial", "worker", "name"])),
     after_help = "\
 Examples:
-  ringtune cert revoke 5d2f0c…                       one certificate
-  ringtune cert revoke --worker WORKER               all of a worker, whose ring goes on without it
-  ringtune cert revoke --role submitter --name ada   all of a person
+  ringtune cert revoke 5d2f0c6e0b1f4f3a9c47d1e2a8b30f96   one certificate
+  ringtune cert revoke --worker WORKER                     all of a worker; its ring goes on
+  ringtune cert revoke --role submitter --name ada         all of a person
 
 Whoever lost all certificates is let in again by a new token."
 )]
 pub struct RevokeCertificateArguments {
-    /// The certificate's serial number, as `ringtune cert list` shows it
+    /// The certificate's serial number in full, as `ringtune cert list` shows it
     #[arg(value_name = "SERIAL", value_parser = parse_serial)]
     pub serial: Option<String>,
     /// All certificates of this worker
-    #[arg(long, value_name = "WORKER")]
+    #[arg(long, value_name = "WORKER", value_parser = parse_worker_id)]
     pub worker: Option<Uuid>,
     /// All certificates of this person or program
     #[arg(long, value_name = "NAME", requires = "role")]

@@ -244,15 +244,19 @@ pub struct RevokedObject {
     role: &'static str,
     #[serde(skip_serializing_if = "String::is_empty")]
     name: String,
+    /// How many certificates and access tokens that are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    found: Option<i32>,
 }
 
-impl From<&Which> for RevokedObject {
-    fn from(which: &Which) -> Self {
+impl RevokedObject {
+    /// As the coordinator says.
+    pub fn new(which: &Which, found: Option<i32>) -> Self {
         let (serial, role, name) = match which {
             Which::Serial(serial) => (serial.clone(), "", String::new()),
             Which::Member(member) => (String::new(), role_name(member.role), member.name.clone()),
         };
-        Self { r#type: "revoked", serial, role, name }
+        Self { r#type: "revoked", serial, role, name, found }
     }
 }
 

@@ -1,9 +1,9 @@
 //! The command line.
 
-use std::{ffi::OsString, path::PathBuf, str::FromStr};
+use std::{ffi::OsString, path::PathBuf};
 
 use clap::{Args, Parser, Subcommand};
-use ringtune_proto::{convert::job_state_from_name, v1::JobState};
+use ringtune_proto::v1::JobState;
 use ringtune_shared::{
     documents::{CompletionArguments, DocumentArguments},
     job::Setting,
@@ -14,31 +14,12 @@ use crate::{
     access_arguments::{
         AskArguments, CREDENTIALS, CaCommand, CertCommand, LoginArguments, LogoutArguments, TokenCommand,
     },
+    argument_values::{StepRange, parse_job_id, parse_job_state, parse_worker_id, parse_workers},
     bundle_arguments::DebugCommand,
     common_arguments::{CoordinatorArguments, OutputArguments},
+    help::{DRAIN, EXAMPLES, STATUS, WORKERS},
     job_file::Label,
 };
-
-const EXAMPLES: &str = "\
-Examples:
-  Train on this machine, with as many workers as the job's world_size:
-      ringtune run dicoo.toml
-  See the job with every default filled in, without running it:
-      ringtune run --print-job dicoo.toml
-  Keep a small cluster on this machine and give it jobs:
-      ringtune up --workers 2
-      ringtune submit --watch dicoo.toml
-  Work with a coordinator elsewhere, with a token from its administrator:
-      ringtune login https://head-node:7070
-      JOB=$(ringtune submit dicoo.toml)
-      ringtune watch $JOB
-      ringtune fetch $JOB -o results
-  Draw pictures with what was learned, or continue a text:
-      ringtune generate --help
-      ringtune generate-text --help
-
-Exit codes: 0 success, 1 the job failed, 2 wrong usage, 3 the coordinator cannot be reached.
-Data goes to stdout, progress to stderr. NO_COLOR is respected.";
 
 /// Fine-tunes models on CPUs, on one machine or many: Stable Diffusion embeddings, and GPT-2s.
 #[derive(Debug, Parser)]
@@ -61,6 +42,7 @@ pub enum Command {
     /// List jobs, newest first unless --order-by says otherwise
     List(ListArguments),
     /// Show one job
+    #[command(after_help = STATUS)]
     Status(JobArguments),
     /// Follow jobs until they end; exits with their outcome
     Watch(WatchArguments),
@@ -71,8 +53,10 @@ pub enum Command {
     /// Delete ended jobs, with their history and artifacts
     Delete(DeleteArguments),
     /// List the workers
+    #[command(after_help = WORKERS)]
     Workers(WorkersArguments),
     /// Give a worker no new job, and let its ring go on without it after the step that it is at
+    #[command(after_help = DRAIN)]
     Drain(WorkerArguments),
     /// Give a drained worker jobs again
     Undrain(WorkerArguments),
@@ -148,7 +132,7 @@ pub struct RunArguments {
     #[arg(long, value_name = "KEY=VALUE")]
     pub label: Vec<Label>,
     /// Workers to start; at least the job's min_world_size [default: the job's world_size]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_workers)]
     pub workers: Option<u32>,
     /// Where to save the artifacts [default: ringtune-out/NAME]
     #[arg(short = 'o', long = "output-dir", value_name = "DIR")]
@@ -170,7 +154,13 @@ in ${XDG_STATE_HOME:-~/.local/state}/ringtune/up. A process that ends by itself 
 started again; Ctrl-C stops everything.")]
 pub struct UpArguments {
     /// Workers to start
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1,
+        allow_negative_numbers = true,
+        value_parser = clap::value_parser!(u32).range(1..=256)
+    )]
     pub workers: u32,
     /// How to print.
     #[command(flatten)]
@@ -200,7 +190,7 @@ pub struct SubmitArguments {
     #[arg(long)]
     pub watch: bool,
     /// Go on from the newest checkpoint of this earlier job, as its resume_from_checkpoint would
-    #[arg(long, value_name = "JOB")]
+    #[arg(long, value_name = "JOB", value_parser = parse_job_id)]
     pub resume_from: Option<Uuid>,
     /// Makes it safe to submit the same job again: the same id gives the same job [default: a new one, which is printed
     /// if the coordinator does not answer]
@@ -237,7 +227,13 @@ pub struct ListArguments {
     #[arg(long, value_name = "FIELD", default_value = "", hide_default_value = true)]
     pub order_by: String,
     /// At most this many jobs
-    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 50,
+        allow_negative_numbers = true,
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
     pub limit: u32,
     /// Which coordinator.
     #[command(flatten)]
@@ -251,7 +247,7 @@ pub struct ListArguments {
 #[derive(Debug, Args)]
 pub struct JobArguments {
     /// The job id, as `ringtune submit` printed it
-    #[arg(value_name = "JOB")]
+    #[arg(value_name = "JOB", value_parser = parse_job_id)]
     pub job: Uuid,
     /// Which coordinator.
     #[command(flatten)]
@@ -265,12 +261,12 @@ pub struct JobArguments {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  ringtune watch JOB                         its whole history, then its progress until it ends
-  ringtune watch JOB JOB                     both from now on, until both have ended
-  ringtune watch --all --output json         everything that happens, one object per line, until Ctrl-C")]
+  ringtune watch JOB                   its whole history, then its progress until it ends
+  ringtune watch JOB JOB               both from now on, until both have ended
+  ringtune watch --all --output json   all that happens, one object a line, until Ctrl-C")]
 pub struct WatchArguments {
     /// Job ids, as `ringtune submit` printed them
-    #[arg(value_name = "JOB", required_unless_present = "all")]
+    #[arg(value_name = "JOB", required_unless_present = "all", value_parser = parse_job_id)]
     pub jobs: Vec<Uuid>,
     /// All jobs, including those that are created later, until Ctrl-C
     #[arg(long, conflicts_with = "jobs")]
@@ -302,10 +298,10 @@ Exit codes: 0 all steps are the same, 1 one differs or the verification failed, 
 3 the coordinator cannot be reached.")]
 pub struct VerifyArguments {
     /// The job id, as `ringtune submit` printed it; the job may still run
-    #[arg(value_name = "JOB")]
+    #[arg(value_name = "JOB", value_parser = parse_job_id)]
     pub job: Uuid,
     /// Only these steps, both ends included, or only one [default: all that are stored]
-    #[arg(long, value_name = "A-B")]
+    #[arg(long, value_name = "A-B", allow_hyphen_values = true)]
     pub steps: Option<StepRange>,
     /// Makes it safe to ask the same again: the same id gives the same verification [default: a new one, which is printed
     /// if the coordinator does not answer]
@@ -317,32 +313,6 @@ pub struct VerifyArguments {
     /// How to print.
     #[command(flatten)]
     pub output: OutputArguments,
-}
-
-/// Steps, both ends included, from 1.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct StepRange {
-    /// The first.
-    pub first: i64,
-    /// The last, not before it.
-    pub last: i64,
-}
-
-impl FromStr for StepRange {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let (first, last) = text.split_once('-').unwrap_or((text, text));
-        let step = |text: &str| {
-            let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-            text.parse::<i64>().ok().filter(|step| digits && *step >= 1)
-        };
-        match step(first).zip(step(last)) {
-            Some((first, last)) if first <= last => Ok(Self { first, last }),
-            Some(_) => Err("the first step is after the last; allowed: as in 100-120".to_owned()),
-            None => Err("allowed: two steps from 1 as in 100-120, or one as in 100".to_owned()),
-        }
-    }
 }
 
 /// Arguments of `cancel`.
@@ -359,12 +329,12 @@ pub struct CancelArguments {
 /// Arguments of `delete`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Nothing asks whether you are sure, and nothing brings a deleted job back: fetch what you want to keep
-before. A job that has not ended is refused: cancel it first. Prints the id of each job that is gone.
-Goes on after a job that cannot be deleted, and then ends with the code of the first one.")]
+Nothing asks whether you are sure, and nothing brings a deleted job back: fetch what you want to
+keep before. A job that has not ended is refused: cancel it first. Prints the id of each job that
+is gone. Goes on after a job that cannot be deleted, and then ends with the code of the first one.")]
 pub struct DeleteArguments {
     /// The jobs
-    #[arg(value_name = "JOB", required = true)]
+    #[arg(value_name = "JOB", required = true, value_parser = parse_job_id)]
     pub jobs: Vec<Uuid>,
     /// Which coordinator.
     #[command(flatten)]
@@ -389,7 +359,7 @@ pub struct WorkersArguments {
 #[derive(Debug, Args)]
 pub struct WorkerArguments {
     /// The worker's id, as `ringtune workers` shows it
-    #[arg(value_name = "WORKER")]
+    #[arg(value_name = "WORKER", value_parser = parse_worker_id)]
     pub worker: Uuid,
     /// Which coordinator.
     #[command(flatten)]
@@ -421,13 +391,6 @@ pub struct PassedOnArguments {
     pub arguments: Vec<OsString>,
 }
 
-/// Parses a job state as users write it, in upper or lower case.
-fn parse_job_state(name: &str) -> Result<JobState, String> {
-    job_state_from_name(name).ok_or_else(|| {
-        "the states are queued, preparing, running, paused, succeeded, failed and cancelled".to_owned()
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory as _;
@@ -437,6 +400,29 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn examples_keep_their_lines() {
+        // clap breaks what is longer than 100, in the middle of commands too.
+        assert_eq!(ringtune_shared::documents::long_lines(&Arguments::command()), Vec::<String>::new());
+    }
+
+    #[test]
+    fn numbers_below_what_is_allowed_are_told_the_range() {
+        for (line, says) in [
+            ("run x.toml --workers -1", "allowed: 1 to 256"),
+            ("up --workers -1", "-1 is not in 1..=256"),
+            ("list --limit -1", "-1 is not in 1.."),
+            ("token create --role worker --uses -1", "-1 is not in 1..=10000"),
+        ] {
+            let error = Arguments::try_parse_from(["ringtune"].into_iter().chain(line.split(' ')));
+            let text = error.expect_err(line).to_string();
+            assert!(text.contains(says), "{line}: {text}");
+        }
+        let verify = ["ringtune", "verify", "01a22026-cdf3-728e-bdef-20f441b7eb6d", "--steps", "-4"];
+        let text = Arguments::try_parse_from(verify).expect_err("no step").to_string();
+        assert!(text.contains("100-120, or one"), "{text}");
     }
 
     #[test]
@@ -465,22 +451,24 @@ mod tests {
     }
 
     #[test]
-    fn steps_are_two_or_one() {
-        let parse = |text: &str| text.parse::<StepRange>().map(|steps| (steps.first, steps.last));
-        assert_eq!(parse("100-120"), Ok((100, 120)));
-        assert_eq!(parse("7"), Ok((7, 7)));
-        for wrong in
-            ["", "-", "-5", "5-", "0-3", "0", "+1-2", "1-2-3", "a-b", "99999999999999999999", "1 - 2"]
-        {
-            let problem = parse(wrong).expect_err(wrong);
-            assert!(problem.contains("100-120, or one"), "{wrong}: {problem}");
-        }
-        assert!(parse("9-3").expect_err("backwards").contains("after the last"));
-    }
-
-    #[test]
     fn a_job_id_must_be_a_uuid() {
-        let error = Arguments::try_parse_from(["ringtune", "status", "dicoo"]).expect_err("refused");
-        assert_eq!(error.exit_code(), 2);
+        for (line, says) in [
+            ("status dicoo", "`ringtune list`"),
+            ("watch dicoo", "`ringtune list`"),
+            ("cancel dicoo", "`ringtune list`"),
+            ("fetch dicoo", "`ringtune list`"),
+            ("verify dicoo", "`ringtune list`"),
+            ("delete dicoo", "`ringtune list`"),
+            ("submit x.toml --resume-from dicoo", "`ringtune list`"),
+            ("debug bundle --job dicoo", "`ringtune list`"),
+            ("drain dicoo", "`ringtune workers`"),
+            ("undrain dicoo", "`ringtune workers`"),
+            ("cert revoke --worker dicoo", "`ringtune workers`"),
+        ] {
+            let words = ["ringtune"].into_iter().chain(line.split(' '));
+            let error = Arguments::try_parse_from(words).expect_err(line);
+            assert_eq!(error.exit_code(), 2);
+            assert!(error.to_string().contains(says), "{error}");
+        }
     }
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use uuid::Uuid;
 
-use crate::common_arguments::CoordinatorArguments;
+use crate::{argument_values::parse_job_id, common_arguments::CoordinatorArguments};
 
 /// The subcommands of `debug`.
 #[derive(Debug, Subcommand)]
@@ -21,15 +21,16 @@ Examples:
   ringtune debug bundle                      prints the name of the file that it writes
   ringtune debug bundle --job JOB --since 3h -o report.tar.gz
 
-It takes what it can get: without a coordinator, or without a login, what this machine knows. README.txt in
-the file says what is in it, and what could not be had and why. Tokens, private keys, passwords and the keys of
-clouds and hubs are replaced by [removed]; names, paths, addresses and prompts stay.")]
+It takes what it can get: without a coordinator, or without a login, what this machine knows.
+README.txt in the file says what is in it, and what could not be had and why. Tokens, private
+keys, passwords and the keys of clouds and hubs are replaced by [removed]; names, paths, addresses
+and prompts stay.")]
 pub struct BundleArguments {
     /// The file to write, which must not exist [default: ringtune-debug-TIME.tar.gz]
     #[arg(short = 'o', long = "output-file", value_name = "FILE.tar.gz")]
     pub file: Option<PathBuf>,
     /// A job to show in full, beside the 10 newest that failed or run (may be repeated)
-    #[arg(long, value_name = "JOB")]
+    #[arg(long, value_name = "JOB", value_parser = parse_job_id)]
     pub job: Vec<Uuid>,
     /// How far back logs go, as in 3h or 2d
     #[arg(long, value_name = "TIME", default_value = "1d")]

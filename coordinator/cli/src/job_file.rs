@@ -9,7 +9,7 @@ use std::{
 
 use ringtune_shared::{
     ids::CONTENT_URI_PREFIX,
-    job::{self, JobRequest, JobSpec, QueueDraft, QueueSpec, Setting, SpecError},
+    job::{self, JobRequest, JobSpec, ModelLocation, QueueDraft, QueueSpec, Setting, SpecError},
 };
 
 use crate::diffusers_arguments::{self, Translated};
@@ -34,6 +34,12 @@ pub enum JobFileError {
     /// Labels of the command line that the job cannot have beside its own.
     #[error("--label: {0}")]
     Labels(SpecError),
+    /// It names folders or files that are not on this machine.
+    #[error("{}", .0.join("\n"))]
+    Missing(
+        /// Each with its field.
+        Vec<String>,
+    ),
     /// It says something that is not allowed.
     #[error("{}", list_violations(path, source))]
     Invalid {
@@ -128,6 +134,23 @@ impl JobFile {
         Ok((file, translated))
     }
 
+    /// Looks whether the folders and files are there that ranks read from where they are: for jobs of which all ranks are
+    /// on this machine. Pictures and embeddings, which are uploaded, are looked at when they are read.
+    ///
+    /// # Errors
+    /// All that are not there.
+    pub fn check_places(&self) -> Result<(), JobFileError> {
+        let missing = self.spec.locations().into_iter().filter_map(|(field, location)| match location {
+            ModelLocation::Local(path) if !path.exists() => Some(format!(
+                "{field}: {}: there is no such folder or file; a relative path is taken from the job file's folder",
+                path.display()
+            )),
+            ModelLocation::Local(_) | ModelLocation::Hub(_) | ModelLocation::S3(_) => None,
+        });
+        let missing: Vec<String> = missing.collect();
+        if missing.is_empty() { Ok(()) } else { Err(JobFileError::Missing(missing)) }
+    }
+
     /// Puts labels of the command line over those of the file.
     pub fn add_labels(&mut self, labels: &[Label]) -> Result<(), JobFileError> {
         let QueueSpec { owner, priority, labels: mut all } = self.queue.clone();
@@ -213,6 +236,28 @@ mod tests {
         assert_eq!(job.spec.common.debug.trace_dir, within("trace"));
         let pictures = ImageSource::Folder(folder.path().join("pictures"));
         assert_eq!(job.images, [("data.images".to_owned(), pictures)]);
+    }
+
+    #[test]
+    fn what_ranks_read_here_has_to_be_here() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let path = folder.path().join("job.toml");
+        let read = |text: &str| {
+            fs::write(&path, text).expect("written");
+            JobFile::read(&path, &[]).expect("valid").check_places().map_err(|error| error.to_string())
+        };
+        let problem = read(JOB).expect_err("no model");
+        let model = folder.path().join("toy-sd");
+        let says = format!("model.base: {}: there is no such folder or file; a relative", model.display());
+        assert!(problem.starts_with(&says), "{problem}");
+        assert_eq!(read(&JOB.replace("./toy-sd", "hf://a/b")), Ok(()));
+        fs::create_dir(&model).expect("made");
+        assert_eq!(read(JOB), Ok(()));
+        // All that is missing at once.
+        let both =
+            "kind = \"gpt2_finetune\"\nname = \"a\"\n[model]\nbase = \"gpt2\"\n[gpt2]\ntokens = \"tokens\"\n";
+        let problem = read(both).expect_err("nothing is there");
+        assert!(problem.starts_with("model.base: ") && problem.contains("\ngpt2.tokens: "), "{problem}");
     }
 
     #[test]

@@ -10,6 +10,7 @@ use clap::Parser as _;
 
 pub mod access_arguments;
 pub mod access_objects;
+pub mod argument_values;
 pub mod arguments;
 pub mod bundle;
 pub mod bundle_arguments;
@@ -22,6 +23,7 @@ pub mod credentials;
 pub mod diffusers_arguments;
 pub mod embeddings;
 pub mod error;
+mod help;
 pub mod images;
 pub mod interrupt;
 pub mod job_file;

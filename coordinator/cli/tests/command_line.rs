@@ -121,6 +121,34 @@ fn settings_of_the_command_line_replace_those_of_the_job() {
 }
 
 #[test]
+fn a_model_that_is_not_there_is_said_before_anything_starts() {
+    let folder = Folder::new();
+    let model = folder.path().join("toy-sd").display().to_string();
+    let says = format!("model.base: {model}: there is no such folder or file");
+    folder.refused(&["run", "job.toml"], &[&says, "the job file's folder"]);
+    let elsewhere = ["run", "job.toml", "--set", "model.base=/nowhere/sd"];
+    folder.refused(&elsewhere, &["model.base: /nowhere/sd: there is no such folder or file"]);
+    // It may be on another machine.
+    assert!(folder.ringtune(&["run", "--print-job", "job.toml"]).status.success());
+}
+
+#[test]
+fn a_variable_with_a_wrong_address_is_named() {
+    let folder = Folder::new();
+    let ask = |arguments: &[&str], variable: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ringtune"));
+        command.args(arguments).current_dir(folder.path()).env("RINGTUNE_COORDINATOR", variable);
+        let output = command.output().expect("it runs");
+        assert_eq!(output.status.code(), Some(2));
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let text = ask(&["list"], "ftp://a");
+    assert!(text.starts_with("error: RINGTUNE_COORDINATOR: \"ftp://a\""), "{text}");
+    let text = ask(&["list", "--coordinator", "ftp://b"], "ftp://a");
+    assert!(text.contains("--coordinator") && !text.contains("RINGTUNE_COORDINATOR:"), "{text}");
+}
+
+#[test]
 fn whose_a_job_is_and_how_urgent_is_shown_and_checked() {
     let folder = Folder::new();
     folder.write_job(&format!("{JOB}\n[queue]\nowner = \"ada\"\nlabels = {{ project = \"star\" }}\n"));

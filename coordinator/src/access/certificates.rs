@@ -9,7 +9,7 @@ use tracing::warn;
 use super::caller::{Caller, Denied, Known, Proof, Reason};
 use super::{Access, Error, Secured, now, shown, time_of, to_its_end};
 use crate::core::Time;
-use crate::network::authority::RootView;
+use crate::network::authority::{LOCAL_ADMIN, RootView};
 use crate::store::access::{CertificateRecord, Joined, NewestFirst, TokenKind, TokenRecord};
 
 /// Members that may be revoked at a time, and certificates from elsewhere: all workers hear of them.
@@ -20,6 +20,8 @@ const MOST_NAMED: usize = 5;
 const ANSWER: Duration = Duration::from_millis(500);
 /// Hexadecimal digits of a serial number: X.509 allows 20 bytes.
 const LONGEST_SERIAL: usize = 40;
+/// Of one that the cluster's own authority gave: 16 bytes, of which the first is never 0.
+const OWN_SERIAL: usize = 32;
 /// What the secret of a token that there is not is compared with.
 const NO_SECRET: SecretHash = SecretHash([0; 32]);
 
@@ -172,31 +174,39 @@ impl Access {
     }
 
     /// Revokes a certificate, or all that a member has: its connections, sessions and calls end. Asking again changes
-    /// nothing.
+    /// nothing. What is not known here is revoked too: an older backup may have been put back.
+    ///
+    /// Returns how many certificates and access tokens that are known here it names; none where another authority makes
+    /// the certificates.
     ///
     /// # Errors
     /// A field; too many are revoked; the store's.
-    pub async fn revoke(&self, which: Which) -> Result<(), Error> {
+    pub async fn revoke(&self, which: Which) -> Result<Option<u64>, Error> {
         let access = self.clone();
-        access.part()?;
-        let which = check_which(which)?;
+        let issues = access.part()?.pki.issues();
+        let which = check_which(which, issues)?;
         to_its_end(async move {
             let secured = access.part()?;
             let _turn = secured.turns.acquire().await;
             let now = now();
-            let room = match &which {
-                Which::Serial(serial) => secured.store.revoke_serial(serial, now, MOST_REVOKED).await?,
+            let found = match &which {
+                Which::Serial(serial) => {
+                    let known = secured.store.certificate(serial).await?.is_some();
+                    let revoked = secured.store.revoke_serial(serial, now, MOST_REVOKED).await?;
+                    revoked.then_some(u64::from(known))
+                }
                 Which::Member(role, name) => {
                     let gone = secured.store.revoke_member(*role, name, now, MOST_REVOKED).await?;
-                    gone.is_some()
+                    gone.map(|gone| gone.certificates + gone.tokens.len() as u64)
                 }
             };
-            if !room {
+            let Some(found) = found else {
                 let (what, instead) = ("revocations that never end", "rotate the authority instead");
                 return Err(Error::TooMany { most: MOST_REVOKED, what, instead });
-            }
+            };
             secured.tokens.send_replace(());
-            secured.tell_revoked().await
+            secured.tell_revoked().await?;
+            Ok(issues.then_some(found))
         })
         .await
     }
@@ -371,7 +381,8 @@ fn still_revoked(record: &CertificateRecord, since: Time) -> Denied {
     Denied::new(Reason::Token, text)
 }
 
-fn check_which(which: Which) -> Result<Which, Error> {
+/// `issues`: the cluster's own authority makes the certificates.
+fn check_which(which: Which, issues: bool) -> Result<Which, Error> {
     match which {
         Which::Serial(given) => {
             let serial: String = given.chars().filter(|letter| *letter != ':').collect();
@@ -382,11 +393,26 @@ fn check_which(which: Which) -> Result<Which, Error> {
                 let problem = format!("got {given:?}; allowed: 1 to {LONGEST_SERIAL} hexadecimal digits");
                 return Err(Error::field("serial", problem));
             }
+            if issues && serial.len() != OWN_SERIAL {
+                let problem = format!(
+                    "no certificate has the serial number {serial}; give it in full, as `ringtune cert list` shows it"
+                );
+                return Err(Error::field("serial", problem));
+            }
             Ok(Which::Serial(serial))
         }
         Which::Member(role, name) => {
             identity::check_name(role, &name)
                 .map_err(|error| Error::field("member.name", error.to_string()))?;
+            // Whatever took its certificate's place would be no good either, so that nobody could undo it.
+            if issues && role == Role::Admin && name == LOCAL_ADMIN {
+                let problem = format!(
+                    "the {role} {name} is whoever administers the coordinator's machine, and cannot be revoked by name: nobody could \
+                     undo it. Revoke the certificate in the folder \"admin\" of the coordinator's state by its serial number: within a \
+                     minute there is another one"
+                );
+                return Err(Error::field("member.name", problem));
+            }
             Ok(Which::Member(role, name))
         }
     }

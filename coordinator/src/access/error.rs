@@ -10,7 +10,10 @@ use crate::store;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// There is nobody to be let in or kept out.
-    #[error("nothing is authenticated here (loopback or --insecure)")]
+    #[error(
+        "nothing is authenticated here (loopback or --insecure): everybody may do everything, and no token is needed; \
+         for a network start the coordinator with --listen"
+    )]
     NothingAuthenticated,
     /// Somebody else makes the certificates.
     #[error(

@@ -8,7 +8,7 @@ use ringtune_security::{
 };
 
 use super::*;
-use crate::network::authority::OwnAuthority;
+use crate::network::authority::{LOCAL_ADMIN, OwnAuthority};
 use crate::store::access::memory::MemoryAccessStore;
 use crate::store::access::{CertificateRecord, TokenKind};
 
@@ -199,7 +199,7 @@ async fn no_worker_takes_the_id_of_another_one() {
     let serial = first.serial().to_owned();
     let shown: Vec<String> =
         serial.as_bytes().chunks(2).map(|two| String::from_utf8_lossy(two).to_uppercase()).collect();
-    stage.access.revoke(Which::Serial(shown.join(":"))).await.unwrap();
+    assert_eq!(stage.access.revoke(Which::Serial(shown.join(":"))).await.unwrap(), Some(1));
     assert!(stage.pki.trust().revoked().has_serial(&serial));
     assert!(stage.join(&line, NODE).await.is_ok());
 }
@@ -209,7 +209,7 @@ async fn who_is_revoked_comes_back_with_a_newer_token_alone() {
     let stage = Stage::new().await;
     let older = stage.token(TokenKind::Join, Role::Worker, 9).await;
     let first = stage.join(&older, NODE).await.unwrap();
-    stage.access.revoke(Which::Member(Role::Worker, NODE.to_owned())).await.unwrap();
+    assert_eq!(stage.access.revoke(Which::Member(Role::Worker, NODE.to_owned())).await.unwrap(), Some(1));
     let identity = first.identity().unwrap();
     assert!(stage.pki.trust().revoked().has(identity));
     let (why, text) = reason(stage.join(&older, NODE).await);
@@ -245,6 +245,40 @@ async fn strange_names_are_not_revoked() {
 }
 
 #[tokio::test]
+async fn nobody_locks_the_machines_own_admin_out() {
+    let stage = Stage::new().await;
+    let local = Which::Member(Role::Admin, LOCAL_ADMIN.to_owned());
+    assert_eq!(field(stage.access.revoke(local).await), "member.name");
+    assert_eq!(stage.pki.trust().revoked().members.len(), 0);
+    // Only an admin is that.
+    for (role, name) in [(Role::Observer, LOCAL_ADMIN), (Role::Admin, "ada")] {
+        stage.access.revoke(Which::Member(role, name.to_owned())).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn who_revokes_hears_whether_there_was_anything_to_revoke() {
+    let stage = Stage::new().await;
+    let line = stage.token(TokenKind::Join, Role::Worker, 2).await;
+    let given = stage.join(&line, NODE).await.unwrap().serial().to_owned();
+    // The beginning of one is none.
+    for part in [&given[..8], &given[..31]] {
+        assert_eq!(field(stage.access.revoke(Which::Serial(part.to_owned())).await), "serial", "{part}");
+    }
+    assert!(!stage.pki.trust().revoked().has_serial(&given));
+    // One that is not known is refused too, as an older backup may have been put back.
+    let unknown = "e".repeat(32);
+    assert_eq!(stage.access.revoke(Which::Serial(unknown.clone())).await.unwrap(), Some(0));
+    assert!(stage.pki.trust().revoked().has_serial(&unknown));
+    assert_eq!(stage.access.revoke(Which::Member(Role::Observer, "bob".to_owned())).await.unwrap(), Some(0));
+    // Asking again is no other answer.
+    for _ in 0..2 {
+        assert_eq!(stage.access.revoke(Which::Serial(given.clone())).await.unwrap(), Some(1));
+        assert_eq!(stage.access.revoke(Which::Member(Role::Worker, NODE.to_owned())).await.unwrap(), Some(1));
+    }
+}
+
+#[tokio::test]
 async fn an_access_token_says_who_calls_until_it_is_revoked() {
     let stage = Stage::new().await;
     let line = stage.token(TokenKind::Access, Role::Observer, 0).await;
@@ -264,10 +298,11 @@ async fn an_access_token_says_who_calls_until_it_is_revoked() {
     // It ends while a call is under way.
     let over = tokio::spawn(identified.watch.unwrap().over());
     let unrelated: AccessToken = stage.token(TokenKind::Access, Role::Admin, 0).await.parse().unwrap();
-    stage.access.revoke_token(unrelated.id).await.unwrap();
+    assert!(stage.access.revoke_token(unrelated.id).await.unwrap());
+    assert!(!stage.access.revoke_token(unrelated.id).await.unwrap(), "it is gone");
     tokio::task::yield_now().await;
     assert!(!over.is_finished());
-    stage.access.revoke(Which::Member(Role::Observer, "ada".to_owned())).await.unwrap();
+    assert_eq!(stage.access.revoke(Which::Member(Role::Observer, "ada".to_owned())).await.unwrap(), Some(1));
     let told = tokio::time::timeout(Duration::from_secs(10), over).await.unwrap().unwrap();
     assert!(told.text.contains("revoked"), "{told}");
     assert_eq!(reason(stage.by_token(&line).await).0, Reason::Token);
@@ -368,8 +403,8 @@ async fn where_nothing_is_authenticated_there_is_nobody_to_let_in() {
     nothing(plain.renew(&Caller::Open, Vec::new()).await.map(drop));
     nothing(plain.list_tokens(None, 1).await.map(drop));
     nothing(plain.list_certificates(None, 1).await.map(drop));
-    nothing(plain.revoke(Which::Serial("1".to_owned())).await);
-    nothing(plain.revoke_token([1; 8].into()).await);
+    nothing(plain.revoke(Which::Serial("1".to_owned())).await.map(drop));
+    nothing(plain.revoke_token([1; 8].into()).await.map(drop));
     nothing(plain.authority().await.map(drop));
     nothing(plain.rotate().await.map(drop));
     nothing(plain.retire(true).await.map(drop));
@@ -414,8 +449,9 @@ async fn with_certificates_from_elsewhere_there_are_access_tokens_and_revocation
     assert!(matches!(access.join(joining, HERE).await, Err(Error::FromElsewhere)));
     assert!(matches!(access.rotate().await, Err(Error::FromElsewhere)));
     assert!(matches!(access.retire(true).await, Err(Error::FromElsewhere)));
-    access.revoke(Which::Serial("0aff".to_owned())).await.unwrap();
-    access.revoke(Which::Member(Role::Worker, NODE.to_owned())).await.unwrap();
+    // How many there are, the other authority knows.
+    assert_eq!(access.revoke(Which::Serial("0aff".to_owned())).await.unwrap(), None);
+    assert_eq!(access.revoke(Which::Member(Role::Worker, NODE.to_owned())).await.unwrap(), None);
     let revoked = pki.trust().revoked();
     assert!(revoked.has_serial("0aff") && revoked.members.contains(&(Role::Worker, NODE.to_owned())));
     assert_eq!(access.list_certificates(None, 9).await.unwrap(), Vec::<CertificateRecord>::new());

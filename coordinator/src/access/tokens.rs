@@ -92,17 +92,17 @@ impl Access {
         Ok(self.part()?.store.list_tokens(&NewestFirst { after, limit, now: now() }).await?)
     }
 
-    /// Forgets a token; calls that are under way with it end. One that is not there is no error.
+    /// Forgets a token; calls that are under way with it end. Whether it was there.
     ///
     /// # Errors
     /// Nothing is authenticated here; the store's.
-    pub async fn revoke_token(&self, id: TokenId) -> Result<(), Error> {
+    pub async fn revoke_token(&self, id: TokenId) -> Result<bool, Error> {
         let access = self.clone();
         to_its_end(async move {
             let secured = access.part()?;
-            secured.store.remove_token(id).await?;
+            let found = secured.store.remove_token(id).await?;
             secured.tokens.send_replace(());
-            Ok(())
+            Ok(found)
         })
         .await
     }

@@ -158,7 +158,7 @@ impl Metrics {
             )?,
             denied_calls: make.counters(
                 "ringtune_denied_calls_total",
-                "Calls that were not made because of who the caller is, or is not, by why",
+                "Calls refused because of the caller's identity, by reason",
                 ("reason", &DENIALS),
             )?,
             over_quota: make.counters(

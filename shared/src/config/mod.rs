@@ -266,7 +266,14 @@ fn unreadable(given: &Value, error: &str, default: Option<&serde_json::Value>) -
     };
     let like =
         default.filter(|default| !default.is_null()).map(|default| format!("; allowed: such as {default}"));
-    format!("got {given}: {error}{}", like.unwrap_or_default())
+    let like = like.unwrap_or_default();
+    if given.starts_with('-') && error.contains("unsigned") {
+        return format!("got {given}, which is negative{like}");
+    }
+    if error.contains("invalid socket address") {
+        return format!("got {given}{like}, an IP address and a port; no host names");
+    }
+    format!("got {given}: {error}{like}")
 }
 
 fn unknown(name: &str, known: &BTreeMap<String, serde_json::Value>) -> String {

@@ -137,6 +137,16 @@ fn the_settings_type_has_the_last_word() {
 }
 
 #[test]
+fn what_a_type_refuses_is_said_in_words_of_people() {
+    let said = |name, value| problems(environment(name, value)).remove(0).problem;
+    assert_eq!(said("RINGTUNE__SESSION__RETRIES", "-1"), "got -1, which is negative; allowed: such as 3");
+    assert_eq!(
+        said("RINGTUNE__GRPC__LISTEN", "HOST:7071"),
+        "got \"HOST:7071\"; allowed: such as \"127.0.0.1:7070\", an IP address and a port; no host names"
+    );
+}
+
+#[test]
 fn a_broken_file_is_named_with_its_line() {
     let (kept, sources) = file("[grpc]\nlisten = \n");
     let Err(ConfigError::Syntax { place, .. }) = load::<Settings>(sources) else { panic!("accepted") };

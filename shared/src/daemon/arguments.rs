@@ -17,10 +17,10 @@ pub struct CommonArguments {
     #[arg(long, value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
     /// Where others call; port 0: any free one
-    #[arg(long, value_name = "ADDRESS:PORT")]
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = parse_address)]
     pub listen: Option<SocketAddr>,
     /// Where metrics and health are read; port 0: any free one
-    #[arg(long, value_name = "ADDRESS:PORT")]
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = parse_address)]
     pub http_listen: Option<SocketAddr>,
     /// For test networks: encrypt nothing, ask nobody who they are, let everybody do everything
     #[arg(long)]
@@ -63,6 +63,11 @@ impl CommonArguments {
     }
 }
 
+fn parse_address(text: &str) -> Result<SocketAddr, String> {
+    text.parse()
+        .map_err(|_| "allowed: an IP address and a port, such as 0.0.0.0:7070; no host names".to_owned())
+}
+
 /// Those settings of a list that have a value.
 pub fn given<const N: usize>(all: [(&'static str, Option<String>); N]) -> Vec<(&'static str, String)> {
     all.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
@@ -99,6 +104,20 @@ mod tests {
         let launch = common.launch();
         assert!(launch.announce && !launch.free_ports);
         assert!(CommonArguments::default().overrides().is_empty());
+    }
+
+    #[test]
+    fn host_names_are_no_addresses() {
+        for flag in ["--listen", "--http-listen"] {
+            for wrong in ["localhost:7070", "7070", "0.0.0.0"] {
+                let error =
+                    Daemon::try_parse_from(["daemon", flag, wrong]).map(|_| ()).unwrap_err().to_string();
+                assert!(
+                    error.contains(flag) && error.contains("such as 0.0.0.0:7070; no host names"),
+                    "{error}"
+                );
+            }
+        }
     }
 
     #[test]

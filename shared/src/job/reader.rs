@@ -153,11 +153,13 @@ impl Reader<'_> {
 
     pub(super) fn integer(&mut self, section: &mut Section<'_>, key: &'static str) -> Option<i64> {
         let value = self.take(section, key)?;
-        let number = value
-            .get_ref()
-            .as_integer()
-            .and_then(|integer| i64::from_str_radix(integer.as_str(), integer.radix()).ok());
-        self.expect(&section.full_name(key), value, "a whole number of at most 63 bits", number)
+        let integer = value.get_ref().as_integer();
+        let number = integer.and_then(|integer| i64::from_str_radix(integer.as_str(), integer.radix()).ok());
+        let wanted = match integer {
+            Some(_) => "a whole number with at most 18 digits",
+            None => "a whole number",
+        };
+        self.expect(&section.full_name(key), value, wanted, number)
     }
 
     pub(super) fn number(&mut self, section: &mut Section<'_>, key: &'static str) -> Option<f64> {

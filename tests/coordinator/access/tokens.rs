@@ -277,7 +277,11 @@ async fn without_tls_nobody_is_asked_and_there_is_nothing_to_hand_out() {
     ];
     for (number, outcome) in refused.into_iter().enumerate() {
         let status = outcome.unwrap_err();
-        let expected = (Code::FailedPrecondition, "nothing is authenticated here (loopback or --insecure)");
+        let expected = (
+            Code::FailedPrecondition,
+            "nothing is authenticated here (loopback or --insecure): everybody may do everything, and no token is \
+             needed; for a network start the coordinator with --listen",
+        );
         assert_eq!((status.code(), status.message()), expected, "{number}");
     }
     access.1.stop().await;

@@ -19,11 +19,11 @@ pub enum BenchCommand {
 /// Times the training step of a model on this machine, as a worker takes it: the same library, threads and memory. Pictures and
 /// words are made up.
 #[derive(Args, Clone, Debug)]
-#[command(
-    after_help = "Each step is timed, with its page faults. Beside it stands what the machine can do, measured in turns \
-    with the steps: the library's best rate on a convolution and on a product. \"Of the roofline\" is the time that the step's \
-    FLOP would take at the better of the two, over the time that it takes; its FLOP are those of convolutions, linear layers and \
-    attention.\n\n\
+#[command(after_help = "\
+Each step is timed, with its page faults. Beside it stands what the machine can do, measured in
+turns with the steps: the library's best rate on a convolution and on a product. \"Of the roofline\"
+is the time that the step's FLOP would take at the better of the two, over the time that it takes;
+its FLOP are those of convolutions, linear layers and attention.\n\n\
     Examples:\n  \
     How long does a step take here?\n    \
     ringtune-worker bench step ./sd15\n  \
@@ -31,35 +31,34 @@ pub enum BenchCommand {
     ringtune-worker bench step ./sd15 --profile trace.json\n  \
     For a program, at another size and with one thread:\n    \
     ringtune-worker bench step ./sd15 --resolution 768 --threads 1 --output json\n\n\
-    Exit codes: 0 measured, 1 failed, 2 wrong usage."
-)]
+    Exit codes: 0 measured, 1 failed, 2 wrong usage.")]
 pub struct StepArguments {
     /// Model: a folder in diffusers layout, or one .safetensors file in the original layout
     #[arg(value_name = "MODEL")]
     pub checkpoint: PathBuf,
     /// Width and height of the pictures in pixels
-    #[arg(long, default_value_t = 512, value_name = "PIXELS", value_parser = number(1..=4096))]
+    #[arg(long, default_value_t = 512, value_name = "PIXELS", allow_negative_numbers = true, value_parser = number(1..=4096))]
     pub resolution: u32,
     /// Samples of a step
-    #[arg(long, default_value_t = 1, value_name = "N", value_parser = number(1..=256))]
+    #[arg(long, default_value_t = 1, value_name = "N", allow_negative_numbers = true, value_parser = number(1..=256))]
     pub batch: u32,
     /// Steps that are timed
-    #[arg(long, default_value_t = 4, value_name = "N", value_parser = number(1..=1000))]
+    #[arg(long, default_value_t = 4, value_name = "N", allow_negative_numbers = true, value_parser = number(1..=1000))]
     pub steps: u32,
     /// Steps before them: the first lays the weights out
-    #[arg(long, default_value_t = 1, value_name = "N", value_parser = number(1..=100))]
+    #[arg(long, default_value_t = 1, value_name = "N", allow_negative_numbers = true, value_parser = number(1..=100))]
     pub warm_up: u32,
     /// bf16, or fp32 [default: bf16 where the CPU has it]
     #[arg(long, value_name = "PRECISION", value_parser = precision_by_name())]
     pub precision: Option<Precision>,
     /// Compute threads [default: one a physical core]
-    #[arg(long, value_name = "N", value_parser = number(1..=1024))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = number(1..=1024))]
     pub threads: Option<u32>,
     /// Encode so many pictures first, as a job does
-    #[arg(long, default_value_t = 0, value_name = "N", value_parser = number(0..=1000))]
+    #[arg(long, default_value_t = 0, value_name = "N", allow_negative_numbers = true, value_parser = number(0..=1000))]
     pub encode: u32,
     /// Take each step with one concept and with so many, and compare
-    #[arg(long, default_value_t = 1, value_name = "N", value_parser = number(1..=64))]
+    #[arg(long, default_value_t = 1, value_name = "N", allow_negative_numbers = true, value_parser = number(1..=64))]
     pub concepts: u32,
     /// Record the timed steps: show where their time goes, and write a Chrome trace into this file
     #[arg(long, value_name = "FILE")]

@@ -70,7 +70,7 @@ pub struct DoctorArguments {
 /// How the outcome is shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum DoctorOutput {
-    /// A table. It was called `human` once.
+    /// A table.
     #[default]
     #[value(alias = "human")]
     Text,

@@ -12,13 +12,15 @@ use crate::engine::{PredictionType, SamplerKind};
 
 /// Pictures from a model, with learned embeddings.
 #[derive(Args, Clone, Debug)]
-#[command(after_help = "Examples:\n  \
-    One picture, with a learned token:\n    \
-    ringtune generate --model ./sd15 --embeds out/learned_embeds.safetensors \\\n      \
-    --prompt 'a photo of a <dicoo> on the beach' -o beach.png\n  \
-    A sheet: the training pictures, then eight samples of each prompt:\n    \
-    ringtune generate --model ./sd15 --embeds out/learned_embeds.safetensors --count 8 \\\n      \
-    --training-images ./dicoo --prompt 'a photo of a toy' --prompt 'a photo of a <dicoo>' --sheet -o sheet.png")]
+#[command(after_help = "\
+Examples:
+  One picture, with a learned token:
+    ringtune generate --model ./sd15 --embeds out/learned_embeds.safetensors \\
+      --prompt 'a photo of a <dicoo> on the beach' -o beach.png
+  A sheet: the training pictures, then eight samples of each prompt:
+    ringtune generate --model ./sd15 --embeds out/learned_embeds.safetensors --count 8 \\
+      --training-images ./dicoo --prompt 'a photo of a toy' \\
+      --prompt 'a photo of a <dicoo>' --sheet -o sheet.png")]
 pub struct GenerateArguments {
     /// Model: a folder in diffusers layout, one .safetensors file in the original layout, hf://ORG/NAME@REVISION
     /// or s3://BUCKET/PREFIX
@@ -49,19 +51,19 @@ pub struct GenerateArguments {
     #[arg(long, value_name = "NAME", value_parser = sampler_by_name())]
     pub scheduler: Option<SamplerKind>,
     /// Denoising steps
-    #[arg(long, default_value_t = 25, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, default_value_t = 25, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub steps: u32,
     /// Guidance scale; 1 or less turns guidance off
-    #[arg(long, default_value_t = 7.5)]
+    #[arg(long, default_value_t = 7.5, allow_negative_numbers = true)]
     pub guidance: f64,
     /// Seed of the first noise: the same seed gives the same picture
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, allow_negative_numbers = true)]
     pub seed: u64,
     /// Pictures of each prompt
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, default_value_t = 1, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub count: u32,
     /// Pictures that are drawn at once; more are faster, need more memory, and may differ in their last bits
-    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    #[arg(long, default_value_t = 1, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub batch: u32,
     /// Width and height in pixels [default: what the model was made for]
     #[arg(long, value_name = "PIXELS", conflicts_with_all = ["width", "height"], value_parser = side())]
@@ -76,7 +78,7 @@ pub struct GenerateArguments {
     #[arg(long, value_name = "PRECISION", value_parser = ["bf16", "no"])]
     pub mixed_precision: Option<String>,
     /// Compute threads [default: all cores]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: Option<u32>,
     /// One picture holding all, a row a prompt
     #[arg(long)]

@@ -7,20 +7,23 @@ use clap::{Args, ValueEnum};
 /// Files of tokens from files of text.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
-Makes train.bin and val.bin, as nanoGPT's data/openwebtext/prepare.py makes them: the same documents and options give the
-same bytes. Tokens are 16 bits each, little-endian; each document ends with <|endoftext|>. meta.json beside them says how
-many there are, of which vocabulary, and the SHA-256 of both files.
+Makes train.bin and val.bin, as nanoGPT's data/openwebtext/prepare.py makes them: the same
+documents and options give the same bytes. Tokens are 16 bits each, little-endian; each document
+ends with <|endoftext|>. meta.json beside them says how many there are, of which vocabulary, and
+the SHA-256 of both files.
 
-A document is a .txt file, a line of a .jsonl file, or a row of a .parquet file. Folders are searched in the order of
-their files' paths.
+A document is a .txt file, a line of a .jsonl file, or a row of a .parquet file. Folders are
+searched in the order of their files' paths.
 
 Examples:
   ringtune prepare-text ./openwebtext --tokenizer ./gpt2 -o data
-  ringtune prepare-text a.jsonl b.jsonl --text-column body --tokenizer ./gpt2 --skip-broken -o data
+  ringtune prepare-text a.jsonl b.jsonl --text-column body --tokenizer ./gpt2 \\
+    --skip-broken -o data
   ringtune prepare-text s3://texts/openwebtext --tokenizer ./gpt2 -o s3://texts/tokens
 
-Ctrl-C stops it, and so may anything else: the same command goes on with what is missing. Until its end about twice the
-room of both files is taken in the output folder. Of s3:// the variables AWS_* say where it is and who asks.
+Ctrl-C stops it, and so may anything else: the same command goes on with what is missing. Until
+its end about twice the room of both files is taken in the output folder. Of s3:// the variables
+AWS_* say where it is and who asks.
 
 Exit codes: 0 all is written, 1 it failed or was stopped, 2 wrong usage.")]
 pub struct PrepareTextArguments {
@@ -40,11 +43,11 @@ pub struct PrepareTextArguments {
     /// The share of the documents that goes to val.bin, above 0 and below 1, rounded up to whole documents
     #[arg(long, default_value_t = 0.0005, value_name = "SHARE", allow_negative_numbers = true)]
     pub val_fraction: f64,
-    /// What the order of the documents is drawn by, as in NumPy
+    /// Seed for the order of the documents, as in NumPy
     #[arg(long, default_value_t = 2357, value_name = "N", allow_negative_numbers = true)]
     pub seed: u64,
     /// Threads that make tokens [default: one a core]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: Option<u32>,
     /// Leave out documents that cannot be read and say how many they were, instead of ending at the first
     #[arg(long)]

@@ -84,15 +84,15 @@ impl Client {
         }
     }
 
-    /// Makes a token worthless.
-    pub async fn revoke_token(&self, token: TokenId) -> Result<(), ClientError> {
+    /// Makes a token worthless. Whether there was such a token; none of a coordinator that does not say.
+    pub async fn revoke_token(&self, token: TokenId) -> Result<Option<bool>, ClientError> {
         let request = v1::RevokeTokenRequest { token_id: token.to_string() };
         self.call("revoke the token", || {
             let (mut access, request) = (self.access(), unary(request.clone()));
             async move { access.revoke_token(request).await }
         })
         .await
-        .map(|v1::RevokeTokenResponse {}| ())
+        .map(|v1::RevokeTokenResponse { found }| found)
     }
 
     /// All certificates that have not expired.
@@ -115,8 +115,9 @@ impl Client {
         }
     }
 
-    /// Makes certificates worthless, and ends the connections of whoever holds them.
-    pub async fn revoke_certificate(&self, which: Which) -> Result<(), ClientError> {
+    /// Makes certificates worthless, and ends the connections of whoever holds them. How many certificates and access
+    /// tokens that are; none of a coordinator that does not know.
+    pub async fn revoke_certificate(&self, which: Which) -> Result<Option<i32>, ClientError> {
         let which = match which {
             Which::Serial(serial) => WireWhich::Serial(serial),
             Which::Member(member) => WireWhich::Member(member),
@@ -127,7 +128,7 @@ impl Client {
             async move { access.revoke_certificate(request).await }
         })
         .await
-        .map(|v1::RevokeCertificateResponse {}| ())
+        .map(|v1::RevokeCertificateResponse { found }| found)
     }
 
     /// The cluster's authority and its roots.

@@ -72,10 +72,12 @@ pub enum ClientError {
         problem: String,
     },
     /// The coordinator said no.
-    #[error("cannot {doing}: {}", describe(status))]
+    #[error("cannot {doing}: {}{}", describe(status), where_to_look(status, url))]
     Refused {
         /// For example "submit the job".
         doing: &'static str,
+        /// Who was called.
+        url: String,
         /// Its answer, with its details.
         status: Box<Status>,
     },
@@ -371,7 +373,7 @@ impl Client {
         } else if is_transient(&status) && status.get_details_retry_info().is_none() {
             ClientError::Unreachable { url: self.url.clone(), problem: transport_problem(&status) }
         } else {
-            ClientError::Refused { doing, status: Box::new(status) }
+            ClientError::Refused { doing, url: self.url.clone(), status: Box::new(status) }
         }
     }
 
@@ -428,11 +430,44 @@ fn describe(status: &Status) -> String {
     text
 }
 
+/// Of a job or worker that is not there: who was asked, as there may be several coordinators, and what shows those that are.
+fn where_to_look(status: &Status, url: &str) -> String {
+    let command = match status.message() {
+        _ if status.code() != Code::NotFound => return String::new(),
+        text if text.starts_with("there is no job ") => "list",
+        text if text.starts_with("there is no worker ") => "workers",
+        _ => return String::new(),
+    };
+    format!(" at {url}; `ringtune {command}` shows those that there are")
+}
+
 #[cfg(test)]
 mod tests {
     use tonic_types::{BadRequest, ErrorDetails};
 
     use super::*;
+
+    #[test]
+    fn of_what_is_not_there_it_is_said_who_was_asked() {
+        let url = "http://127.0.0.1:7070";
+        for (code, message, said) in [
+            (Code::NotFound, "there is no job 8f", "`ringtune list`"),
+            (Code::NotFound, "there is no worker 8f", "`ringtune workers`"),
+        ] {
+            let (status, url) = (Box::new(Status::new(code, message)), url.to_owned());
+            let text = ClientError::Refused { doing: "read it", url, status }.to_string();
+            assert!(
+                text.starts_with(&format!("cannot read it: {message} at http://127.0.0.1:7070; ")),
+                "{text}"
+            );
+            assert!(text.contains(said), "{text}");
+        }
+        for (code, message) in
+            [(Code::NotFound, "job 8f has no artifact \"x\""), (Code::Internal, "there is no job 8f")]
+        {
+            assert_eq!(where_to_look(&Status::new(code, message), url), "");
+        }
+    }
 
     #[test]
     fn a_refusal_names_each_bad_field() {

@@ -6,6 +6,7 @@ use clap::{
     Arg, Command,
     builder::{TypedValueParser, ValueParserFactory},
     error::ErrorKind,
+    parser::ValueSource,
 };
 use http::Uri;
 use ringtune_shared::user_info::without_user_info;
@@ -159,8 +160,23 @@ impl TypedValueParser for UrlParser {
         argument: Option<&Arg>,
         given: &OsStr,
     ) -> Result<CoordinatorUrl, clap::Error> {
+        self.parse_ref_(command, argument, given, ValueSource::CommandLine)
+    }
+
+    fn parse_ref_(
+        &self,
+        command: &Command,
+        argument: Option<&Arg>,
+        given: &OsStr,
+        source: ValueSource,
+    ) -> Result<CoordinatorUrl, clap::Error> {
         given.to_string_lossy().parse().map_err(|error: InvalidUrl| {
-            let name = argument.map(|argument| format!("{argument}: ")).unwrap_or_default();
+            let variable = argument.and_then(Arg::get_env).filter(|_| source == ValueSource::EnvVariable);
+            let name = match (variable, argument) {
+                (Some(variable), _) => format!("{}: ", variable.to_string_lossy()),
+                (None, Some(argument)) => format!("{argument}: "),
+                (None, None) => String::new(),
+            };
             clap::Error::raw(ErrorKind::ValueValidation, format!("{name}{error}\n")).with_cmd(command)
         })
     }

@@ -110,6 +110,8 @@ pub struct Daemon {
     lifeline: Option<ChildStdin>,
     announcement: Announcement,
     started: Instant,
+    /// This process or one before it has ended by itself.
+    ended: bool,
 }
 
 /// How a daemon ended.
@@ -146,7 +148,8 @@ impl Daemon {
             }
             Ok(Ok(line)) => match serde_json::from_str(&line) {
                 Ok(announcement) => {
-                    Ok(Self { command, child, lifeline, announcement, started: Instant::now() })
+                    let started = Instant::now();
+                    Ok(Self { command, child, lifeline, announcement, started, ended: false })
                 }
                 Err(_) => Err(ClusterError::Announcement { label: label.clone(), line }),
             },
@@ -182,14 +185,21 @@ impl Daemon {
     /// Waits until it ends by itself; safe to drop in mid-wait.
     pub(super) async fn exited(&mut self) -> Exit {
         let status = self.child.wait().await;
+        self.ended = true;
         exit_of(&self.command.label, &self.command.log, status)
     }
 
     /// Puts a new process in the place of one that ended: with its state, at its addresses.
     pub(super) async fn start_again(&mut self) -> Result<(), ClusterError> {
         let listen = Listen::Again(self.announcement.clone());
-        *self = Self::start(DaemonCommand { listen, ..self.command.clone() }).await?;
+        let ended = self.ended;
+        *self = Self { ended, ..Self::start(DaemonCommand { listen, ..self.command.clone() }).await? };
         Ok(())
+    }
+
+    /// Whether it has ended by itself, also before it was started again.
+    pub(super) fn has_ended(&self) -> bool {
+        self.ended
     }
 
     /// Lets it end, and kills it when it takes too long.

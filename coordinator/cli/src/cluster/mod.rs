@@ -259,6 +259,11 @@ impl LocalCluster {
         }
     }
 
+    /// Whether a daemon has ended by itself, also one that was started again.
+    pub fn lost_a_daemon(&self) -> bool {
+        std::iter::once(&self.coordinator).chain(&self.workers).any(Daemon::has_ended)
+    }
+
     /// The last lines of every daemon's log, each under its name.
     pub fn log_tails(&self) -> String {
         let daemons = std::iter::once(&self.coordinator).chain(&self.workers);

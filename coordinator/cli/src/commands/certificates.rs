@@ -58,13 +58,33 @@ fn list(certificates: &[v1::Certificate], output: OutputArguments) -> Result<(),
 async fn revoke(arguments: RevokeCertificateArguments) -> Result<(), Error> {
     let output = Output::new(arguments.output.output);
     let which = which(&arguments)?;
-    client_of(&arguments.coordinator).await?.revoke_certificate(which.clone()).await?;
-    output.json(&RevokedObject::from(&which))?;
+    let found = client_of(&arguments.coordinator).await?.revoke_certificate(which.clone()).await?;
+    output.json(&RevokedObject::new(&which, found))?;
+    if found == Some(0) {
+        return Err(Error::Usage(unknown(&which)));
+    }
     remark(match which {
         Which::Serial(_) => "revoked; its connections end now",
         Which::Member(_) => "revoked; all its connections end now, and only a new token lets it in again",
     });
     Ok(())
+}
+
+/// What was revoked, and is none of the cluster's: more likely a slip than meant.
+fn unknown(which: &Which) -> String {
+    match which {
+        Which::Serial(serial) => format!(
+            "`ringtune cert list` shows no certificate with the serial number {serial}; it is refused from now on all the \
+             same"
+        ),
+        Which::Member(member) => {
+            let (role, name) = (role_name(member.role), &member.name);
+            format!(
+                "{role} {name} has no certificate and no access token; `ringtune cert list` shows who has one. This name is \
+                 refused from now on all the same, until a newer token lets it in"
+            )
+        }
+    }
 }
 
 fn which(arguments: &RevokeCertificateArguments) -> Result<Which, Error> {

@@ -13,6 +13,7 @@ use super::{
     submit::{CheckedJob, job_id, steps},
 };
 use crate::{
+    argument_values::MOST_WORKERS,
     arguments::RunArguments,
     checkpoints::{Start, set_metrics_aside},
     cluster::{ClusterPlan, LocalCluster, Ports, RunFolder},
@@ -23,9 +24,6 @@ use crate::{
     output::{Output, remark},
     traces::Traces,
 };
-
-/// More workers on one machine than anyone wants.
-const MOST_WORKERS: u32 = 256;
 
 /// Runs the job; the result is the job's outcome.
 pub(super) async fn run(arguments: RunArguments, interrupts: &Interrupts) -> Result<(), Error> {
@@ -44,6 +42,7 @@ pub(super) async fn run(arguments: RunArguments, interrupts: &Interrupts) -> Res
         checked = CheckedJob::check(file, Some(artifacts_folder.clone())) => checked?,
         () = interrupts.first() => return Err(Error::Interrupted("stopped before anything was started".to_owned())),
     };
+    checked.file.check_places()?;
     let artifacts_folder = prepare_folder(Some(artifacts_folder), &checked.file.spec.common.name)?;
 
     // 2. The daemons.
@@ -60,7 +59,9 @@ pub(super) async fn run(arguments: RunArguments, interrupts: &Interrupts) -> Res
     let folder = artifacts_folder.clone();
     let running = run_job(&mut cluster, &checked, artifacts_folder, output, interrupts, &mut unsaved);
     let outcome = Box::pin(running).await;
+    // A job that failed says why itself.
     if let Err(Error::JobEnded(_)) = &outcome
+        && cluster.lost_a_daemon()
         && !interrupted_already(interrupts).await
     {
         remark(&format!("the ends of the daemons' logs:\n{}", cluster.log_tails()));

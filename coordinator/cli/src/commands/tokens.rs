@@ -133,7 +133,11 @@ fn list(tokens: &[v1::Token], output: OutputArguments) -> Result<(), Error> {
 
 async fn revoke(arguments: RevokeTokenArguments) -> Result<(), Error> {
     let output = Output::new(arguments.output.output);
-    client_of(&arguments.coordinator).await?.revoke_token(arguments.token).await?;
+    let found = client_of(&arguments.coordinator).await?.revoke_token(arguments.token).await?;
+    if found == Some(false) {
+        let token = arguments.token;
+        return Err(Error::Usage(format!("there is no token {token}; `ringtune token list` shows them")));
+    }
     output.json(&RevokedTokenObject::new(arguments.token))?;
     remark("revoked; who has joined with it stays until `ringtune cert revoke`");
     Ok(())

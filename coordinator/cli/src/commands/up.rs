@@ -71,7 +71,8 @@ async fn stay_up(cluster: &mut LocalCluster, output: Output, interrupts: &Interr
             })
             .collect(),
     };
-    let mut text = format!("coordinator {}  metrics {}/metrics", object.coordinator, object.http);
+    let mut text =
+        format!("coordinator {}  page {}/  metrics {}/metrics", object.coordinator, object.http, object.http);
     for worker in &object.workers {
         text.push_str(&format!("\nworker      {}  metrics http://{}/metrics", worker.grpc, worker.http));
     }

@@ -33,8 +33,15 @@ async fn a_new_token_alone_goes_to_stdout() {
     assert!(object.get("uses_left").is_none(), "{object}");
     home.run(&["token", "revoke", "0123456789ABCDEF"]).await.ok();
     home.run(&["token", "revoke", "8f"]).await.failed(2, &["16 hexadecimal digits"]);
-    let asked =
-        ["token  for 7200 s, 3 uses", "token prometheus for 0 s, 0 uses", "revoke token 0123456789abcdef"];
+    let unknown = home.run(&["token", "revoke", "f123456789abcdef"]).await;
+    unknown.failed(2, &["there is no token f123456789abcdef", "`ringtune token list`"]);
+    assert!(!unknown.stderr.contains("revoked;"), "{}", unknown.stderr);
+    let asked = [
+        "token  for 7200 s, 3 uses",
+        "token prometheus for 0 s, 0 uses",
+        "revoke token 0123456789abcdef",
+        "revoke token f123456789abcdef",
+    ];
     assert_eq!(coordinator.state().calls, asked.map(|call| format!("admin ada: {call}")));
 }
 
@@ -71,6 +78,19 @@ async fn certificates_are_revoked_one_by_one_or_all_of_a_holder() {
     assert!(calls[0].contains("Serial(\"8f01\")"), "{calls:?}");
     assert!(calls[1].contains("role: Worker") && calls[1].contains(id), "{calls:?}");
     assert!(calls[2].contains("role: Observer") && calls[2].contains("bob"), "{calls:?}");
+}
+
+#[tokio::test]
+async fn what_nobody_has_is_not_revoked_as_if_somebody_had_it() {
+    let coordinator = Coordinator::start().await;
+    let home = admin(&coordinator).await;
+    let serial = home.run(&["cert", "revoke", "dead01"]).await;
+    serial.failed(2, &["`ringtune cert list` shows no certificate with the serial number dead01"]);
+    let name = home.run(&["cert", "revoke", "--role", "submitter", "--name", "nobody"]).await;
+    name.failed(2, &["submitter nobody has no certificate and no access token"]);
+    for refused in [serial, name] {
+        assert!(!refused.stderr.contains("revoked;"), "{}", refused.stderr);
+    }
 }
 
 #[tokio::test]

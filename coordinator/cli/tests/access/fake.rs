@@ -373,7 +373,9 @@ impl AccessService for Service {
         request: Request<v1::RevokeTokenRequest>,
     ) -> Answer<v1::RevokeTokenResponse> {
         self.caller(&request, &format!("revoke token {}", request.get_ref().token_id))?;
-        Ok(Response::new(v1::RevokeTokenResponse {}))
+        Ok(Response::new(v1::RevokeTokenResponse {
+            found: Some(request.get_ref().token_id.starts_with('0')),
+        }))
     }
 
     async fn list_certificates(
@@ -390,7 +392,8 @@ impl AccessService for Service {
         request: Request<v1::RevokeCertificateRequest>,
     ) -> Answer<v1::RevokeCertificateResponse> {
         self.caller(&request, &format!("revoke {:?}", request.get_ref().which))?;
-        Ok(Response::new(v1::RevokeCertificateResponse {}))
+        let unknown = ["dead", "nobody"].iter().any(|text| format!("{:?}", request.get_ref()).contains(text));
+        Ok(Response::new(v1::RevokeCertificateResponse { found: Some(i32::from(!unknown)) }))
     }
 
     async fn get_authority(

@@ -126,8 +126,8 @@ impl AccessService for AccessCalls {
             status::bad_field(&FieldError::new("token_id", problem))
         })?;
         call.about(format_args!("token {id}"));
-        self.0.access.revoke_token(id).await.map_err(FailedRequest::from)?;
-        Ok(Response::new(v1::RevokeTokenResponse {}))
+        let found = self.0.access.revoke_token(id).await.map_err(FailedRequest::from)?;
+        Ok(Response::new(v1::RevokeTokenResponse { found: Some(found) }))
     }
 
     async fn list_certificates(
@@ -147,8 +147,9 @@ impl AccessService for AccessCalls {
             Which::Serial(serial) => call.about(format_args!("certificate {serial}")),
             Which::Member(role, name) => call.about(format_args!("{role} {name}")),
         }
-        self.0.access.revoke(which).await.map_err(FailedRequest::from)?;
-        Ok(Response::new(v1::RevokeCertificateResponse {}))
+        let found = self.0.access.revoke(which).await.map_err(FailedRequest::from)?;
+        let found = found.map(|found| i32::try_from(found).unwrap_or(i32::MAX));
+        Ok(Response::new(v1::RevokeCertificateResponse { found }))
     }
 
     async fn get_authority(

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use ringtune_security::{Role, Secret, TokenId};
 
-use super::{AccessStore, CertificateRecord, Joined, MOST_REPEATS, NewestFirst, TokenKind, TokenRecord};
+use super::{
+    AccessStore, CertificateRecord, Joined, MOST_REPEATS, MemberRevoked, NewestFirst, TokenKind, TokenRecord,
+};
 use crate::core::Time;
 
 const HOUR: i64 = 3_600_000;
@@ -74,8 +76,9 @@ async fn tokens_are_kept_listed_and_forgotten(store: &dyn AccessStore) {
         query.after = Some((one.created, one.id.to_string()));
     }
     assert_eq!(listed, [TokenId::from([3; 8]), TokenId::from([2; 8])]);
-    for number in [2, 2, 3, 1] {
-        store.remove_token(TokenId::from([number; 8])).await.expect("remove");
+    for (number, there) in [(2, true), (2, false), (3, true), (1, true)] {
+        let removed = store.remove_token(TokenId::from([number; 8])).await.expect("remove");
+        assert_eq!(removed, there, "{number}");
     }
     assert!(store.list_tokens(&page(0, 9)).await.expect("list").is_empty());
 }
@@ -172,13 +175,14 @@ async fn who_was_revoked_needs_a_newer_token(store: &dyn AccessStore) {
     assert_eq!(store.join(hers.id, &held).await.expect("join"), Joined::Done);
     let now = Time(18 * HOUR);
     let gone = store.revoke_member(Role::Observer, "dora", now, 1).await.expect("revoke");
-    assert_eq!(gone, Some(vec![bearer.id]));
+    assert_eq!(gone, Some(MemberRevoked { certificates: 1, tokens: vec![bearer.id] }));
     assert_eq!(
         store.revoke_member(Role::Observer, "ella", now, 1).await.expect("revoke"),
         None,
         "one too many"
     );
-    assert_eq!(store.revoke_member(Role::Observer, "dora", now, 1).await.expect("again"), Some(Vec::new()));
+    let again = store.revoke_member(Role::Observer, "dora", now, 1).await.expect("again");
+    assert_eq!(again, Some(MemberRevoked { certificates: 1, tokens: Vec::new() }));
     let revoked = store.revoked(now).await.expect("revoked");
     assert_eq!(revoked.members, [(Role::Observer, "dora".to_owned())].into());
     let next = certificate(19, Role::Observer, "dora");
@@ -190,6 +194,8 @@ async fn who_was_revoked_needs_a_newer_token(store: &dyn AccessStore) {
     assert!(revoked.members.is_empty());
     assert!(revoked.serials.contains(&held.serial), "what she had stays revoked");
     assert!(!revoked.serials.contains(&next.serial));
+    let nobody = store.revoke_member(Role::Observer, "dora", next.expires, 1).await.expect("late");
+    assert_eq!(nobody, Some(MemberRevoked::default()), "what has expired is not counted");
 }
 
 async fn a_revoked_certificate_is_not_renewed(store: &dyn AccessStore) {

@@ -7,7 +7,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use async_trait::async_trait;
 use ringtune_security::{Revoked, Role, TokenId};
 
-use super::{AccessStore, CertificateRecord, Joined, MOST_REPEATS, NewestFirst, TokenKind, TokenRecord};
+use super::{
+    AccessStore, CertificateRecord, Joined, MOST_REPEATS, MemberRevoked, NewestFirst, TokenKind, TokenRecord,
+};
 use crate::core::Time;
 use crate::store::Error;
 
@@ -78,9 +80,8 @@ impl AccessStore for MemoryAccessStore {
         Ok(newest_first(good, page, |one| (one.created, one.id.to_string())))
     }
 
-    async fn remove_token(&self, id: TokenId) -> Result<(), Error> {
-        self.tables().tokens.remove(&id);
-        Ok(())
+    async fn remove_token(&self, id: TokenId) -> Result<bool, Error> {
+        Ok(self.tables().tokens.remove(&id).is_some())
     }
 
     async fn join(&self, token: TokenId, new: &CertificateRecord) -> Result<Joined, Error> {
@@ -163,7 +164,7 @@ impl AccessStore for MemoryAccessStore {
         name: &str,
         now: Time,
         most: u32,
-    ) -> Result<Option<Vec<TokenId>>, Error> {
+    ) -> Result<Option<MemberRevoked>, Error> {
         let mut tables = self.tables();
         let member = (role, name.to_owned());
         if tables.members.len() >= most as usize && !tables.members.contains_key(&member) {
@@ -173,12 +174,14 @@ impl AccessStore for MemoryAccessStore {
         for one in tables.certificates.values_mut().filter(|one| one.role == role && one.name == name) {
             one.revoked.get_or_insert(now);
         }
+        let is_lasting = |one: &&CertificateRecord| one.role == role && one.name == name && one.expires > now;
+        let certificates = tables.certificates.values().filter(is_lasting).count() as u64;
         let is_theirs =
             |one: &TokenRecord| one.kind == TokenKind::Access && one.role == role && one.name == name;
-        let gone: Vec<TokenId> =
+        let tokens: Vec<TokenId> =
             tables.tokens.values().filter(|one| is_theirs(one)).map(|one| one.id).collect();
-        tables.tokens.retain(|id, _| !gone.contains(id));
-        Ok(Some(gone))
+        tables.tokens.retain(|id, _| !tokens.contains(id));
+        Ok(Some(MemberRevoked { certificates, tokens }))
     }
 
     async fn revoked(&self, now: Time) -> Result<Revoked, Error> {

@@ -104,6 +104,15 @@ pub enum Joined {
     Revoked(Time),
 }
 
+/// What was a member's that is revoked.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct MemberRevoked {
+    /// How many certificates it has that have not expired, those revoked before included.
+    pub certificates: u64,
+    /// The access tokens that are gone.
+    pub tokens: Vec<TokenId>,
+}
+
 /// A page of what is listed by time, the newest first. What was made at one time is in the order of the names, backwards.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewestFirst {
@@ -127,8 +136,8 @@ pub trait AccessStore: Send + Sync + 'static {
     /// A page of the tokens that open something.
     async fn list_tokens(&self, page: &NewestFirst) -> Result<Vec<TokenRecord>, Error>;
 
-    /// Forgets a token. One that is not there is no error.
-    async fn remove_token(&self, id: TokenId) -> Result<(), Error>;
+    /// Forgets a token. Whether it was there.
+    async fn remove_token(&self, id: TokenId) -> Result<bool, Error>;
 
     /// Takes one use of a join token for a certificate, and stores that: both or nothing. A person whose name was revoked
     /// before the token was made is let in again.
@@ -150,15 +159,15 @@ pub trait AccessStore: Send + Sync + 'static {
     /// Revokes one certificate, also one that is not stored here: of those at most `most`. Whether it is revoked now.
     async fn revoke_serial(&self, serial: &str, now: Time, most: u32) -> Result<bool, Error>;
 
-    /// Revokes all that a member has, its access tokens too. Of members there are at most `most`. The tokens that are gone;
-    /// none where it was one too many.
+    /// Revokes all that a member has, its access tokens too. Of members there are at most `most`. What that was; none where
+    /// it was one too many.
     async fn revoke_member(
         &self,
         role: Role,
         name: &str,
         now: Time,
         most: u32,
-    ) -> Result<Option<Vec<TokenId>>, Error>;
+    ) -> Result<Option<MemberRevoked>, Error>;
 
     /// All who are revoked, but for certificates that have expired.
     async fn revoked(&self, now: Time) -> Result<Revoked, Error>;

@@ -12,7 +12,7 @@ use super::{SqliteStore, changed};
 use crate::core::Time;
 use crate::store::Error;
 use crate::store::access::{
-    AccessStore, CertificateRecord, Joined, MOST_REPEATS, NewestFirst, TokenKind, TokenRecord,
+    AccessStore, CertificateRecord, Joined, MOST_REPEATS, MemberRevoked, NewestFirst, TokenKind, TokenRecord,
 };
 
 /// A certificate that is in use; ?1 is now.
@@ -37,11 +37,11 @@ impl AccessStore for SqliteStore {
         rows.iter().map(token).collect()
     }
 
-    async fn remove_token(&self, id: TokenId) -> Result<(), Error> {
+    async fn remove_token(&self, id: TokenId) -> Result<bool, Error> {
         let mut connection = self.writer.acquire().await?;
         let query = "DELETE FROM tokens WHERE token_id = ?";
         let outcome = sqlx::query(query).bind(id.to_string()).execute(&mut *connection).await;
-        changed(connection, outcome.map(drop).map_err(Error::from))
+        changed(connection, outcome.map(|done| done.rows_affected() > 0).map_err(Error::from))
     }
 
     async fn join(&self, token: TokenId, certificate: &CertificateRecord) -> Result<Joined, Error> {
@@ -79,7 +79,7 @@ impl AccessStore for SqliteStore {
         name: &str,
         now: Time,
         most: u32,
-    ) -> Result<Option<Vec<TokenId>>, Error> {
+    ) -> Result<Option<MemberRevoked>, Error> {
         let mut connection = self.writer.acquire().await?;
         let outcome = revoke_member(&mut connection, (role, name), now, most).await;
         changed(connection, outcome)
@@ -292,7 +292,7 @@ async fn revoke_member(
     (of, name): (Role, &str),
     now: Time,
     most: u32,
-) -> Result<Option<Vec<TokenId>>, Error> {
+) -> Result<Option<MemberRevoked>, Error> {
     let mut transaction = connection.begin().await?;
     let query = "INSERT INTO revoked_members (role, name, revoked) \
                  SELECT ?1, ?2, ?3 WHERE (SELECT COUNT(*) FROM revoked_members) < ?4 \
@@ -307,9 +307,13 @@ async fn revoke_member(
     sqlx::query(query).bind(now.0).bind(of.as_str()).bind(name).execute(&mut *transaction).await?;
     let query = "DELETE FROM tokens WHERE kind = 'access' AND role = ? AND name = ? RETURNING token_id";
     let gone = sqlx::query(query).bind(of.as_str()).bind(name).fetch_all(&mut *transaction).await?;
-    let gone = gone.iter().map(|row| parsed("tokens.token_id", row.try_get(0)?)).collect::<Result<_, _>>()?;
+    let tokens =
+        gone.iter().map(|row| parsed("tokens.token_id", row.try_get(0)?)).collect::<Result<_, _>>()?;
+    let query = "SELECT COUNT(*) FROM certificates WHERE role = ? AND name = ? AND expires > ?";
+    let query = sqlx::query(query).bind(of.as_str()).bind(name).bind(now.0);
+    let certificates = query.fetch_one(&mut *transaction).await?.try_get::<i64, _>(0)?.unsigned_abs();
     transaction.commit().await?;
-    Ok(Some(gone))
+    Ok(Some(MemberRevoked { certificates, tokens }))
 }
 
 fn token(row: &SqliteRow) -> Result<TokenRecord, Error> {

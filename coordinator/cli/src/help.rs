@@ -1,0 +1,40 @@
+//! What the help of commands says behind their options.
+
+/// Behind the options of `ringtune`.
+pub(crate) const EXAMPLES: &str = "\
+Examples:
+  Train on this machine, with as many workers as the job's world_size:
+      ringtune run dicoo.toml
+  See the job with every default filled in, without running it:
+      ringtune run --print-job dicoo.toml
+  Keep a small cluster on this machine and give it jobs:
+      ringtune up --workers 2
+      ringtune submit --watch dicoo.toml
+  Work with a coordinator elsewhere, with a token from its administrator:
+      ringtune login https://head-node:7070
+      JOB=$(ringtune submit dicoo.toml)
+      ringtune watch $JOB
+      ringtune fetch $JOB -o results
+  Draw pictures with what was learned, or continue a text:
+      ringtune generate --help
+      ringtune generate-text --help
+
+Exit codes: 0 success, 1 the job failed, 2 wrong usage, 3 the coordinator cannot be reached.
+Data goes to stdout, progress to stderr. NO_COLOR is respected.";
+
+/// Of `status`.
+pub(crate) const STATUS: &str = "\
+A job is QUEUED, PREPARING (its ranks fetch, load and encode), RUNNING, SUCCEEDED, FAILED or
+CANCELLED; `reason` says why, `code` the same for programs. `epoch` counts the memberships of its
+ring, `rank` is a line for each member, and `a step` says what a step takes on it.";
+
+/// Of `workers`.
+pub(crate) const WORKERS: &str = "\
+A worker is IDLE (connected and free), BUSY (in a ring) or LOST (its session broke; its ring may
+go on); `draining`: it gets no new job. THREADS are those of a rank, of all cores; GIB is memory;
+BF16, whether the processor computes in it; ADDRESS is where ring neighbours dial.";
+
+/// Of `drain`.
+pub(crate) const DRAIN: &str = "\
+Prints what becomes of it: the worker takes no new job, and leaves the ring that it is in. Once
+`ringtune workers` shows \"IDLE, draining\", it can be stopped; `ringtune undrain` takes it back.";
