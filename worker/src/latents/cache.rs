@@ -68,8 +68,15 @@ impl LatentCache {
     /// have. A damaged file is removed, so that it is made again. Blocks.
     pub fn read(&self, key: LatentKey, shape: [usize; 3]) -> Option<Moments> {
         let found = self.find(key, shape);
-        if let Err(error @ (Missing::Unreadable(_) | Missing::Damaged(_))) = &found {
-            warn!(file = %self.path(key).display(), %error, "an entry of the latent cache is of no use: encoding again");
+        let file = self.path(key);
+        match &found {
+            Err(Missing::Unreadable(error)) => {
+                warn!(file = %file.display(), %error, "a file in the latent cache cannot be read: encoding again");
+            }
+            Err(Missing::Damaged(error)) => {
+                warn!(file = %file.display(), %error, "a damaged file in the latent cache: encoding again");
+            }
+            Ok(_) | Err(Missing::Absent) => {}
         }
         found.ok()
     }
