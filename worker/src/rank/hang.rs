@@ -13,7 +13,7 @@ const AT_LEAST: Duration = Duration::from_secs(60);
 const SAY: Duration = Duration::from_secs(60);
 /// What is usual follows from so many at most, the newest.
 const MOST_KNOWN: usize = 101;
-/// And from so many at least: the first of a job packs weights and asks for memory.
+/// And from so many at least: the first of a job asks for memory.
 const FEWEST_KNOWN: usize = 3;
 
 /// How long computations of one size took.
