@@ -6,7 +6,7 @@
 
 use std::path::{Path, PathBuf};
 
-const SOURCES: [&str; 17] = [
+const SOURCES: [&str; 20] = [
     "csrc/with_libtorch.cpp",
     "csrc/blocks.cpp",
     "csrc/dropout.cpp",
@@ -20,10 +20,13 @@ const SOURCES: [&str; 17] = [
     "csrc/attention_tiles.cpp",
     "csrc/attention_tiles_backward.cpp",
     "csrc/attention_tiles_forward.cpp",
+    "csrc/direct_convolution.cpp",
     "csrc/language_kernels.cpp",
     "csrc/split_linear.cpp",
     "csrc/text_kernels.cpp",
     "csrc/tiled_product.cpp",
+    "csrc/vector_convolution.cpp",
+    "csrc/winograd.cpp",
 ];
 
 fn main() -> Result<(), String> {

@@ -17,4 +17,9 @@ inline Backend amx_backend() {
     return {gemm_amx, AMX_ROWS, AMX_DEPTH, acquire_amx, release_amx, on_threads};
 }
 
+inline Backend vector_backend() {
+    const auto nothing = []() noexcept {};
+    return {gemm_avx512, 1, 2, nothing, nothing, on_threads};
+}
+
 } // namespace ringtune::flash

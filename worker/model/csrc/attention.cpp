@@ -19,13 +19,11 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Variable;
 using torch::autograd::variable_list;
 
-void nothing() noexcept {}
-
 Backend backend_of(AttentionKernel kernel) {
     if (kernel == AttentionKernel::Amx) {
         return flash::amx_backend();
     }
-    return {flash::gemm_avx512, 1, 2, nothing, nothing, flash::on_threads};
+    return flash::vector_backend();
 }
 
 template <typename Element> flash::View<Element> view(const at::Tensor &tensor) {

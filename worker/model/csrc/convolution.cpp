@@ -4,7 +4,7 @@
 
 #include "blocks.h"
 #include "shim.h"
-#include "tiled_layers.h"
+#include "frozen_layers.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -46,8 +46,8 @@ at::Tensor convolve(const at::Tensor &input, const at::Tensor &packed, const std
     static const auto operation = c10::Dispatcher::singleton()
                                       .findSchemaOrThrow("mkldnn::_convolution_pointwise", "")
                                       .typed<Signature>();
-    if (tiled::layer_of(packed)) {
-        return tiled::convolve(input, packed, bias, std::nullopt);
+    if (frozen::layer_of(packed)) {
+        return frozen::convolve(input, packed, bias, std::nullopt);
     }
     if (is_misread(input, packed, stride, padding)) {
         const at::Tensor wider = at::constant_pad_nd(input, {0, stride}).contiguous(at::MemoryFormat::ChannelsLast);
@@ -70,8 +70,8 @@ at::Tensor convolve_and_add(const at::Tensor &input, const at::Tensor &residual,
     static const auto operation = c10::Dispatcher::singleton()
                                       .findSchemaOrThrow("mkldnn::_convolution_pointwise", "binary")
                                       .typed<Signature>();
-    if (tiled::layer_of(packed)) {
-        return tiled::convolve(input, packed, bias, residual);
+    if (frozen::layer_of(packed)) {
+        return frozen::convolve(input, packed, bias, residual);
     }
     if (is_misread(input, packed, stride, padding)) {
         return convolve(input, packed, bias, stride, padding) + residual;
@@ -156,7 +156,7 @@ int64_t places(int64_t side, int64_t kernel, ConvolutionGeometry geometry) {
 
 // [to, from, k, k] of packed weights, wherever they are multiplied.
 std::vector<int64_t> sizes_of(const at::Tensor &packed) {
-    if (const auto layer = tiled::layer_of(packed)) {
+    if (const auto layer = frozen::layer_of(packed)) {
         return {layer->outputs, layer->inputs, layer->side, layer->side};
     }
     TORCH_CHECK(packed.is_mkldnn() && packed.dim() == 4, "a packed convolution takes packed weights");
@@ -173,7 +173,7 @@ void check_packed(const at::Tensor &input, const std::optional<at::Tensor> &resi
     check_frozen("a packed convolution", "bias", bias);
     const auto forward_sizes = sizes_of(forward_weight);
     const int64_t outputs = forward_sizes[0], inputs = forward_sizes[1], kernel = forward_sizes[2];
-    TORCH_CHECK(!tiled::layer_of(forward_weight) ||
+    TORCH_CHECK(!frozen::layer_of(forward_weight) ||
                     (geometry.stride == 1 && !geometry.transposed && 2 * geometry.padding + 1 == kernel),
                 "these packed weights are those of a convolution that keeps the size");
     TORCH_CHECK(bias.dim() == 1 && bias.size(0) == outputs, "a packed convolution to ", outputs,
@@ -236,8 +236,8 @@ at::Tensor pack_convolution(const at::Tensor &weight, at::IntArrayRef input_size
     // The gradient of a convolution that keeps the size is the convolution with the weights turned by 180 degrees
     // and inputs and outputs exchanged.
     const bool turned = backward && geometry.stride == 1;
-    if (geometry.stride == 1 && tiled::takes(weight)) {
-        return tiled::packed(weights_in_order(weight, turned));
+    if (geometry.stride == 1 && frozen::takes(weight)) {
+        return frozen::packed(weights_in_order(weight, turned));
     }
     return reorder(weights_in_order(weight, turned), geometry.stride, geometry.padding, input_size);
 }

@@ -6,7 +6,7 @@
 #include "blocks.h"
 #include "onednn_linear.h"
 #include "shim.h"
-#include "tiled_layers.h"
+#include "frozen_layers.h"
 #include "split_linear.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -28,8 +28,8 @@ constexpr int64_t PACKED_FOR_ROWS = 1024;
 
 at::Tensor multiply(const at::Tensor &input, const at::Tensor &packed, const std::optional<at::Tensor> &bias) {
     at::AutoDispatchBelowADInplaceOrView below_autograd;
-    if (tiled::layer_of(packed)) {
-        return tiled::multiply(input, packed, bias, std::nullopt);
+    if (frozen::layer_of(packed)) {
+        return frozen::multiply(input, packed, bias, std::nullopt);
     }
     RINGTUNE_RECORD("linear", input, packed);
     return onednn::linear(input.contiguous(), packed, bias);
@@ -42,8 +42,8 @@ at::Tensor multiply_and_add(const at::Tensor &input, const at::Tensor &residual,
     static const auto operation =
         c10::Dispatcher::singleton().findSchemaOrThrow("mkldnn::_linear_pointwise", "binary").typed<Signature>();
     at::AutoDispatchBelowADInplaceOrView below_autograd;
-    if (tiled::layer_of(packed)) {
-        return tiled::multiply(input, packed, bias, residual);
+    if (frozen::layer_of(packed)) {
+        return frozen::multiply(input, packed, bias, residual);
     }
     RINGTUNE_RECORD("linear_add", input, packed, residual);
     return operation.call(input.contiguous(), residual.contiguous(), packed, bias, "add");
@@ -134,7 +134,7 @@ at::Tensor linear(const at::Tensor &input, const at::Tensor &weight, const std::
 
 // [to, from] of packed weights, wherever they are multiplied.
 std::vector<int64_t> packed_sizes(const at::Tensor &packed) {
-    const auto layer = tiled::layer_of(packed);
+    const auto layer = frozen::layer_of(packed);
     if (layer && layer->side == 1) {
         return {layer->outputs, layer->inputs};
     }
@@ -176,8 +176,8 @@ at::Tensor pack_linear(const at::Tensor &weight, bool backward) {
                 weight.sizes());
     at::NoGradGuard no_gradient;
     const at::Tensor ordered = backward ? weights_in_order(weight, true) : weight.contiguous();
-    if (tiled::takes(weight)) {
-        return tiled::packed(ordered);
+    if (frozen::takes(weight)) {
+        return frozen::packed(ordered);
     }
     const blocks::Lasting lasting;
     return onednn::ordered(ordered, PACKED_FOR_ROWS);

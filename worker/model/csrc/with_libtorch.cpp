@@ -9,6 +9,7 @@
 #include "attention.cpp"
 #include "convolution.cpp"
 #include "fused.cpp"
+#include "frozen_layers.cpp"
 #include "group_norm.cpp"
 #include "language.cpp"
 #include "language_products.cpp"
@@ -21,4 +22,3 @@
 #include "profile.cpp"
 #include "text.cpp"
 #include "threads.cpp"
-#include "tiled_layers.cpp"

@@ -14,6 +14,7 @@
 #include "../csrc/split_linear.h"
 #include "../csrc/text_kernels.h"
 #include "../csrc/tiled_product.h"
+#include "../csrc/vector_kernels.h"
 
 #include <algorithm>
 #include <cmath>
@@ -306,9 +307,13 @@ void split_product(const flash::Backend &backend, int64_t rows, int64_t inputs, 
     compare("its way back", back, of_back, 2e-5);
 }
 
+namespace frozen = ringtune::frozen;
+using Packs = void (*)(const frozen::Layer &layer, const Bf16 *weights, int64_t first, int64_t end, Bf16 *packed);
+using Multiplies = std::function<void(const frozen::Layer &, const frozen::Pictures &, const frozen::Operands &)>;
+
 // A layer whose channels fill tiles, in pictures that do not.
-void tiled_layer(const flash::Backend &backend, const ringtune::tiled::Layer &layer,
-                 const ringtune::tiled::Pictures &pictures) {
+void frozen_layer(const char *what, Packs pack, const Multiplies &multiply, const frozen::Layer &layer,
+                  const frozen::Pictures &pictures) {
     Draw draw;
     const auto [inputs, outputs, side] = layer;
     const auto [batches, height, width] = pictures;
@@ -316,9 +321,8 @@ void tiled_layer(const flash::Backend &backend, const ringtune::tiled::Layer &la
     const auto x = draw.values(pixels * inputs), weights = draw.values(outputs * places * inputs),
                bias = draw.values(outputs), residual = draw.values(pixels * outputs);
     const Exact<Bf16> packed(outputs * places * inputs), result(pixels * outputs);
-    ringtune::tiled::pack(layer, weights.get(), 0, outputs / ringtune::tiled::WIDTH, packed.get());
-    ringtune::tiled::multiply(backend, layer, pictures,
-                              {x.get(), packed.get(), bias.get(), residual.get(), result.get()});
+    pack(layer, weights.get(), 0, outputs / frozen::WIDTH, packed.get());
+    multiply(layer, pictures, {x.get(), packed.get(), bias.get(), residual.get(), result.get()});
     std::vector<double> expected(pixels * outputs);
     for (int64_t pixel = 0; pixel < pixels; ++pixel) {
         const int64_t row = pixel / width % height, column = pixel % width;
@@ -338,7 +342,7 @@ void tiled_layer(const flash::Backend &backend, const ringtune::tiled::Layer &la
             expected[pixel * outputs + output] = sum;
         }
     }
-    compare("a layer of whole tiles", result, expected, ONCE);
+    compare(what, result, expected, ONCE);
 }
 
 double sigmoid(double x) { return 1.0 / (1.0 + std::exp(-x)); }
@@ -531,13 +535,30 @@ void run() {
             }
         }
         for (const auto &[batches, height, width] :
-             {ringtune::tiled::Pictures{2, 5, 7}, {1, 2, 16}, {1, 1, 1}, {1, 40, 1}}) {
-            tiled_layer(backend, {64, 96, 3}, {batches, height, width});
-            tiled_layer(backend, {352, 352, 1}, {batches, height, width});
-            tiled_layer(backend, {1024, 32, 3}, {batches, height, width});
+             {frozen::Pictures{2, 5, 7}, {1, 2, 16}, {1, 1, 1}, {1, 40, 1}}) {
+            const auto multiply = [&](const auto &...all) { ringtune::tiled::multiply(backend, all...); };
+            for (const frozen::Layer &layer : {frozen::Layer{64, 96, 3}, {352, 352, 1}, {1024, 32, 3}}) {
+                frozen_layer("a layer of whole tiles", ringtune::tiled::pack, multiply, layer, {batches, height, width});
+            }
         }
     }
     std::printf("  products by halves: %d shapes\n", shapes);
+    shapes = 0;
+    const flash::Backend vectors = backends().front();
+    for (const int64_t threads : {1, 3, 56}) {
+        const ringtune::vectors::Runner runner{vectors, threads};
+        for (const frozen::Pictures &pictures :
+             {frozen::Pictures{2, 5, 7}, {1, 1, 1}, {1, 40, 1}, {1, 8, 8}, {3, 9, 6}, {1, 21, 50}, {2, 16, 16}}) {
+            for (const frozen::Layer &layer : {frozen::Layer{64, 96, 3}, {32, 32, 3}, {352, 64, 3}}) {
+                using namespace ringtune::vectors;
+                const auto by = [&](auto method) { return [&runner, method](const auto &...all) { method(runner, all...); }; };
+                frozen_layer("a convolution by Winograd's method", pack, by(convolve_by_winograd), layer, pictures);
+                frozen_layer("a direct convolution", pack, by(convolve_directly), layer, pictures);
+                shapes += 2;
+            }
+        }
+    }
+    std::printf("  convolutions: %d shapes (1 to 2100 pixels, for 1 to 56 threads)\n", shapes);
     shapes = 0;
     for (const int64_t rows : {1, 3, 9, 64}) {
         for (const int64_t channels : {1, 2, 15, 16, 17, 24, 33, 320}) {

@@ -1,5 +1,5 @@
-//! Frozen weights in the order that is fastest, oneDNN's or, on AMX, that of csrc/tiled_product.h: read from their file
-//! and packed when they are first used.
+//! Frozen weights in the order that is fastest, oneDNN's or that of csrc/frozen_layers.h: read from their file and packed
+//! when they are first used.
 
 use std::cell::RefCell;
 

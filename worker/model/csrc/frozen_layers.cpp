@@ -1,11 +1,13 @@
-#include "tiled_layers.h"
+#include "frozen_layers.h"
 
 #include "amx_backend.h"
 #include "bf16_tensors.h"
 #include "blocks.h"
 #include "shim.h"
+#include "tiled_product.h"
+#include "vector_convolution.h"
 
-namespace ringtune::tiled {
+namespace ringtune::frozen {
 
 namespace {
 
@@ -25,17 +27,26 @@ void run(const at::Tensor &input, const Pictures &pictures, const at::Tensor &pa
                     (!residual || residual->scalar_type() == at::kBFloat16),
                 "a packed layer takes bf16, not ", input.scalar_type());
     const at::Tensor offset = bias ? bias->contiguous() : at::Tensor();
-    multiply(flash::amx_backend(), *layer_of(packed), pictures,
-             {values_of(input), values_of(packed), bias ? values_of(offset) : nullptr,
-              residual ? values_of(*residual) : nullptr, static_cast<Bf16 *>(result.mutable_data_ptr())});
+    const Operands operands{values_of(input), values_of(packed), bias ? values_of(offset) : nullptr,
+                            residual ? values_of(*residual) : nullptr,
+                            static_cast<Bf16 *>(result.mutable_data_ptr())};
+    if (flash::amx_supported()) {
+        tiled::multiply(flash::amx_backend(), *layer_of(packed), pictures, operands);
+    } else {
+        const auto backend = flash::vector_backend();
+        vectors::convolve({backend, at::get_num_threads()}, *layer_of(packed), pictures, operands);
+    }
 }
 
 } // namespace
 
 bool takes(const at::Tensor &weight) {
-    return flash::amx_supported() && weight.scalar_type() == at::kBFloat16 && (weight.dim() == 2 || weight.dim() == 4) &&
-           fits({weight.size(1), weight.size(0), weight.dim() == 2 ? 1 : weight.size(2)}) &&
-           (weight.dim() == 2 || weight.size(2) == weight.size(3));
+    if (weight.scalar_type() != at::kBFloat16 || (weight.dim() != 2 && weight.dim() != 4)) {
+        return false;
+    }
+    const Layer layer{weight.size(1), weight.size(0), weight.dim() == 2 ? 1 : weight.size(2)};
+    const bool square = weight.dim() == 2 || weight.size(2) == weight.size(3);
+    return square && (flash::amx_supported() ? fits(layer) : flash::supported() && vectors::fits(layer));
 }
 
 at::Tensor packed(const at::Tensor &ordered) {
@@ -45,7 +56,11 @@ at::Tensor packed(const at::Tensor &ordered) {
                                         ordered.options().memory_format(at::MemoryFormat::Contiguous));
     auto *target = static_cast<Bf16 *>(result.mutable_data_ptr());
     flash::on_threads(layer.outputs / WIDTH, [&](int64_t begin, int64_t end) {
-        pack(layer, values_of(ordered), begin, end, target);
+        if (flash::amx_supported()) {
+            tiled::pack(layer, values_of(ordered), begin, end, target);
+        } else {
+            vectors::pack(layer, values_of(ordered), begin, end, target);
+        }
     });
     return result;
 }
@@ -95,4 +110,4 @@ at::Tensor multiply(const at::Tensor &input, const at::Tensor &packed, const std
     return result;
 }
 
-} // namespace ringtune::tiled
+} // namespace ringtune::frozen
