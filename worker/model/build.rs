@@ -6,7 +6,7 @@
 
 use std::path::{Path, PathBuf};
 
-const SOURCES: [&str; 20] = [
+const SOURCES: [&str; 22] = [
     "csrc/with_libtorch.cpp",
     "csrc/blocks.cpp",
     "csrc/dropout.cpp",
@@ -21,11 +21,13 @@ const SOURCES: [&str; 20] = [
     "csrc/attention_tiles_backward.cpp",
     "csrc/attention_tiles_forward.cpp",
     "csrc/direct_convolution.cpp",
+    "csrc/few_rows.cpp",
     "csrc/language_kernels.cpp",
     "csrc/split_linear.cpp",
     "csrc/text_kernels.cpp",
     "csrc/tiled_product.cpp",
-    "csrc/vector_convolution.cpp",
+    "csrc/vector_layers.cpp",
+    "csrc/vector_rows.cpp",
     "csrc/winograd.cpp",
 ];
 

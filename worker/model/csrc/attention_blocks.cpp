@@ -15,35 +15,6 @@ void pack_rows(Rows<const Bf16> source, Block block, Width width, Bf16 *packed) 
 
 namespace {
 
-// Sixteen rows of sixteen double words: each column becomes a row.
-RINGTUNE_AVX512 inline void transpose(__m512i (&rows)[LANES]) {
-    __m512i pairs[LANES], fours[LANES];
-#pragma GCC unroll 8
-    for (int i = 0; i < LANES; i += 2) {
-        pairs[i] = _mm512_unpacklo_epi32(rows[i], rows[i + 1]);
-        pairs[i + 1] = _mm512_unpackhi_epi32(rows[i], rows[i + 1]);
-    }
-#pragma GCC unroll 4
-    for (int i = 0; i < LANES; i += 4) {
-        fours[i] = _mm512_unpacklo_epi64(pairs[i], pairs[i + 2]);
-        fours[i + 1] = _mm512_unpackhi_epi64(pairs[i], pairs[i + 2]);
-        fours[i + 2] = _mm512_unpacklo_epi64(pairs[i + 1], pairs[i + 3]);
-        fours[i + 3] = _mm512_unpackhi_epi64(pairs[i + 1], pairs[i + 3]);
-    }
-    // The quarters of `fours` are columns j, 4 + j, 8 + j and 12 + j of four rows.
-#pragma GCC unroll 4
-    for (int j = 0; j < 4; ++j) {
-        const __m512i even = _mm512_shuffle_i32x4(fours[j], fours[4 + j], 0x88);
-        const __m512i odd = _mm512_shuffle_i32x4(fours[j], fours[4 + j], 0xdd);
-        const __m512i later_even = _mm512_shuffle_i32x4(fours[8 + j], fours[12 + j], 0x88);
-        const __m512i later_odd = _mm512_shuffle_i32x4(fours[8 + j], fours[12 + j], 0xdd);
-        rows[j] = _mm512_shuffle_i32x4(even, later_even, 0x88);
-        rows[4 + j] = _mm512_shuffle_i32x4(odd, later_odd, 0x88);
-        rows[8 + j] = _mm512_shuffle_i32x4(even, later_even, 0xdd);
-        rows[12 + j] = _mm512_shuffle_i32x4(odd, later_odd, 0xdd);
-    }
-}
-
 // The first `count` of 32, all of them or none.
 RINGTUNE_AVX512 inline __mmask32 first_of(int64_t count) {
     return count >= 2 * LANES ? ~__mmask32{0} : count <= 0 ? 0 : (__mmask32{1} << count) - 1;

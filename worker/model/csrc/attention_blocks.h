@@ -120,11 +120,46 @@ RINGTUNE_AVX512 static inline __m512i to_bf16(__m512 first, __m512 second) {
     return (__m512i)_mm512_cvtne2ps_pbh(second, first);
 }
 
+// Sixteen values.
+RINGTUNE_AVX512 static inline __m512 widened(const Bf16 *values) {
+    const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(values));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
+}
+
 // The halves of `rows` in turns: the pairs of two rows that a right operand is made of.
 RINGTUNE_AVX512 static inline __m512i paired(__m512i rows) {
     const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22,
                                            6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
     return _mm512_permutexvar_epi16(order, rows);
+}
+
+// Sixteen rows of sixteen double words: each column becomes a row.
+RINGTUNE_AVX512 static inline void transpose(__m512i (&rows)[LANES]) {
+    __m512i pairs[LANES], fours[LANES];
+#pragma GCC unroll 8
+    for (int i = 0; i < LANES; i += 2) {
+        pairs[i] = _mm512_unpacklo_epi32(rows[i], rows[i + 1]);
+        pairs[i + 1] = _mm512_unpackhi_epi32(rows[i], rows[i + 1]);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < LANES; i += 4) {
+        fours[i] = _mm512_unpacklo_epi64(pairs[i], pairs[i + 2]);
+        fours[i + 1] = _mm512_unpackhi_epi64(pairs[i], pairs[i + 2]);
+        fours[i + 2] = _mm512_unpacklo_epi64(pairs[i + 1], pairs[i + 3]);
+        fours[i + 3] = _mm512_unpackhi_epi64(pairs[i + 1], pairs[i + 3]);
+    }
+    // The quarters of `fours` are columns j, 4 + j, 8 + j and 12 + j of four rows.
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; ++j) {
+        const __m512i even = _mm512_shuffle_i32x4(fours[j], fours[4 + j], 0x88);
+        const __m512i odd = _mm512_shuffle_i32x4(fours[j], fours[4 + j], 0xdd);
+        const __m512i later_even = _mm512_shuffle_i32x4(fours[8 + j], fours[12 + j], 0x88);
+        const __m512i later_odd = _mm512_shuffle_i32x4(fours[8 + j], fours[12 + j], 0xdd);
+        rows[j] = _mm512_shuffle_i32x4(even, later_even, 0x88);
+        rows[4 + j] = _mm512_shuffle_i32x4(odd, later_odd, 0x88);
+        rows[8 + j] = _mm512_shuffle_i32x4(even, later_even, 0xdd);
+        rows[12 + j] = _mm512_shuffle_i32x4(odd, later_odd, 0xdd);
+    }
 }
 
 } // namespace ringtune::flash

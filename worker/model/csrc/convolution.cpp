@@ -1,10 +1,10 @@
-// A convolution with frozen weights in oneDNN's own order. libtorch's convolution puts the weights into that
-// order at every call, forward and backward; where weights are large and pictures small this takes longer than
-// the convolution.
+// A convolution with frozen weights, packed for what convolves: kernels of our own (frozen_layers.h), or oneDNN. libtorch's
+// convolution puts the weights into oneDNN's order at every call, forward and backward; where weights are large and
+// pictures small this takes longer than the convolution.
 
 #include "blocks.h"
-#include "shim.h"
 #include "frozen_layers.h"
+#include "shim.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/csrc/autograd/custom_function.h>

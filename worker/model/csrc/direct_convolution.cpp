@@ -44,10 +44,10 @@ Framed framed(const Runner &runner, const Layer &layer, const Pictures &pictures
     return all;
 }
 
-// What the sums of some pixels and VECTORS times 16 outputs are made of: weights of DEPTH inputs, [DEPTH / 2][9][16][2]
-// for every vector, and the way from a pixel's first place to the others, in elements.
+// What the sums of some pixels and a group of outputs are made of: weights of DEPTH inputs, and the way from a pixel's first
+// place to the others, in elements.
 struct Piece {
-    const Bf16 *weights[GROUP / LANES];
+    const Bf16 *weights;
     int64_t places[PLACES];
     bool first;
 };
@@ -68,7 +68,8 @@ RINGTUNE_AVX512 inline void multiply_rows(const Piece &piece, const Bf16 *const 
             __m512bh by[VECTORS];
 #pragma GCC unroll 4
             for (int vector = 0; vector < VECTORS; ++vector) {
-                by[vector] = (__m512bh)_mm512_loadu_si512(piece.weights[vector] + pair * PAIR_OF_STRIP + place * PAIRS);
+                const int64_t at = (pair * VECTORS + vector) * PLACES + place;
+                by[vector] = (__m512bh)_mm512_loadu_si512(piece.weights + at * PAIRS);
             }
 #pragma GCC unroll 4
             for (int row = 0; row < ROWS; ++row) {
@@ -101,9 +102,7 @@ RINGTUNE_AVX512 void multiply_task(const Layer &layer, const Pictures &pictures,
     }
     for (int64_t input = 0; input < layer.inputs; input += DEPTH) {
         piece.first = input == 0;
-        for (int64_t vector = 0; vector < VECTORS; ++vector) {
-            piece.weights[vector] = weights_of(layer, operands.weights, output, vector, input);
-        }
+        piece.weights = weights_of(layer, operands.weights, output, input);
         const Ahead ahead(layer, operands.weights, output, input);
         for (int64_t row = 0; row < count; row += ROWS) {
             ahead.fetch(row / ROWS, divide_up(count, ROWS));
@@ -136,14 +135,14 @@ void convolve_directly(const Runner &runner, const Layer &layer, const Pictures 
     }
     runner.backend.parallel_for(divide_up(pixels, at_once) * groups, [&](int64_t from, int64_t to) {
         const Multiplying multiplying(runner.backend);
-        const Buffer<float> sums = allocate<float>(at_once * GROUP);
+        alignas(64) float sums[MOST_PIXELS * GROUP];
         for (int64_t task = from; task < to; ++task) {
             const int64_t first = task / groups * at_once, output = task % groups * GROUP;
             const int64_t count = std::min(at_once, pixels - first);
             if (layer.outputs - output >= GROUP) {
-                multiply_task<4>(layer, pictures, operands, x, first, count, output, &sums[0]);
+                multiply_task<4>(layer, pictures, operands, x, first, count, output, sums);
             } else {
-                multiply_task<2>(layer, pictures, operands, x, first, count, output, &sums[0]);
+                multiply_task<2>(layer, pictures, operands, x, first, count, output, sums);
             }
         }
     });

@@ -5,7 +5,7 @@
 #include "blocks.h"
 #include "shim.h"
 #include "tiled_product.h"
-#include "vector_convolution.h"
+#include "vector_layers.h"
 
 namespace ringtune::frozen {
 
@@ -34,7 +34,7 @@ void run(const at::Tensor &input, const Pictures &pictures, const at::Tensor &pa
         tiled::multiply(flash::amx_backend(), *layer_of(packed), pictures, operands);
     } else {
         const auto backend = flash::vector_backend();
-        vectors::convolve({backend, at::get_num_threads()}, *layer_of(packed), pictures, operands);
+        vectors::multiply({backend, at::get_num_threads()}, *layer_of(packed), pictures, operands);
     }
 }
 
@@ -46,7 +46,7 @@ bool takes(const at::Tensor &weight) {
     }
     const Layer layer{weight.size(1), weight.size(0), weight.dim() == 2 ? 1 : weight.size(2)};
     const bool square = weight.dim() == 2 || weight.size(2) == weight.size(3);
-    return square && (flash::amx_supported() ? fits(layer) : flash::supported() && vectors::fits(layer));
+    return square && flash::supported() && fits(layer);
 }
 
 at::Tensor packed(const at::Tensor &ordered) {

@@ -1,5 +1,5 @@
 // Packed layers that kernels of our own multiply, for libtorch's tensors: on AMX those of tiled_product.h, without it
-// those of vector_convolution.h.
+// those of vector_layers.h.
 #pragma once
 
 #include "frozen_layer.h"

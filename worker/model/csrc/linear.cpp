@@ -1,12 +1,13 @@
-// Linear layers with frozen weights, by oneDNN. In bf16 they are in oneDNN's own order, bias and residual in the same
-// sweep, rounded once: libtorch's own layer leaves the weights as they are, and oneDNN puts them in order in every call,
-// forward and backward. In fp32 they stay where they are: libtorch's own layer asks another library, whose sums depend on
-// addresses, so that weights could not be used on the mapped file.
+// Linear layers with frozen weights. In bf16 they are packed for what multiplies, kernels of our own (frozen_layers.h) or
+// oneDNN, bias and residual in the same sweep, rounded once: libtorch's own layer leaves the weights as they are, and oneDNN
+// puts them in order in every call, forward and backward. In fp32 they stay where they are: libtorch's own layer asks
+// another library, whose sums depend on addresses, so that weights could not be used on the mapped file.
 #include "amx_backend.h"
 #include "blocks.h"
+#include "few_rows.h"
+#include "frozen_layers.h"
 #include "onednn_linear.h"
 #include "shim.h"
-#include "frozen_layers.h"
 #include "split_linear.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -61,8 +62,8 @@ struct Linear : torch::autograd::Function<Linear> {
     }
 };
 
-// The same in fp32 by bf16 halves: split_linear.h.
-struct SplitLinear : torch::autograd::Function<SplitLinear> {
+// The same in fp32 by kernels of our own: on AMX by bf16 halves (split_linear.h), else few_rows.h.
+struct OwnLinear : torch::autograd::Function<OwnLinear> {
     static Variable forward(AutogradContext *context, const Variable &input, const Variable &weight,
                             const std::optional<at::Tensor> &bias) {
         context->saved_data["weight"] = weight;
@@ -72,9 +73,12 @@ struct SplitLinear : torch::autograd::Function<SplitLinear> {
         shape.back() = weight.size(0);
         const at::Tensor x = input.contiguous(), result = at::empty(shape, input.options());
         const at::Tensor offset = bias ? bias->contiguous() : at::Tensor();
-        split::multiply(flash::amx_backend(), {input.numel() / weight.size(1), weight.size(1), weight.size(0)},
-                        x.const_data_ptr<float>(), weight.const_data_ptr<float>(),
-                        bias ? offset.const_data_ptr<float>() : nullptr, result.mutable_data_ptr<float>());
+        const split::Sizes sizes{input.numel() / weight.size(1), weight.size(1), weight.size(0)};
+        const bool halves = flash::amx_supported();
+        (halves ? split::multiply : few_rows::multiply)(
+            halves ? flash::amx_backend() : flash::vector_backend(), sizes, x.const_data_ptr<float>(),
+            weight.const_data_ptr<float>(), bias ? offset.const_data_ptr<float>() : nullptr,
+            result.mutable_data_ptr<float>());
         return result;
     }
 
@@ -84,9 +88,11 @@ struct SplitLinear : torch::autograd::Function<SplitLinear> {
         auto shape = gradient.sizes().vec();
         shape.back() = weight.size(1);
         const at::Tensor result = at::empty(shape, gradient.options());
-        split::multiply_back(flash::amx_backend(), {gradient.numel() / weight.size(0), weight.size(1), weight.size(0)},
-                             gradient.const_data_ptr<float>(), weight.const_data_ptr<float>(),
-                             result.mutable_data_ptr<float>());
+        const split::Sizes sizes{gradient.numel() / weight.size(0), weight.size(1), weight.size(0)};
+        const bool halves = flash::amx_supported();
+        (halves ? split::multiply_back : few_rows::multiply_back)(
+            halves ? flash::amx_backend() : flash::vector_backend(), sizes, gradient.const_data_ptr<float>(),
+            weight.const_data_ptr<float>(), result.mutable_data_ptr<float>());
         return {result, {}, {}};
     }
 };
@@ -114,8 +120,8 @@ struct PackedLinear : torch::autograd::Function<PackedLinear> {
     }
 };
 
-// input [.., inputs] times weightT [inputs, outputs] + bias; where `halves` allows it and the processor has AMX, fp32 is
-// multiplied by bf16 halves.
+// input [.., inputs] times weightT [inputs, outputs] + bias; where `halves` allows it and the processor has AVX-512 BF16, fp32 is
+// multiplied by kernels of our own, on AMX by bf16 halves.
 at::Tensor linear(const at::Tensor &input, const at::Tensor &weight, const std::optional<at::Tensor> &bias,
                   bool halves) {
     check_frozen("a linear layer", "weights", weight);
@@ -126,8 +132,8 @@ at::Tensor linear(const at::Tensor &input, const at::Tensor &weight, const std::
                 input.scalar_type(), " ", input.sizes());
     TORCH_CHECK(!bias || (bias->dim() == 1 && bias->size(0) == weight.size(0)), "a linear layer with weights ",
                 weight.sizes(), " cannot have a bias of ", bias->sizes());
-    if (halves && weight.scalar_type() == at::kFloat && weight.is_contiguous() && flash::amx_supported()) {
-        return SplitLinear::apply(input, weight, bias);
+    if (halves && weight.scalar_type() == at::kFloat && weight.is_contiguous() && flash::supported()) {
+        return OwnLinear::apply(input, weight, bias);
     }
     return Linear::apply(input, weight, bias);
 }

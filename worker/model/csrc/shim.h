@@ -68,8 +68,8 @@ struct ConvolutionGeometry {
 // exchanged and the kernel turned by 180 degrees, which is what the gradient of a layer that keeps the size computes with.
 at::Tensor weights_in_order(const at::Tensor &weight, bool turned);
 
-// bf16 weights [outputs, inputs, k, k] ([inputs, outputs, k, k] of a transposed one) in oneDNN's order for inputs of this
-// size; with `backward`, for the way back of gradients of this size. Packed weights of the way forward are packed anew.
+// bf16 weights [outputs, inputs, k, k] ([inputs, outputs, k, k] of a transposed one) in the order of what convolves inputs of
+// this size (frozen_layers.h, or oneDNN); with `backward`, for the way back of gradients of this size. Packed weights of the way forward are packed anew.
 at::Tensor pack_convolution(const at::Tensor &weight, at::IntArrayRef input_size, ConvolutionGeometry geometry,
                             bool backward);
 
@@ -123,9 +123,9 @@ at::Tensor *ringtune_geglu(const at::Tensor *x);
 
 // linear.cpp
 
-// `bias` may be null; `halves`: fp32 may be multiplied by bf16 halves, see split_linear.h.
+// `bias` may be null; `halves`: fp32 may be multiplied by kernels of our own, on AMX by bf16 halves; see linear.cpp.
 at::Tensor *ringtune_linear(const at::Tensor *input, const at::Tensor *weight, const at::Tensor *bias, bool halves);
-// bf16 weights [outputs, inputs] in oneDNN's order; with `backward`, for the gradient's way back.
+// bf16 weights [outputs, inputs] in the order of what multiplies by them; with `backward`, for the gradient's way back.
 at::Tensor *ringtune_pack_linear(const at::Tensor *weight, bool backward);
 // `backward_weight` (then there is no gradient for the input), `bias` and `residual` may be null.
 at::Tensor *ringtune_packed_linear(const at::Tensor *input, const at::Tensor *forward_weight,

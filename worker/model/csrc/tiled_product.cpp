@@ -14,6 +14,7 @@ using flash::divide_up;
 using flash::LANES;
 using flash::Multiplying;
 using flash::round_up;
+using flash::widened;
 
 constexpr int64_t ROWS = flash::AMX_ROWS;          // of a tile
 constexpr int64_t TILE_BYTES = 1024;               // of any tile
@@ -220,11 +221,6 @@ RINGTUNE_AMX void multiply_slab(const Slab &slab, const Bf16 *const *rows, int64
     if (tile < tiles) {
         block<1>(slab, rows + tile, tiles - tile, sums + tile * SUMS, ahead, lines);
     }
-}
-
-RINGTUNE_AVX512 inline __m512 widened(const Bf16 *values) {
-    const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(values));
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
 }
 
 // Rounds the sums of 16 rows and 32 outputs, `first` the first of these.

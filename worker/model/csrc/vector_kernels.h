@@ -1,8 +1,8 @@
-// What the two methods of vector_convolution.h share.
+// What the kernels of vector_layers.h share.
 #pragma once
 
 #include "attention_blocks.h"
-#include "vector_convolution.h"
+#include "vector_layers.h"
 
 namespace ringtune::vectors {
 
@@ -10,59 +10,57 @@ using flash::divide_up;
 using flash::LANES;
 using flash::Multiplying;
 using flash::round_up;
+using flash::widened;
 using frozen::WIDTH;
 
-constexpr int64_t PLACES = 9;
+constexpr int64_t PLACES = 9; // of a 3x3 kernel
 // Outputs that are summed up at once: two strips of 32, or the last one by itself.
 constexpr int64_t GROUP = 2 * WIDTH;
 // Inputs that are added up while sums stay in registers: their weights, transformed or not, stay in a core's larger cache.
 constexpr int64_t DEPTH = 32;
-// A vector of weights: 16 outputs of two inputs.
+// A vector of weights: 16 outputs of two inputs. Weights lie group by group, [inputs / 2][vectors of the group][places], so
+// that each kernel reads them from the first to the last.
 constexpr int64_t PAIRS = 2 * LANES;
-// Both vectors of a strip, of two inputs at all places.
-constexpr int64_t PAIR_OF_STRIP = 2 * PLACES * PAIRS;
 
+void multiply_rows(const Runner &runner, const Layer &layer, int64_t rows, const Operands &operands);
 void convolve_by_winograd(const Runner &runner, const Layer &layer, const Pictures &pictures, const Operands &operands);
 void convolve_directly(const Runner &runner, const Layer &layer, const Pictures &pictures, const Operands &operands);
 
-// The packed weights of 16 outputs, `vector` of a group's, from an input (an even one) on: [9][16 outputs][2 inputs]; for the next two inputs
-// PAIR_OF_STRIP further on.
-inline const Bf16 *weights_of(const Layer &layer, const Bf16 *packed, int64_t first_output, int64_t vector, int64_t input) {
-    const int64_t strip = first_output / WIDTH + vector / 2;
-    return packed + (strip * layer.inputs + input) / 2 * PAIR_OF_STRIP + vector % 2 * PLACES * PAIRS;
+// How many vectors of outputs a group has, from its first output on.
+inline int64_t vectors_of(const Layer &layer, int64_t output) {
+    return std::min(GROUP, layer.outputs - output) / LANES;
 }
 
-// The weights of DEPTH inputs and a group's outputs that are wanted next, on their way from memory.
+// The packed weights of a group from an input, an even one, on.
+inline const Bf16 *weights_of(const Layer &layer, const Bf16 *packed, int64_t output, int64_t input) {
+    return packed + (output * layer.inputs + input * vectors_of(layer, output) * LANES) * layer.places();
+}
+
+// The weights of DEPTH inputs of a 3x3 layer's group that are wanted next, on their way from memory.
 class Ahead {
   public:
-    // Behind the DEPTH inputs from `input` on come the next, and then the next group.
-    Ahead(const Layer &layer, const Bf16 *packed, int64_t first_output, int64_t input) {
-        const bool last = input + DEPTH >= layer.inputs;
-        for (int64_t strip = 0; strip < 2; ++strip) {
-            const int64_t output = first_output + (last ? GROUP : 0) + strip * WIDTH;
-            if (output < layer.outputs) {
-                strips_[strip] = weights_of(layer, packed, output, 0, last ? 0 : input + DEPTH);
-            }
+    // Behind the DEPTH inputs from `input` on come the next, and then the next group's.
+    Ahead(const Layer &layer, const Bf16 *packed, int64_t output, int64_t input) {
+        if (input + DEPTH >= layer.inputs) {
+            input = -DEPTH;
+            output += GROUP;
+        }
+        if (output < layer.outputs) {
+            next_ = weights_of(layer, packed, output, input + DEPTH);
+            lines_ = DEPTH / 2 * vectors_of(layer, output) * PLACES;
         }
     }
     // Asks for a part of them.
     void fetch(int64_t part, int64_t parts) const {
-        for (const Bf16 *strip : strips_) {
-            for (int64_t line = part * LINES / parts; strip != nullptr && line < (part + 1) * LINES / parts; ++line) {
-                _mm_prefetch(strip + line * PAIRS, _MM_HINT_T1);
-            }
+        for (int64_t line = part * lines_ / parts; line < (part + 1) * lines_ / parts; ++line) {
+            _mm_prefetch(next_ + line * PAIRS, _MM_HINT_T1);
         }
     }
 
   private:
-    static constexpr int64_t LINES = DEPTH / 2 * PAIR_OF_STRIP / PAIRS;
-    const Bf16 *strips_[2]{};
+    const Bf16 *next_ = nullptr;
+    int64_t lines_ = 0;
 };
-
-RINGTUNE_AVX512 static inline __m512 widened(const Bf16 *values) {
-    const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(values));
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
-}
 
 // Sums of 16 outputs of a pixel, with bias and residual; rounded once. `at`: of the first, in the result.
 RINGTUNE_AVX512 static inline void finish(__m512 sums, __m512 bias, const Operands &operands, int64_t at) {

@@ -173,15 +173,14 @@ template <int VECTORS> RINGTUNE_AVX512 inline void transform_kernels(const Bf16 
     }
 }
 
-template <int VECTORS>
-RINGTUNE_AVX512 void transform_piece(const Layer &layer, const Bf16 *packed, int64_t first_output, int64_t first_input,
-                                     float *weights) {
+// `packed`: of DEPTH inputs.
+template <int VECTORS> RINGTUNE_AVX512 void transform_piece(const Bf16 *packed, float *weights) {
     for (int64_t input = 0; input < DEPTH; input += 2) {
         float *to = weights + input * Weights<VECTORS>::OUTPUTS;
         for (int64_t vector = 0; vector < VECTORS; ++vector) {
-            const Bf16 *from = weights_of(layer, packed, first_output, vector, first_input + input);
-            transform_kernels<VECTORS>(from, false, to + vector * LANES);
-            transform_kernels<VECTORS>(from, true, to + Weights<VECTORS>::OUTPUTS + vector * LANES);
+            transform_kernels<VECTORS>(packed, false, to + vector * LANES);
+            transform_kernels<VECTORS>(packed, true, to + Weights<VECTORS>::OUTPUTS + vector * LANES);
+            packed += PLACES * PAIRS;
         }
     }
 }
@@ -243,8 +242,8 @@ RINGTUNE_AVX512 void multiply_piece(const float *inputs, int64_t inputs_point, c
 }
 
 // `sums`: a tile's 16 outputs from `output` on, a point `sums_point` behind the other.
-RINGTUNE_AVX512 void finish_tile(const float *sums, int64_t sums_point, const Layer &layer, const int64_t (&pixels)[SIDE * SIDE],
-                                 const Operands &operands, int64_t output) {
+RINGTUNE_AVX512 void finish_tile(const float *sums, int64_t sums_point, const Layer &layer,
+                                 const int64_t (&pixels)[SIDE * SIDE], const Operands &operands, int64_t output) {
     __m512 columns[REACH][SIDE];
     for (int64_t column = 0; column < REACH; ++column) {
         __m512 values[REACH];
@@ -284,7 +283,7 @@ void multiply_task(const Layer &layer, const Tiles &tiles, const Operands &opera
                    const Inputs &inputs, float *weights, float *sums) {
     const int64_t point = task.count * Weights<VECTORS>::OUTPUTS + GAP;
     for (int64_t input = 0; input < layer.inputs; input += DEPTH) {
-        transform_piece<VECTORS>(layer, operands.weights, task.output, input, weights);
+        transform_piece<VECTORS>(weights_of(layer, operands.weights, task.output, input), weights);
         const Ahead ahead(layer, operands.weights, task.output, input);
         multiply_piece<VECTORS>(task.inputs + input / DEPTH * inputs.piece, inputs.point, weights, sums, point, task.count,
                                 input == 0, ahead);

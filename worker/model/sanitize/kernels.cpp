@@ -8,6 +8,7 @@
 #include "../csrc/attention_kernels.h"
 #include "../csrc/blocks.h"
 #include "../csrc/dropout.h"
+#include "../csrc/few_rows.h"
 #include "../csrc/fused_kernels.h"
 #include "../csrc/language_kernels.h"
 #include "../csrc/packing_kernels.h"
@@ -301,10 +302,17 @@ void split_product(const flash::Backend &backend, int64_t rows, int64_t inputs, 
         }
     }
     const ringtune::split::Sizes sizes{rows, inputs, outputs};
-    ringtune::split::multiply(backend, sizes, x.get(), weight.get(), bias.get(), result.get());
-    ringtune::split::multiply_back(backend, sizes, gradient.get(), weight.get(), back.get());
-    compare("the product by halves", result, of_result, 2e-5);
-    compare("its way back", back, of_back, 2e-5);
+    if (backend.gemm == flash::gemm_amx) {
+        ringtune::split::multiply(backend, sizes, x.get(), weight.get(), bias.get(), result.get());
+        ringtune::split::multiply_back(backend, sizes, gradient.get(), weight.get(), back.get());
+        compare("the product by halves", result, of_result, 2e-5);
+        compare("its way back", back, of_back, 2e-5);
+    } else {
+        ringtune::few_rows::multiply(backend, sizes, x.get(), weight.get(), bias.get(), result.get());
+        ringtune::few_rows::multiply_back(backend, sizes, gradient.get(), weight.get(), back.get());
+        compare("the product of few rows", result, of_result, 1e-6);
+        compare("its way back", back, of_back, 1e-6);
+    }
 }
 
 namespace frozen = ringtune::frozen;
@@ -523,9 +531,6 @@ void run() {
     std::printf("  products: %d shapes%s\n", shapes, flash::amx_supported() ? ", on AMX too" : "");
     shapes = 0;
     for (const flash::Backend &backend : backends()) {
-        if (backend.gemm != flash::gemm_amx) {
-            continue;
-        }
         for (const int64_t rows : {1, 16, 77, 170}) {
             for (const int64_t inputs : {1, 31, 65, 130, 300}) {
                 for (const int64_t outputs : {1, 33, 64, 515}) {
@@ -533,6 +538,9 @@ void run() {
                     ++shapes;
                 }
             }
+        }
+        if (backend.gemm != flash::gemm_amx) {
+            continue;
         }
         for (const auto &[batches, height, width] :
              {frozen::Pictures{2, 5, 7}, {1, 2, 16}, {1, 1, 1}, {1, 40, 1}}) {
@@ -542,7 +550,7 @@ void run() {
             }
         }
     }
-    std::printf("  products by halves: %d shapes\n", shapes);
+    std::printf("  products of fp32: %d shapes\n", shapes);
     shapes = 0;
     const flash::Backend vectors = backends().front();
     for (const int64_t threads : {1, 3, 56}) {
@@ -556,9 +564,14 @@ void run() {
                 frozen_layer("a direct convolution", pack, by(convolve_directly), layer, pictures);
                 shapes += 2;
             }
+            for (const frozen::Layer &layer : {frozen::Layer{64, 96, 1}, {32, 32, 1}, {1312, 64, 1}}) {
+                const auto multiply = [&](const auto &...all) { ringtune::vectors::multiply(runner, all...); };
+                frozen_layer("a product of rows", ringtune::vectors::pack, multiply, layer, pictures);
+                ++shapes;
+            }
         }
     }
-    std::printf("  convolutions: %d shapes (1 to 2100 pixels, for 1 to 56 threads)\n", shapes);
+    std::printf("  convolutions and layers on vectors: %d shapes (1 to 2100 pixels, for 1 to 56 threads)\n", shapes);
     shapes = 0;
     for (const int64_t rows : {1, 3, 9, 64}) {
         for (const int64_t channels : {1, 2, 15, 16, 17, 24, 33, 320}) {

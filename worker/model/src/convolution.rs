@@ -60,7 +60,7 @@ impl Conv2dConfig {
 enum ConvolutionWeights {
     /// Channels-last, as the inputs are.
     ChannelsLast(Tensor),
-    /// bf16 in oneDNN's order.
+    /// bf16, in the order of what convolves.
     Packed { stored: Stored, packed: PackedWeights },
 }
 

@@ -2,7 +2,7 @@ use tch::{Device, Kind, Tensor};
 
 use super::{Conv2d, Conv2dConfig, ConvolutionWeights};
 use crate::mapped_file::Stored;
-use crate::native;
+use crate::native::{self, set_threads};
 use crate::runtime::Runtime;
 
 fn draw(shape: &[i64], scale: f64) -> Tensor {
@@ -214,6 +214,37 @@ fn no_bit_depends_on_what_was_computed_before() {
                 let without = bits(&layer, *size, false);
                 assert!(without[..] == alone[..without.len()], "{config:?}: {size:?} after {first:?}");
                 assert!(bits(&layer, *size, true) == *alone, "{config:?}: {size:?} after {first:?}");
+            }
+        }
+    }
+}
+
+/// How work is cut follows from the number of threads, and which rows or tiles are side by side from the batch. Channels are
+/// those that kernels of our own take.
+#[test]
+fn no_bit_depends_on_threads_or_on_the_rest_of_a_batch() {
+    if crate::runtime::skips_bf16() {
+        return;
+    }
+    Runtime::initialise(2).unwrap();
+    tch::manual_seed(11);
+    for config in [Conv2dConfig::same_3x3(64, 160), Conv2dConfig::pointwise(1312, 96)] {
+        let filter = Filter::draw(config);
+        let layer = filter.packing();
+        for (height, width) in [(24, 24), (8, 8), (5, 7), (1, 1), (40, 18)] {
+            let x = draw(&[3, config.inputs, height, width], 1.0);
+            let gradient = draw(&filter.output(3, height, width), 1.0);
+            let all = run(&layer, &x, &gradient);
+            for threads in [1, 3, 16] {
+                set_threads(threads).unwrap();
+                assert_eq!(run(&layer, &x, &gradient), all, "{config:?}, {height} x {width}, {threads} threads");
+            }
+            set_threads(2).unwrap();
+            for sample in 0..3 {
+                let alone = run(&layer, &x.narrow(0, sample, 1), &gradient.narrow(0, sample, 1));
+                for (alone, all) in alone.iter().zip(&all) {
+                    assert_eq!(*alone, all.narrow(0, sample, 1), "{config:?}, {height} x {width}, sample {sample}");
+                }
             }
         }
     }

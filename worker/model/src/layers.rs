@@ -29,7 +29,7 @@ const MOST_PACKED: i64 = 8 << 20;
 enum LinearWeights {
     /// Row by row.
     Plain(Tensor),
-    /// bf16 in oneDNN's order; of several layers of [rows, inputs] one after the other.
+    /// bf16, packed; of several layers of [rows, inputs] one after the other.
     Packed { stored: Vec<Stored>, packed: PackedWeights },
 }
 

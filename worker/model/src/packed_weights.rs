@@ -33,7 +33,7 @@ impl PackedWeights {
     ///
     /// No bit may depend on when that happens. Linear layers are computed in the order that they are in, which may decide bits:
     /// it follows from the layer alone (csrc/linear.cpp). Convolutions are packed for the sizes that come first, which decide
-    /// none: oneDNN chooses how it computes by the sizes at hand alone, and puts weights that were packed for others in order
+    /// none: our own kernels have one order for all, and oneDNN chooses how it computes by the sizes at hand alone, and puts weights that were packed for others in order
     /// first. That costs time, so the first gradient packs the way forward anew: how fast training is does not depend on what
     /// was drawn before.
     pub(crate) fn get(

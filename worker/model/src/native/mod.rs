@@ -248,8 +248,8 @@ pub(crate) struct ConvolutionArguments<'a> {
     pub(crate) geometry: ConvolutionGeometry,
 }
 
-/// Convolution weights [outputs, inputs, k, k], or [inputs, outputs, k, k] of a transposed one, in oneDNN's order for
-/// inputs (or, `backward`, for gradients) of this size; see csrc/shim.h.
+/// Convolution weights [outputs, inputs, k, k], or [inputs, outputs, k, k] of a transposed one, in the order of what
+/// convolves inputs (or, `backward`, gradients) of this size; see csrc/shim.h.
 pub(crate) fn pack_convolution(
     weight: &Tensor,
     input_size: &[i64],
@@ -372,11 +372,12 @@ pub enum Products {
     /// In fp32.
     Exact,
     /// On a processor with AMX: by bf16 halves of each value, three products for one, in a fraction of the time. They are
-    /// off by about 2^-16, a hundredth of what bf16 is off by. Elsewhere in fp32.
+    /// off by about 2^-16, a hundredth of what bf16 is off by. Elsewhere in fp32, where the processor has AVX-512 BF16 by
+    /// kernels of our own.
     Halves,
 }
 
-/// `input` Wᵀ + bias by oneDNN, with gradient for `input`. `weight`: [outputs, inputs], not packed, wherever it lies: the
+/// `input` Wᵀ + bias, with gradient for `input`. `weight`: [outputs, inputs], not packed, wherever it lies: the
 /// sums do not depend on addresses, as those of libtorch's own layer do in fp32.
 pub(crate) fn linear(
     input: &Tensor,
@@ -390,7 +391,7 @@ pub(crate) fn linear(
     tensor_from(unsafe { ringtune_linear(input.as_ptr(), weight.as_ptr(), bias, halves) })
 }
 
-/// bf16 weights [outputs, inputs] in oneDNN's order, for the way forward or for the gradient's way back.
+/// bf16 weights [outputs, inputs] in the order of what multiplies by them, for the way forward or for the gradient's way back.
 pub(crate) fn pack_linear(weight: &Tensor, backward: bool) -> Result<Tensor> {
     // SAFETY: a live tensor that the shim only reads.
     tensor_from(unsafe { ringtune_pack_linear(weight.as_ptr(), backward) })

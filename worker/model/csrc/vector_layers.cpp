@@ -19,25 +19,27 @@ Method method_of(const Pictures &pictures) {
 }
 
 void pack(const Layer &layer, const Bf16 *weights, int64_t first, int64_t end, Bf16 *packed) {
+    const int64_t places = layer.places();
     for (int64_t output = first * WIDTH; output < end * WIDTH; ++output) {
-        Bf16 *to = packed + output / WIDTH * layer.inputs / 2 * PAIR_OF_STRIP + output % WIDTH / LANES * PLACES * PAIRS +
-                   output % LANES * 2;
-        const Bf16 *from = weights + output * PLACES * layer.inputs;
+        const int64_t group = output / GROUP * GROUP, pair_stride = vectors_of(layer, group) * places * PAIRS;
+        Bf16 *to = packed + (group * layer.inputs + (output - group) / LANES * PAIRS) * places + output % LANES * 2;
+        const Bf16 *from = weights + output * places * layer.inputs;
         for (int64_t pair = 0; pair < layer.inputs / 2; ++pair) {
-            for (int64_t place = 0; place < PLACES; ++place) {
-                std::memcpy(to + pair * PAIR_OF_STRIP + place * PAIRS, from + place * layer.inputs + pair * 2,
+            for (int64_t place = 0; place < places; ++place) {
+                std::memcpy(to + pair * pair_stride + place * PAIRS, from + place * layer.inputs + pair * 2,
                             2 * sizeof(Bf16));
             }
         }
     }
 }
 
-void convolve(const Runner &runner, const Layer &layer, const Pictures &pictures, const Operands &operands) {
-    switch (method_of(pictures)) {
-    case Method::Winograd:
-        return convolve_by_winograd(runner, layer, pictures, operands);
-    case Method::Direct:
-        return convolve_directly(runner, layer, pictures, operands);
+void multiply(const Runner &runner, const Layer &layer, const Pictures &pictures, const Operands &operands) {
+    if (layer.side == 1) {
+        multiply_rows(runner, layer, pictures.batches * pictures.height * pictures.width, operands);
+    } else if (method_of(pictures) == Method::Winograd) {
+        convolve_by_winograd(runner, layer, pictures, operands);
+    } else {
+        convolve_directly(runner, layer, pictures, operands);
     }
 }
 
