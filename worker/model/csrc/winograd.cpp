@@ -35,28 +35,29 @@ RINGTUNE_AVX512 inline void transform_inputs(const __m512 (&x)[REACH], __m512 (&
     y[5] = _mm512_fmadd_ps(four, x[1], _mm512_fnmadd_ps(five, x[3], x[5]));
 }
 
-// One dimension of a kernel.
+// One dimension of a kernel, but for the points' factors, 1/4, -1/6, -1/6, 1/24, 1/24 and 1: weights are transformed more often
+// than sums.
 RINGTUNE_AVX512 inline void transform_weights(__m512 first, __m512 second, __m512 third, __m512 (&y)[REACH]) {
-    const __m512 sixth = _mm512_set1_ps(1.0f / 6), twelfth = _mm512_set1_ps(1.0f / 12);
-    y[0] = _mm512_mul_ps(_mm512_set1_ps(0.25f), first);
-    const __m512 near = _mm512_mul_ps(sixth, _mm512_add_ps(first, third));
-    y[1] = _mm512_fnmsub_ps(sixth, second, near);
-    y[2] = _mm512_fmsub_ps(sixth, second, near);
-    const __m512 far = _mm512_fmadd_ps(_mm512_set1_ps(1.0f / 24), first, _mm512_mul_ps(sixth, third));
-    y[3] = _mm512_fmadd_ps(twelfth, second, far);
-    y[4] = _mm512_fnmadd_ps(twelfth, second, far);
+    const __m512 two = _mm512_set1_ps(2.0f), four = _mm512_set1_ps(4.0f);
+    const __m512 near = _mm512_add_ps(first, third), far = _mm512_fmadd_ps(four, third, first);
+    y[0] = first;
+    y[1] = _mm512_add_ps(near, second);
+    y[2] = _mm512_sub_ps(near, second);
+    y[3] = _mm512_fmadd_ps(two, second, far);
+    y[4] = _mm512_fnmadd_ps(two, second, far);
     y[5] = third;
 }
 
-// One dimension of sums.
+// One dimension of sums, with the points' factors.
 RINGTUNE_AVX512 inline void transform_sums(const __m512 (&x)[REACH], __m512 (&y)[SIDE]) {
-    const __m512 two = _mm512_set1_ps(2.0f), four = _mm512_set1_ps(4.0f), eight = _mm512_set1_ps(8.0f);
-    const __m512 near = _mm512_add_ps(x[1], x[2]), near_odd = _mm512_sub_ps(x[1], x[2]);
-    const __m512 far = _mm512_add_ps(x[3], x[4]), far_odd = _mm512_sub_ps(x[3], x[4]);
-    y[0] = _mm512_add_ps(_mm512_add_ps(x[0], near), far);
-    y[1] = _mm512_fmadd_ps(two, far_odd, near_odd);
-    y[2] = _mm512_fmadd_ps(four, far, near);
-    y[3] = _mm512_add_ps(_mm512_fmadd_ps(eight, far_odd, near_odd), x[5]);
+    const __m512 third = _mm512_set1_ps(1.0f / 3), quarter = _mm512_set1_ps(0.25f), sixth = _mm512_set1_ps(1.0f / 6);
+    const __m512 twelfth = _mm512_set1_ps(1.0f / 12), last = _mm512_set1_ps(1.0f / 24);
+    const __m512 near = _mm512_mul_ps(sixth, _mm512_add_ps(x[1], x[2])), far = _mm512_add_ps(x[3], x[4]);
+    const __m512 near_odd = _mm512_mul_ps(sixth, _mm512_sub_ps(x[1], x[2])), far_odd = _mm512_sub_ps(x[3], x[4]);
+    y[0] = _mm512_fmadd_ps(quarter, x[0], _mm512_fmsub_ps(last, far, near));
+    y[1] = _mm512_fmsub_ps(twelfth, far_odd, near_odd);
+    y[2] = _mm512_fmsub_ps(sixth, far, near);
+    y[3] = _mm512_add_ps(_mm512_fmsub_ps(third, far_odd, near_odd), x[5]);
 }
 
 // A picture's tiles, line by line, picture by picture.
