@@ -237,13 +237,21 @@ fn no_bit_depends_on_threads_or_on_the_rest_of_a_batch() {
             let all = run(&layer, &x, &gradient);
             for threads in [1, 3, 16] {
                 set_threads(threads).unwrap();
-                assert_eq!(run(&layer, &x, &gradient), all, "{config:?}, {height} x {width}, {threads} threads");
+                assert_eq!(
+                    run(&layer, &x, &gradient),
+                    all,
+                    "{config:?}, {height} x {width}, {threads} threads"
+                );
             }
             set_threads(2).unwrap();
             for sample in 0..3 {
                 let alone = run(&layer, &x.narrow(0, sample, 1), &gradient.narrow(0, sample, 1));
                 for (alone, all) in alone.iter().zip(&all) {
-                    assert_eq!(*alone, all.narrow(0, sample, 1), "{config:?}, {height} x {width}, sample {sample}");
+                    assert_eq!(
+                        *alone,
+                        all.narrow(0, sample, 1),
+                        "{config:?}, {height} x {width}, sample {sample}"
+                    );
                 }
             }
         }
