@@ -1,7 +1,7 @@
 // Attention as libtorch sees it: an autograd function around attention_kernels.h, and the choice of what
 // runs it.
 
-#include "amx_backend.h"
+#include "backends.h"
 #include "shim.h"
 
 #include <torch/csrc/autograd/custom_function.h>

@@ -2,7 +2,7 @@
 // attention.cpp, whose views it uses, and dropped_attention.cpp.
 #include "language_shim.h"
 
-#include "amx_backend.h"
+#include "backends.h"
 
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>

@@ -131,10 +131,13 @@ RINGTUNE_AVX512 void add_products_of(int64_t vectors, const Right &right, const 
     }
 }
 
-// Asks for a strip's weights of a stretch, line by line as they lie.
+// Asks for a strip's weights of a stretch, if there is one, line by line as they lie.
 void fetch(const Product &product, int64_t column, int64_t columns, int64_t depth) {
+    if (depth >= product.depth) {
+        return;
+    }
     const auto [values, column_step, depth_step] = product.right;
-    const int64_t depths = std::clamp<int64_t>(product.depth - depth, 0, STRETCH);
+    const int64_t depths = std::min(product.depth - depth, STRETCH);
     const bool along = depth_step == 1;
     const int64_t lines = along ? columns : depths, length = along ? depths : columns;
     const float *from = product.right.at(column, depth);

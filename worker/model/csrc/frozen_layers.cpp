@@ -1,6 +1,6 @@
 #include "frozen_layers.h"
 
-#include "amx_backend.h"
+#include "backends.h"
 #include "bf16_tensors.h"
 #include "blocks.h"
 #include "shim.h"

@@ -2,7 +2,7 @@
 // oneDNN, bias and residual in the same sweep, rounded once: libtorch's own layer leaves the weights as they are, and oneDNN
 // puts them in order in every call, forward and backward. In fp32 they stay where they are: libtorch's own layer asks
 // another library, whose sums depend on addresses, so that weights could not be used on the mapped file.
-#include "amx_backend.h"
+#include "backends.h"
 #include "blocks.h"
 #include "few_rows.h"
 #include "frozen_layers.h"
