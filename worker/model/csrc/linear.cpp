@@ -5,6 +5,7 @@
 #include "backends.h"
 #include "blocks.h"
 #include "few_rows.h"
+#include "float_layers.h"
 #include "frozen_layers.h"
 #include "onednn_linear.h"
 #include "shim.h"
@@ -62,7 +63,33 @@ struct Linear : torch::autograd::Function<Linear> {
     }
 };
 
-// The same in fp32 by kernels of our own: on AMX by bf16 halves (split_linear.h), else few_rows.h.
+// Kernels of our own for fp32: on AMX by bf16 halves (split_linear.h), with AVX-512 BF16 few_rows.h, with AVX2 alone
+// float_layers.h.
+void multiply_own(const split::Sizes &sizes, const float *x, const float *weight, const float *bias, float *result) {
+    if (flash::amx_supported()) {
+        split::multiply(flash::amx_backend(), sizes, x, weight, bias, result);
+    } else if (flash::supported()) {
+        few_rows::multiply(flash::vector_backend(), sizes, x, weight, bias, result);
+    } else {
+        const auto backend = flash::vector_backend();
+        floats::multiply({backend, at::get_num_threads()}, {sizes.inputs, sizes.outputs}, floats::Way::Forward, sizes.rows,
+                         {x, weight, bias, nullptr, result});
+    }
+}
+
+void multiply_own_back(const split::Sizes &sizes, const float *gradient, const float *weight, float *result) {
+    if (flash::amx_supported()) {
+        split::multiply_back(flash::amx_backend(), sizes, gradient, weight, result);
+    } else if (flash::supported()) {
+        few_rows::multiply_back(flash::vector_backend(), sizes, gradient, weight, result);
+    } else {
+        const auto backend = flash::vector_backend();
+        floats::multiply({backend, at::get_num_threads()}, {sizes.outputs, sizes.inputs}, floats::Way::Backward, sizes.rows,
+                         {gradient, weight, nullptr, nullptr, result});
+    }
+}
+
+// The same in fp32 by them.
 struct OwnLinear : torch::autograd::Function<OwnLinear> {
     static Variable forward(AutogradContext *context, const Variable &input, const Variable &weight,
                             const std::optional<at::Tensor> &bias) {
@@ -74,11 +101,8 @@ struct OwnLinear : torch::autograd::Function<OwnLinear> {
         const at::Tensor x = input.contiguous(), result = at::empty(shape, input.options());
         const at::Tensor offset = bias ? bias->contiguous() : at::Tensor();
         const split::Sizes sizes{input.numel() / weight.size(1), weight.size(1), weight.size(0)};
-        const bool halves = flash::amx_supported();
-        (halves ? split::multiply : few_rows::multiply)(
-            halves ? flash::amx_backend() : flash::vector_backend(), sizes, x.const_data_ptr<float>(),
-            weight.const_data_ptr<float>(), bias ? offset.const_data_ptr<float>() : nullptr,
-            result.mutable_data_ptr<float>());
+        multiply_own(sizes, x.const_data_ptr<float>(), weight.const_data_ptr<float>(),
+                     bias ? offset.const_data_ptr<float>() : nullptr, result.mutable_data_ptr<float>());
         return result;
     }
 
@@ -89,10 +113,8 @@ struct OwnLinear : torch::autograd::Function<OwnLinear> {
         shape.back() = weight.size(1);
         const at::Tensor result = at::empty(shape, gradient.options());
         const split::Sizes sizes{gradient.numel() / weight.size(0), weight.size(1), weight.size(0)};
-        const bool halves = flash::amx_supported();
-        (halves ? split::multiply_back : few_rows::multiply_back)(
-            halves ? flash::amx_backend() : flash::vector_backend(), sizes, gradient.const_data_ptr<float>(),
-            weight.const_data_ptr<float>(), result.mutable_data_ptr<float>());
+        multiply_own_back(sizes, gradient.const_data_ptr<float>(), weight.const_data_ptr<float>(),
+                          result.mutable_data_ptr<float>());
         return {result, {}, {}};
     }
 };
@@ -120,8 +142,16 @@ struct PackedLinear : torch::autograd::Function<PackedLinear> {
     }
 };
 
-// input [.., inputs] times weightT [inputs, outputs] + bias; where `halves` allows it and the processor has AVX-512 BF16, fp32 is
-// multiplied by kernels of our own, on AMX by bf16 halves.
+// Whether kernels of our own multiply by fp32 weights. Those of AVX-512 BF16 are for few rows, and on AMX by bf16 halves, so that
+// `halves` has to allow it.
+bool multiplies_floats(const at::Tensor &weight, bool halves) {
+    if (weight.scalar_type() != at::kFloat || !weight.is_contiguous()) {
+        return false;
+    }
+    return floats::supported() ? floats::fits(weight.size(1), weight.size(0)) : halves && flash::supported();
+}
+
+// input [.., inputs] times weightT [inputs, outputs] + bias.
 at::Tensor linear(const at::Tensor &input, const at::Tensor &weight, const std::optional<at::Tensor> &bias,
                   bool halves) {
     check_frozen("a linear layer", "weights", weight);
@@ -132,7 +162,7 @@ at::Tensor linear(const at::Tensor &input, const at::Tensor &weight, const std::
                 input.scalar_type(), " ", input.sizes());
     TORCH_CHECK(!bias || (bias->dim() == 1 && bias->size(0) == weight.size(0)), "a linear layer with weights ",
                 weight.sizes(), " cannot have a bias of ", bias->sizes());
-    if (halves && weight.scalar_type() == at::kFloat && weight.is_contiguous() && flash::supported()) {
+    if (multiplies_floats(weight, halves)) {
         return OwnLinear::apply(input, weight, bias);
     }
     return Linear::apply(input, weight, bias);

@@ -147,6 +147,12 @@ at::Tensor *ringtune_packed_convolution(const at::Tensor *input, const at::Tenso
 bool ringtune_install_allocator();
 bool ringtune_release_memory();
 
+// plain_convolution.cpp
+
+// With plain weights [outputs, inputs, k, k]; `bias` and `residual`, which has the result's shape, may be null.
+at::Tensor *ringtune_convolution(const at::Tensor *input, const at::Tensor *weight, const at::Tensor *bias,
+                                 const at::Tensor *residual, int64_t stride, int64_t padding);
+
 // profile.cpp
 
 // Records what operators take, from here until it is stopped; fails where a recording is on.

@@ -19,6 +19,7 @@
 
 #include "causal_attention.cpp"
 #include "linear.cpp"
+#include "plain_convolution.cpp"
 #include "profile.cpp"
 #include "text.cpp"
 #include "threads.cpp"

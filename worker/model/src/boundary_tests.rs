@@ -12,7 +12,7 @@ const BOUNDARIES: [(&str, &str); 3] = [
     (include_str!("../csrc/language_shim.h"), include_str!("gpt2/native.rs")),
     (include_str!("../csrc/text_shim.h"), include_str!("gpt2/text/native.rs")),
 ];
-const SOURCES: [(&str, &str); 14] = [
+const SOURCES: [(&str, &str); 15] = [
     ("allocator.cpp", include_str!("../csrc/allocator.cpp")),
     ("attention.cpp", include_str!("../csrc/attention.cpp")),
     ("causal_attention.cpp", include_str!("../csrc/causal_attention.cpp")),
@@ -23,6 +23,7 @@ const SOURCES: [(&str, &str); 14] = [
     ("language_products.cpp", include_str!("../csrc/language_products.cpp")),
     ("language_step.cpp", include_str!("../csrc/language_step.cpp")),
     ("linear.cpp", include_str!("../csrc/linear.cpp")),
+    ("plain_convolution.cpp", include_str!("../csrc/plain_convolution.cpp")),
     ("profile.cpp", include_str!("../csrc/profile.cpp")),
     ("shim.cpp", include_str!("../csrc/shim.cpp")),
     ("text.cpp", include_str!("../csrc/text.cpp")),

@@ -4,7 +4,7 @@ use tch::{Kind, Tensor};
 
 use crate::error::Result;
 use crate::mapped_file::Stored;
-use crate::native::{self, ConvolutionArguments, ConvolutionGeometry};
+use crate::native::{self, ConvolutionArguments, ConvolutionGeometry, PlainConvolution};
 use crate::packed_weights::{Packed, PackedWeights, Way};
 use crate::runtime;
 use crate::weights::Scope;
@@ -104,9 +104,8 @@ impl Conv2d {
     fn run(&self, x: &Tensor, residual: Option<&Tensor>) -> Result<Tensor> {
         match &self.weights {
             ConvolutionWeights::ChannelsLast(weight) => {
-                let (stride, padding) = ([self.config.stride; 2], [self.config.padding; 2]);
-                let y = x.f_conv2d(weight, Some(&self.bias), stride, padding, [1, 1], 1)?;
-                if let Some(residual) = residual { Ok(y.f_add(residual)?) } else { Ok(y) }
+                let (bias, Conv2dConfig { stride, padding, .. }) = (&self.bias, self.config);
+                native::convolution(x, PlainConvolution { weight, bias, residual, stride, padding })
             }
             ConvolutionWeights::Packed { stored, packed } => {
                 let (batch, _, height, width) = x.size4()?;

@@ -8,15 +8,16 @@ use crate::error::Result;
 use crate::gpt2;
 use crate::growing::DOUBLING;
 use crate::layers::{from_tokens, to_tokens};
-use crate::native::Products;
-use crate::native::{self, ConvolutionArguments, ConvolutionGeometry, GroupNormArguments};
+use crate::native::{
+    self, ConvolutionArguments, ConvolutionGeometry, GroupNormArguments, PlainConvolution, Products,
+};
 use crate::runtime;
 use crate::stable_diffusion::{kind_of, to_vec};
 
 /// The revision of this crate's arithmetic. It is raised with every change that can move a bit of a gradient, a
 /// posterior or a picture: of a kernel in `csrc/`, of the order of operations in a layer, of a library they call. It
 /// is part of a worker's numerics class, so that two builds that differ never share a ring unseen.
-pub const KERNELS_REVISION: u32 = 13;
+pub const KERNELS_REVISION: u32 = 14;
 
 const BATCH: i64 = 2;
 /// Two heads of Stable Diffusion 1.x's narrowest width, in groups of ten channels as there.
@@ -45,7 +46,7 @@ const ATTENTIONS: [[i64; 4]; 7] = [
 /// step uses, in fp32 and, where the processor has it, in bf16, with the calling thread's number of compute threads.
 /// Takes tenths of a second.
 ///
-/// Each kernel is taken by itself, so that no rounding behind it hides a bit: convolutions (plain, with stride 2,
+/// Each kernel is taken by itself, so that no rounding behind it hides a bit: convolutions (plain, with stride 2, with a residual,
 /// packed of 3x3 and of 1x1, packed with a residual, packed with stride 2, of whole tiles, doubling), group norm (with and without SiLU
 /// and what is added, of two inputs, and with its input gone on with), layer norm, products (plain, packed, packed with a
 /// residual), GEGLU, attention at each of `ATTENTIONS` and where all comes from one product, the text encoder's causal attention
@@ -83,7 +84,7 @@ fn add_convolutions(kind: Kind, hash: &mut Fnv) -> Result<()> {
     }
     hash.add(&[&image], |leaf| Ok(leaf[0].f_upsample_nearest2d([2 * SIDE, 2 * SIDE], None, None)?))?;
     if kind != Kind::BFloat16 {
-        return Ok(());
+        return add_plain_convolutions(kind, hash);
     }
     add_whole_tiles(kind, hash)?;
     let residual = self::image(OUTPUTS, 4, kind)?;
@@ -101,6 +102,22 @@ fn add_convolutions(kind: Kind, hash: &mut Fnv) -> Result<()> {
     let spreading = pattern(&[CHANNELS, OUTPUTS, 4, 4], 15, kind)?;
     let packed = Packed::of(&spreading, &image, DOUBLING, 2 * SIDE)?;
     hash.add(&[&image], |leaf| packed.run(&leaf[0], &bias, None))
+}
+
+/// Layers whose weights nobody packs.
+fn add_plain_convolutions(kind: Kind, hash: &mut Fnv) -> Result<()> {
+    let image = image(WHOLE_TILES, 16, kind)?;
+    let residual = self::image(OUTPUTS, 17, kind)?;
+    let bias = pattern(&[OUTPUTS], 18, kind)?;
+    for (side, number) in [(3, 19), (1, 20)] {
+        let weight = native::channels_last(&pattern(&[OUTPUTS, WHOLE_TILES, side, side], number, kind)?)?;
+        hash.add(&[&image, &residual], |leaf| {
+            let (stride, padding, residual) = (1, side / 2, Some(&leaf[1]));
+            let layer = PlainConvolution { weight: &weight, bias: &bias, residual, stride, padding };
+            native::convolution(&leaf[0], layer)
+        })?;
+    }
+    Ok(())
 }
 
 /// Layers whose channels fill AMX's tiles, over several slabs of weights.

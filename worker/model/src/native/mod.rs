@@ -69,6 +69,14 @@ unsafe extern "C" {
         padding: i64,
         transposed: bool,
     ) -> *mut C_tensor;
+    fn ringtune_convolution(
+        input: *const C_tensor,
+        weight: *const C_tensor,
+        bias: *const C_tensor,
+        residual: *const C_tensor,
+        stride: i64,
+        padding: i64,
+    ) -> *mut C_tensor;
     fn ringtune_linear(
         input: *const C_tensor,
         weight: *const C_tensor,
@@ -283,6 +291,34 @@ pub(crate) fn packed_convolution(input: &Tensor, arguments: ConvolutionArguments
     })
 }
 
+/// What [`convolution`] computes with.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PlainConvolution<'a> {
+    /// [outputs, inputs, k, k], not packed; one of all types with the input.
+    pub(crate) weight: &'a Tensor,
+    /// [outputs].
+    pub(crate) bias: &'a Tensor,
+    /// What is added, of the result's shape.
+    pub(crate) residual: Option<&'a Tensor>,
+    /// Step between outputs.
+    pub(crate) stride: i64,
+    /// Zeros around the input.
+    pub(crate) padding: i64,
+}
+
+/// `input` convolved, with gradient for it and the residual.
+///
+/// On a processor with AVX2 and no AVX-512, in fp32, with weights that lie channels-last, 3x3 and 1x1 kernels that keep the size
+/// are kernels of our own, where both numbers of channels are multiples of 16.
+pub(crate) fn convolution(input: &Tensor, layer: PlainConvolution) -> Result<Tensor> {
+    let PlainConvolution { weight, bias, residual, stride, padding } = layer;
+    let residual = residual.map_or(std::ptr::null(), Tensor::as_ptr);
+    // SAFETY: live tensors (or null for none); the shim only reads them (autograd keeps its own references).
+    tensor_from(unsafe {
+        ringtune_convolution(input.as_ptr(), weight.as_ptr(), bias.as_ptr(), residual, stride, padding)
+    })
+}
+
 /// How [`group_norm`] normalises.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct GroupNormArguments<'a> {
@@ -369,7 +405,7 @@ pub(crate) fn geglu(x: &Tensor) -> Result<Tensor> {
 /// How a linear layer in fp32 multiplies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Products {
-    /// In fp32.
+    /// In fp32: with AVX2 and no AVX-512 by kernels of our own, where the widths are multiples of 16.
     Exact,
     /// On a processor with AMX: by bf16 halves of each value, three products for one, in a fraction of the time. They are
     /// off by about 2^-16, a hundredth of what bf16 is off by. Elsewhere in fp32, where the processor has AVX-512 BF16 by

@@ -1,0 +1,62 @@
+// Layers with frozen fp32 weights on processors with AVX2 and no AVX-512: rows times a matrix, and 3x3 convolutions that
+// keep the size. Plain pointers, no libtorch. Weights lie as they come from a file, or channels last, and serve both ways:
+// oneDNN, which has the rest, puts them into another order at every call, and its products of few rows are slow.
+//
+// Convolutions are computed by Winograd's method, F(2x2, 3x3) (Lavin and Gray 2015): 4 results of a channel from 16 products
+// instead of 36. Its transforms add, subtract and halve, and nothing else, so that rounding is no worse than that of 36 products.
+//
+// Which sums are added in which order depends on the layer and on one picture's size: never on threads or on the batch.
+#pragma once
+
+#include "attention_kernels.h"
+
+#include <cstdint>
+
+namespace ringtune::floats {
+
+// Channels come in multiples of this.
+constexpr int64_t WIDTH = 16;
+
+// Whether this processor runs what is below. With AVX-512 oneDNN's products are twice as wide.
+bool supported();
+
+// Whether channels are such as these kernels take.
+inline bool fits(int64_t inputs, int64_t outputs) {
+    return inputs > 0 && outputs > 0 && inputs % WIDTH == 0 && outputs % WIDTH == 0;
+}
+
+// What runs it: `threads` says into how many tasks work is cut, and moves no bit.
+struct Runner {
+    const flash::Backend &backend;
+    int64_t threads;
+};
+
+enum class Way { Forward, Backward };
+
+// The channels that go into a product, and those that come out: on the way back those of the layer the other way around.
+struct Channels {
+    int64_t inputs, outputs;
+};
+
+// Channels last, without gaps. `bias` [outputs] and `residual`, which has the result's shape, may be null.
+struct Operands {
+    const float *x;
+    const float *weights;
+    const float *bias;
+    const float *residual;
+    float *result;
+};
+
+// result[rows][outputs] = x[rows][inputs] matrix (+ bias) (+ residual). `weights`, [layer's outputs][layer's inputs], are the
+// matrix on the way back, and the matrix turned on the way forward.
+void multiply(const Runner &runner, const Channels &channels, Way way, int64_t rows, const Operands &operands);
+
+struct Pictures {
+    int64_t batches, height, width;
+};
+
+// A 3x3 convolution of [batches][height][width][inputs] with zeros around. `weights`: [layer's outputs][9][layer's inputs]; on
+// the way back their places are taken from the last to the first.
+void convolve(const Runner &runner, const Channels &channels, Way way, const Pictures &pictures, const Operands &operands);
+
+} // namespace ringtune::floats

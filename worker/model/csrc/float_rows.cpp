@@ -1,0 +1,119 @@
+// Rows times a matrix: a block of the matrix, put in order by whoever multiplies, stays in a core's caches while rows go by.
+
+#include "float_kernels.h"
+
+#include <limits>
+
+namespace ringtune::floats {
+
+bool supported() {
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && !__builtin_cpu_supports("avx512f");
+}
+
+namespace {
+
+// Products that are added up at once: 16 columns of them fill two thirds of a core's nearest cache.
+constexpr int64_t MOST_DEPTH = 320;
+// Columns that are put in order at once.
+constexpr int64_t GROUP = 4 * STRIP;
+// Rows that pass by one strip after the other, in a core's larger cache.
+constexpr int64_t BLOCK = 16 * ROWS;
+// Rows of a task.
+constexpr int64_t MOST_ROWS = 16 * BLOCK;
+constexpr int64_t FEWEST_ROWS = 4 * ROWS;
+// What putting the matrix in order costs, in rows.
+constexpr int64_t ORDER_COST = 12;
+
+struct Product {
+    Channels channels;
+    Way way;
+    Operands operands;
+};
+
+// `depth` rows of the matrix from `first` on, and 16 of its columns: [depth][16].
+RINGTUNE_AVX2 void order_strip(const Product &product, int64_t first, int64_t depth, int64_t column, float *to) {
+    const auto [inputs, outputs] = product.channels;
+    if (product.way == Way::Backward) {
+        const float *from = product.operands.weights + first * outputs + column;
+        for (int64_t row = 0; row < depth; ++row) {
+            _mm256_store_ps(to + row * STRIP, _mm256_loadu_ps(from + row * outputs));
+            _mm256_store_ps(to + row * STRIP + EIGHT, _mm256_loadu_ps(from + row * outputs + EIGHT));
+        }
+        return;
+    }
+    for (int64_t half = 0; half < STRIP; half += EIGHT) {
+        const float *from = product.operands.weights + (column + half) * inputs + first;
+        for (int64_t at = 0; at < depth; at += EIGHT) {
+            __m256 rows[EIGHT];
+#pragma GCC unroll 8
+            for (int64_t row = 0; row < EIGHT; ++row) {
+                rows[row] = _mm256_loadu_ps(from + row * inputs + at);
+            }
+            transpose(rows);
+#pragma GCC unroll 8
+            for (int64_t row = 0; row < EIGHT; ++row) {
+                _mm256_store_ps(to + (at + row) * STRIP + half, rows[row]);
+            }
+        }
+    }
+}
+
+// Rows [first, first + count) and the group of columns from `column` on. `matrix`: room for a piece of the group.
+void multiply_task(const Product &product, int64_t first, int64_t count, int64_t column, float *matrix) {
+    const auto [inputs, outputs] = product.channels;
+    const Operands &operands = product.operands;
+    const int64_t depth = round_up(divide_up(inputs, divide_up(inputs, MOST_DEPTH)), EIGHT);
+    const int64_t strips = std::min(GROUP, outputs - column) / STRIP;
+    for (int64_t input = 0; input < inputs; input += depth) {
+        const int64_t some = std::min(depth, inputs - input);
+        for (int64_t strip = 0; strip < strips; ++strip) {
+            order_strip(product, input, some, column + strip * STRIP, matrix + strip * MOST_DEPTH * STRIP);
+        }
+        const bool last = input + depth >= inputs;
+        for (int64_t row = first; row < first + count; row += BLOCK) {
+            const int64_t rows = std::min(BLOCK, first + count - row);
+            for (int64_t strip = 0; strip < strips; ++strip) {
+                const int64_t at = column + strip * STRIP, place = row * outputs + at;
+                const Ending ending{operands.bias == nullptr ? nullptr : operands.bias + at,
+                                    {operands.residual == nullptr ? nullptr : operands.residual + place, outputs}};
+                multiply_strip(rows, {operands.x + row * inputs + input, inputs}, matrix + strip * MOST_DEPTH * STRIP, some,
+                               input == 0, {operands.result + place, outputs}, last ? &ending : nullptr);
+            }
+        }
+    }
+}
+
+// How many rows a task has.
+int64_t rows_of_task(int64_t rows, int64_t groups, int64_t threads) {
+    int64_t best = MOST_ROWS, least = std::numeric_limits<int64_t>::max();
+    for (int64_t at_once = MOST_ROWS; at_once >= FEWEST_ROWS; at_once /= 2) {
+        const int64_t rounds = divide_up(divide_up(rows, at_once) * groups, threads);
+        const int64_t cost = rounds * (std::min(at_once, rows) + ORDER_COST);
+        if (cost < least) {
+            least = cost;
+            best = at_once;
+        }
+    }
+    return best;
+}
+
+} // namespace
+
+void multiply(const Runner &runner, const Channels &channels, Way way, int64_t rows, const Operands &operands) {
+    const Product product{channels, way, operands};
+    const int64_t groups = divide_up(channels.outputs, GROUP), at_once = rows_of_task(rows, groups, runner.threads);
+    const int64_t blocks = divide_up(rows, at_once);
+    // The larger operand is read from memory once: its part is one task's after the other.
+    const bool by_rows = rows > channels.outputs;
+    runner.backend.parallel_for(blocks * groups, [&](int64_t begin, int64_t end) {
+        const Multiplying multiplying(runner.backend);
+        const Buffer<float> matrix = allocate<float>(MOST_DEPTH * GROUP);
+        for (int64_t task = begin; task < end; ++task) {
+            const int64_t first = (by_rows ? task / groups : task % blocks) * at_once;
+            const int64_t column = (by_rows ? task % groups : task / blocks) * GROUP;
+            multiply_task(product, first, std::min(at_once, rows - first), column, &matrix[0]);
+        }
+    });
+}
+
+} // namespace ringtune::floats
