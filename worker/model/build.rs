@@ -6,7 +6,7 @@
 
 use std::path::{Path, PathBuf};
 
-const SOURCES: [&str; 24] = [
+const SOURCES: [&str; 26] = [
     "csrc/with_libtorch.cpp",
     "csrc/blocks.cpp",
     "csrc/dropout.cpp",
@@ -22,6 +22,8 @@ const SOURCES: [&str; 24] = [
     "csrc/attention_tiles_forward.cpp",
     "csrc/direct_convolution.cpp",
     "csrc/few_rows.cpp",
+    "csrc/float_attention_backward.cpp",
+    "csrc/float_attention_forward.cpp",
     "csrc/float_rows.cpp",
     "csrc/float_winograd.cpp",
     "csrc/language_kernels.cpp",

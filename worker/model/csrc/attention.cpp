@@ -1,7 +1,8 @@
-// Attention as libtorch sees it: an autograd function around attention_kernels.h, and the choice of what
-// runs it.
+// Attention as libtorch sees it: an autograd function around attention_kernels.h, for bf16, and float_layers.h, for fp32,
+// and the choice of what runs it.
 
 #include "backends.h"
+#include "float_layers.h"
 #include "shim.h"
 
 #include <torch/csrc/autograd/custom_function.h>
@@ -51,9 +52,37 @@ struct Attended {
 Attended attend(const at::Tensor &query, const at::Tensor &key, const at::Tensor &value, AttentionKernel kernel) {
     Attended result{at::empty(query.sizes(), query.options().memory_format(at::MemoryFormat::Contiguous)),
                     at::empty({query.size(0), query.size(2), query.size(1)}, query.options().dtype(at::kFloat))};
+    if (kernel == AttentionKernel::Avx2) {
+        const auto backend = flash::vector_backend();
+        floats::attend(shape_of(query, key), {backend, at::get_num_threads()}, view<const float>(query),
+                       view<const float>(key), view<const float>(value), view<float>(result.output),
+                       result.log_sum_exp.data_ptr<float>());
+        return result;
+    }
     flash::forward(shape_of(query, key), backend_of(kernel), view<const Bf16>(query), view<const Bf16>(key),
                    view<const Bf16>(value), view<Bf16>(result.output), result.log_sum_exp.data_ptr<float>());
     return result;
+}
+
+// Where gradients go; undefined where not wanted.
+struct Slopes {
+    at::Tensor query, key, value;
+};
+
+void attend_back(const at::Tensor &query, const at::Tensor &key, const at::Tensor &value, const Attended &attended,
+                 const at::Tensor &gradient, AttentionKernel kernel, const Slopes &slopes) {
+    const float *log_sum_exp = attended.log_sum_exp.const_data_ptr<float>();
+    if (kernel == AttentionKernel::Avx2) {
+        const auto backend = flash::vector_backend();
+        floats::attend_back(shape_of(query, key), {backend, at::get_num_threads()},
+                            {view<const float>(query), view<const float>(key), view<const float>(value),
+                             view<const float>(attended.output), log_sum_exp, view<const float>(gradient)},
+                            {view<float>(slopes.query), view<float>(slopes.key), view<float>(slopes.value)});
+        return;
+    }
+    flash::backward(shape_of(query, key), backend_of(kernel), view<const Bf16>(query), view<const Bf16>(key),
+                    view<const Bf16>(value), view<const Bf16>(attended.output), log_sum_exp, view<const Bf16>(gradient),
+                    {view<Bf16>(slopes.query), view<Bf16>(slopes.key), view<Bf16>(slopes.value)});
 }
 
 struct TiledAttention : torch::autograd::Function<TiledAttention> {
@@ -81,10 +110,8 @@ struct TiledAttention : torch::autograd::Function<TiledAttention> {
         }
         RINGTUNE_RECORD("attention_backward", saved[0], saved[1], saved[2], results[0], results[1], results[2]);
         const auto kernel = static_cast<AttentionKernel>(context->saved_data["kernel"].toInt());
-        flash::backward(shape_of(saved[0], saved[1]), backend_of(kernel), view<const Bf16>(saved[0]),
-                        view<const Bf16>(saved[1]), view<const Bf16>(saved[2]), view<const Bf16>(saved[3]),
-                        saved[4].data_ptr<float>(), view<const Bf16>(grad_output),
-                        {view<Bf16>(results[0]), view<Bf16>(results[1]), view<Bf16>(results[2])});
+        attend_back(saved[0], saved[1], saved[2], {saved[3], saved[4]}, grad_output, kernel,
+                    {results[0], results[1], results[2]});
         return results;
     }
 };
@@ -111,26 +138,26 @@ struct TiledSelfAttention : torch::autograd::Function<TiledSelfAttention> {
         const auto query = part(saved[0], 0), key = part(saved[0], 1);
         RINGTUNE_RECORD("attention_backward", query, key, part(saved[0], 2), query, key, part(saved[0], 2));
         const auto kernel = static_cast<AttentionKernel>(context->saved_data["kernel"].toInt());
-        flash::backward(shape_of(query, key), backend_of(kernel), view<const Bf16>(query), view<const Bf16>(key),
-                        view<const Bf16>(part(saved[0], 2)), view<const Bf16>(saved[1]), saved[2].data_ptr<float>(),
-                        view<const Bf16>(grad_output),
-                        {view<Bf16>(part(result, 0)), view<Bf16>(part(result, 1)), view<Bf16>(part(result, 2))});
+        attend_back(query, key, part(saved[0], 2), {saved[1], saved[2]}, grad_output, kernel,
+                    {part(result, 0), part(result, 1), part(result, 2)});
         return {result, Variable()};
     }
 };
 
-bool fits_tiled(const at::Tensor &query, const at::Tensor &key, const at::Tensor &value) {
-    const auto bf16_on_cpu = [](const at::Tensor &tensor) {
-        return tensor.device().is_cpu() && tensor.scalar_type() == at::kBFloat16 && tensor.numel() > 0;
+// Whether such a kernel of ours takes these.
+bool fits_tiled(const at::Tensor &query, const at::Tensor &key, const at::Tensor &value, AttentionKernel kernel) {
+    const auto type = kernel == AttentionKernel::Avx2 ? at::kFloat : at::kBFloat16;
+    const auto fits = [&](const at::Tensor &tensor) {
+        return tensor.device().is_cpu() && tensor.scalar_type() == type && tensor.numel() > 0;
     };
-    return bf16_on_cpu(query) && bf16_on_cpu(key) && bf16_on_cpu(value);
+    return kernel != AttentionKernel::Libtorch && fits(query) && fits(key) && fits(value);
 }
 
 } // namespace
 
 AttentionKernel attention_kernel() {
     if (!flash::supported()) {
-        return AttentionKernel::Libtorch;
+        return floats::supported() ? AttentionKernel::Avx2 : AttentionKernel::Libtorch;
     }
     return flash::amx_supported() ? AttentionKernel::Amx : AttentionKernel::Avx512;
 }
@@ -142,7 +169,7 @@ at::Tensor attention(const at::Tensor &query, const at::Tensor &key, const at::T
                 "attention takes query [batch, queries, heads, width] and key and value [batch, keys, heads, width], "
                 "not ",
                 query.sizes(), ", ", key.sizes(), " and ", value.sizes());
-    if (kernel != AttentionKernel::Libtorch && fits_tiled(query, key, value)) {
+    if (fits_tiled(query, key, value, kernel)) {
         return TiledAttention::apply(query, key, value, static_cast<int64_t>(kernel));
     }
     return at::scaled_dot_product_attention(query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2))
@@ -153,7 +180,7 @@ at::Tensor self_attention(const at::Tensor &together, AttentionKernel kernel) {
     TORCH_CHECK(together.dim() == 5 && together.size(2) == 3,
                 "self-attention takes queries, keys and values together, [batch, tokens, 3, heads, width], not ",
                 together.sizes());
-    if (kernel != AttentionKernel::Libtorch && fits_tiled(together, together, together)) {
+    if (fits_tiled(together, together, together, kernel)) {
         return TiledSelfAttention::apply(together, static_cast<int64_t>(kernel));
     }
     const auto parts = together.unbind(2);

@@ -57,7 +57,7 @@ struct Ending {
 
 // sums[COUNT][16] (+)= left[COUNT][depth] right[depth][16]. With an ending, if there is one.
 template <int COUNT>
-RINGTUNE_AVX2 inline void multiply_tile(Matrix<const float> left, const float *right, int64_t depth, bool first,
+RINGTUNE_AVX2 inline void multiply_tile(Matrix<const float> left, Matrix<const float> right, int64_t depth, bool first,
                                         Matrix<float> sums, const Ending *ending) {
     __m256 all[COUNT][2];
 #pragma GCC unroll 6
@@ -72,7 +72,7 @@ RINGTUNE_AVX2 inline void multiply_tile(Matrix<const float> left, const float *r
     }
 #pragma GCC unroll 2
     for (int64_t at = 0; at < depth; ++at) {
-        const __m256 by = _mm256_load_ps(right + at * STRIP), by_more = _mm256_load_ps(right + at * STRIP + EIGHT);
+        const __m256 by = _mm256_load_ps(right.row(at)), by_more = _mm256_load_ps(right.row(at) + EIGHT);
 #pragma GCC unroll 6
         for (int row = 0; row < COUNT; ++row) {
             const __m256 value = _mm256_broadcast_ss(from[row] + at);
@@ -97,8 +97,8 @@ RINGTUNE_AVX2 inline void multiply_tile(Matrix<const float> left, const float *r
 }
 
 // The same for any number of rows.
-RINGTUNE_AVX2 static inline void multiply_strip(int64_t rows, Matrix<const float> left, const float *right, int64_t depth,
-                                                bool first, Matrix<float> sums, const Ending *ending) {
+RINGTUNE_AVX2 static inline void multiply_strip(int64_t rows, Matrix<const float> left, Matrix<const float> right,
+                                                int64_t depth, bool first, Matrix<float> sums, const Ending *ending) {
     int64_t row = 0;
     Ending rest = ending == nullptr ? Ending{} : *ending;
     const Ending *end = ending == nullptr ? nullptr : &rest;

@@ -59,4 +59,25 @@ struct Pictures {
 // the way back their places are taken from the last to the first.
 void convolve(const Runner &runner, const Channels &channels, Way way, const Pictures &pictures, const Operands &operands);
 
+using flash::View;
+
+// Softmax attention in fp32 and its gradient, as attention_kernels.h has them for bf16; nothing is dropped, and nothing is
+// causal. `log_sum_exp`: [batch, heads, queries], in base 2.
+void attend(const flash::Shape &shape, const Runner &runner, View<const float> query, View<const float> key,
+            View<const float> value, View<float> output, float *log_sum_exp);
+
+// The gradients that are wanted: data is null where not.
+struct Gradients {
+    View<float> query, key, value;
+};
+
+// What a gradient follows from.
+struct Attended {
+    View<const float> query, key, value, output;
+    const float *log_sum_exp;
+    View<const float> grad_output;
+};
+
+void attend_back(const flash::Shape &shape, const Runner &runner, const Attended &attended, const Gradients &gradients);
+
 } // namespace ringtune::floats

@@ -76,8 +76,8 @@ void multiply_task(const Product &product, int64_t first, int64_t count, int64_t
                 const int64_t at = column + strip * STRIP, place = row * outputs + at;
                 const Ending ending{operands.bias == nullptr ? nullptr : operands.bias + at,
                                     {operands.residual == nullptr ? nullptr : operands.residual + place, outputs}};
-                multiply_strip(rows, {operands.x + row * inputs + input, inputs}, matrix + strip * MOST_DEPTH * STRIP, some,
-                               input == 0, {operands.result + place, outputs}, last ? &ending : nullptr);
+                multiply_strip(rows, {operands.x + row * inputs + input, inputs},
+                               {matrix + strip * MOST_DEPTH * STRIP, STRIP}, some, input == 0, {operands.result + place, outputs}, last ? &ending : nullptr);
             }
         }
     }

@@ -267,7 +267,7 @@ void multiply_task(const Convolution &convolution, const Task &task, float *weig
         for (int64_t point = 0; point < POINTS; ++point) {
             for (int64_t strip = 0; strip < width / STRIP; ++strip) {
                 multiply_strip(task.count, {tiles + point * convolution.inputs.point, DEPTH},
-                               weights + point * WEIGHTS_POINT + strip * WEIGHTS_STRIP, depth, input == 0,
+                               {weights + point * WEIGHTS_POINT + strip * WEIGHTS_STRIP, STRIP}, depth, input == 0,
                                {sums + point * sums_point + strip * STRIP, width}, nullptr);
             }
         }

@@ -42,8 +42,8 @@ void check_frozen(const char *operation, const char *name, const at::Tensor &wei
 // Writes tensors to `results`, whose owner they get; true.
 bool hand_over(at::TensorList tensors, at::Tensor **results);
 
-// What attention in bf16 runs on: libtorch's own kernels, the tiled ones with vdpbf16ps, or the tiled ones on AMX.
-enum class AttentionKernel : int { Libtorch = 0, Avx512 = 1, Amx = 2 };
+// What attention runs on: libtorch's own kernels; in bf16 the tiled ones with vdpbf16ps, or those on AMX; in fp32 those with AVX2.
+enum class AttentionKernel : int { Libtorch = 0, Avx512 = 1, Amx = 2, Avx2 = 3 };
 
 // The fastest that this processor can do.
 AttentionKernel attention_kernel();

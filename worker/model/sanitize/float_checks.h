@@ -57,13 +57,49 @@ const flash::Backend &float_backend() {
     return backend;
 }
 
+void float_attention(const Sizes &s) {
+    Draw draw;
+    const int64_t queries = s.batches * s.queries * s.heads * s.width, keys = s.batches * s.keys * s.heads * s.width;
+    const auto q = draw.floats(queries), k = draw.floats(keys), v = draw.floats(keys), g = draw.floats(queries);
+    const Reference expected = reference(s, q, k, v, g);
+    const flash::Shape shape{s.batches, s.heads, s.queries, s.keys, s.width, float(1.0 / std::sqrt(double(s.width)))};
+    const Exact<float> output(queries), log_sum_exp(s.batches * s.heads * s.queries);
+    const auto in = [&](const Exact<float> &of, int64_t tokens) { return view<const float>(of.get(), tokens, s); };
+    const floats::Runner runner{float_backend(), 1};
+    floats::attend(shape, runner, in(q, s.queries), in(k, s.keys), in(v, s.keys), view(output.get(), s.queries, s),
+                   log_sum_exp.get());
+    compare("attention in fp32", output, expected.output, 2e-6);
+    compare("its log-sum-exp", log_sum_exp, expected.log_sum_exp, 2e-6);
+    // Each gradient alone and all together: which are wanted decides what is added up.
+    for (const int wanted : {1, 2, 4, 7}) {
+        const Exact<float> dq(queries), dk(keys), dv(keys);
+        const auto out = [&](const Exact<float> &of, int64_t tokens, int bit) {
+            return (wanted & bit) != 0 ? view(of.get(), tokens, s) : flash::View<float>{nullptr, 0, 0, 0};
+        };
+        floats::attend_back(shape, runner,
+                            {in(q, s.queries), in(k, s.keys), in(v, s.keys), in(output, s.queries), log_sum_exp.get(),
+                             in(g, s.queries)},
+                            {out(dq, s.queries, 1), out(dk, s.keys, 2), out(dv, s.keys, 4)});
+        // With one key the probabilities are 1, and these gradients are rounding alone.
+        if (s.keys > 1 && (wanted & 1) != 0) {
+            compare("its gradient of queries", dq, expected.query, 5e-6);
+        }
+        if (s.keys > 1 && (wanted & 2) != 0) {
+            compare("its gradient of keys", dk, expected.key, 5e-6);
+        }
+        if ((wanted & 4) != 0) {
+            compare("its gradient of values", dv, expected.value, 5e-6);
+        }
+    }
+}
+
 void float_layers() {
     int shapes = 0;
     for (const int64_t threads : {1, 3, 56}) {
         const floats::Runner runner{float_backend(), threads};
         for (const floats::Way way : {floats::Way::Forward, floats::Way::Backward}) {
             for (const floats::Pictures &pictures :
-                 {floats::Pictures{2, 5, 7}, {1, 1, 1}, {1, 40, 1}, {1, 8, 8}, {3, 9, 6}, {1, 21, 50}}) {
+                 {floats::Pictures{2, 5, 7}, {1, 1, 1}, {1, 40, 1}, {1, 8, 8}, {3, 9, 6}, {1, 11, 26}}) {
                 for (const floats::Channels &channels : {floats::Channels{16, 16}, {48, 96}, {144, 80}, {352, 16}}) {
                     float_layer(runner, channels, way, pictures, 1);
                     float_layer(runner, channels, way, pictures, 3);
@@ -72,7 +108,17 @@ void float_layers() {
             }
         }
     }
-    std::printf("  layers in fp32 with AVX2: %d shapes (1 to 1050 pixels, for 1 to 56 threads)\n", shapes);
+    std::printf("  layers in fp32 with AVX2: %d shapes (1 to 286 pixels, for 1 to 56 threads)\n", shapes);
+    shapes = 0;
+    for (const Sizes &sizes : {
+             Sizes{1, 1, 1, 1, 1}, Sizes{1, 1, 5, 3, 1}, Sizes{3, 2, 7, 77, 24}, Sizes{1, 2, 200, 200, 24},
+             Sizes{3, 1, 97, 129, 40}, Sizes{1, 3, 49, 77, 80}, Sizes{2, 1, 95, 31, 33}, Sizes{1, 1, 192, 257, 64},
+             Sizes{1, 1, 63, 154, 160}, Sizes{1, 2, 100, 600, 16}, Sizes{1, 1, 500, 65, 8}, Sizes{1, 1, 33, 35, 256},
+         }) {
+        float_attention(sizes);
+        ++shapes;
+    }
+    std::printf("  attention in fp32 with AVX2: %d shapes, every gradient alone\n", shapes);
 }
 
 // One number too many of the operand.

@@ -181,8 +181,9 @@ struct Reference {
 };
 
 // Softmax attention and its gradient, head by head, as the formula says.
-Reference reference(const Sizes &s, const Exact<Bf16> &q, const Exact<Bf16> &k, const Exact<Bf16> &v,
-                    const Exact<Bf16> &g) {
+template <typename Element>
+Reference reference(const Sizes &s, const Exact<Element> &q, const Exact<Element> &k, const Exact<Element> &v,
+                    const Exact<Element> &g) {
     const double scale = 1.0 / std::sqrt(double(s.width));
     const auto at = [&](int64_t tokens, int64_t batch, int64_t token, int64_t head, int64_t column) {
         return ((batch * tokens + token) * s.heads + head) * s.width + column;

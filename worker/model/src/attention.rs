@@ -1,5 +1,5 @@
-//! Softmax attention with gradient. In bf16 on a processor with AVX-512 BF16 it runs on this crate's own tiled
-//! kernels (`csrc/attention_*.cpp`), which take a third of the time of libtorch's; otherwise on libtorch's.
+//! Softmax attention with gradient. In bf16 on a processor with AVX-512 BF16, and in fp32 on one with AVX2 and no AVX-512, it runs
+//! on this crate's own tiled kernels (`csrc/attention_*.cpp`, `csrc/float_attention_*.cpp`); otherwise on libtorch's.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -9,16 +9,18 @@ use tch::Tensor;
 use crate::error::Result;
 use crate::native;
 
-/// What attention in bf16 runs on. The values are those of csrc/shim.h.
+/// What attention runs on. The values are those of csrc/shim.h.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum AttentionKernel {
     /// libtorch's scaled_dot_product_attention.
     Libtorch = 0,
-    /// Our tiles, multiplied by AVX-512's bf16 dot products.
+    /// In bf16 our tiles, multiplied by AVX-512's bf16 dot products.
     Avx512 = 1,
-    /// Our tiles, multiplied by AMX.
+    /// In bf16 our tiles, multiplied by AMX.
     Amx = 2,
+    /// In fp32 our tiles, multiplied by AVX2.
+    Avx2 = 3,
 }
 
 impl AttentionKernel {
@@ -28,6 +30,7 @@ impl AttentionKernel {
         *BEST.get_or_init(|| match native::attention_kernel() {
             1 => Self::Avx512,
             2 => Self::Amx,
+            3 => Self::Avx2,
             _ => Self::Libtorch,
         })
     }
@@ -39,6 +42,7 @@ impl fmt::Display for AttentionKernel {
             Self::Libtorch => "libtorch",
             Self::Avx512 => "tiled, AVX-512 BF16",
             Self::Amx => "tiled, AMX",
+            Self::Avx2 => "tiled, AVX2",
         })
     }
 }
@@ -47,7 +51,7 @@ impl fmt::Display for AttentionKernel {
 ///
 /// `query`: [batch, queries, heads, width]; `key`, `value`: [batch, keys, heads, width]; all of one kind, in any
 /// strides (no copy is made if the width is contiguous). Returns query's shape. Fails on other shapes.
-/// The bits of the result do not depend on the number of threads where bf16 runs on our tiles.
+/// The bits of the result do not depend on the number of threads where it runs on our tiles.
 pub fn scaled_dot_product(query: &Tensor, key: &Tensor, value: &Tensor) -> Result<Tensor> {
     scaled_dot_product_on(AttentionKernel::best(), query, key, value)
 }

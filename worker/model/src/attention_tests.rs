@@ -42,7 +42,13 @@ fn tiled_kernels() -> Vec<AttentionKernel> {
         AttentionKernel::Libtorch => Vec::new(),
         AttentionKernel::Avx512 => vec![AttentionKernel::Avx512],
         AttentionKernel::Amx => vec![AttentionKernel::Avx512, AttentionKernel::Amx],
+        AttentionKernel::Avx2 => vec![AttentionKernel::Avx2],
     }
+}
+
+/// What a kernel of ours computes in.
+fn kind_of(kernel: AttentionKernel) -> Kind {
+    if kernel == AttentionKernel::Avx2 { Kind::Float } else { Kind::BFloat16 }
 }
 
 fn results(inputs: &[Tensor; 4], kind: Kind, attend: impl Fn(&[Tensor; 3]) -> Tensor) -> Results {
@@ -69,9 +75,11 @@ fn exact(inputs: &[Tensor; 4]) -> Results {
 }
 
 fn on_kernel(inputs: &[Tensor; 4], kernel: AttentionKernel) -> Results {
-    results(inputs, Kind::BFloat16, |[query, key, value]| {
-        scaled_dot_product_on(kernel, query, key, value).unwrap()
-    })
+    in_kind(inputs, kind_of(kernel), kernel)
+}
+
+fn in_kind(inputs: &[Tensor; 4], kind: Kind, kernel: AttentionKernel) -> Results {
+    results(inputs, kind, |[query, key, value]| scaled_dot_product_on(kernel, query, key, value).unwrap())
 }
 
 /// |result - reference| / |reference|, or plain |result| where the reference is (as good as) zero.
@@ -101,14 +109,16 @@ fn is_as_near_to_the_formula_as_libtorch() {
     for case in cases {
         let inputs = case.inputs();
         let reference = exact(&inputs);
-        let libtorch = on_kernel(&inputs, AttentionKernel::Libtorch);
         for kernel in tiled_kernels() {
+            let libtorch = in_kind(&inputs, kind_of(kernel), AttentionKernel::Libtorch);
             let ours = on_kernel(&inputs, kernel);
+            // In fp32 the maximum and the order of sums are others, and which of the two is nearer is chance.
+            let more = if kernel == AttentionKernel::Avx2 { 1e-6 } else { 1e-5 };
             for (index, name) in ["output", "grad query", "grad key", "grad value"].iter().enumerate() {
                 let own_error = error(&ours[index], &reference[index]);
                 let libtorch_error = error(&libtorch[index], &reference[index]);
                 assert!(
-                    own_error <= libtorch_error * 1.05 + 1e-5,
+                    own_error <= libtorch_error * 1.05 + more,
                     "{kernel}, {}x{} of width {}: {name} is off by {own_error:.2e}, libtorch's by {libtorch_error:.2e}",
                     case.queries,
                     case.keys,
@@ -120,7 +130,7 @@ fn is_as_near_to_the_formula_as_libtorch() {
 }
 
 #[test]
-fn fp32_runs_on_libtorch_and_is_near_the_formula() {
+fn fp32_is_near_the_formula() {
     Runtime::initialise(2).unwrap();
     let inputs = Case::new(2, 2, 50, 30, 40).inputs();
     let reference = exact(&inputs);
@@ -172,6 +182,7 @@ fn only_the_wanted_gradients_are_made() {
     let inputs = Case::new(1, 2, 100, 77, 40).inputs();
     for kernel in tiled_kernels() {
         let all = on_kernel(&inputs, kernel);
+        let inputs = inputs.each_ref().map(|input| input.to_kind(kind_of(kernel)));
         for wanted in 0..3 {
             let leaves: [Tensor; 3] =
                 std::array::from_fn(|index| inputs[index].detach().set_requires_grad(index == wanted));
@@ -190,9 +201,9 @@ fn queries_keys_and_values_that_lie_together_give_the_same_bits() {
         let inputs = Case::new(2, heads, tokens, tokens, width).inputs();
         for kernel in tiled_kernels().into_iter().chain([AttentionKernel::Libtorch]) {
             let apart = on_kernel(&inputs, kernel);
-            let together = Tensor::stack(&inputs[..3], 2).set_requires_grad(true);
+            let together = Tensor::stack(&inputs[..3], 2).to_kind(kind_of(kernel)).set_requires_grad(true);
             let output = self_attention_on(kernel, &together).unwrap();
-            let loss = (&output * &inputs[3]).sum(Kind::Double);
+            let loss = (&output * inputs[3].to_kind(kind_of(kernel))).sum(Kind::Double);
             let gradients = Tensor::run_backward(&[loss], &[&together], false, false);
             let parts = gradients[0].to_kind(Kind::Double).unbind(2);
             assert_eq!(output.detach().to_kind(Kind::Double), apart[0], "{kernel}");

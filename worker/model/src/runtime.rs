@@ -105,6 +105,7 @@ fn matrix_instructions() -> &'static str {
         AttentionKernel::Amx => "amx_bf16",
         AttentionKernel::Avx512 => "avx512_bf16",
         AttentionKernel::Libtorch if std::arch::is_x86_feature_detected!("avx512bw") => "avx512",
+        AttentionKernel::Avx2 => "avx2",
         AttentionKernel::Libtorch if std::arch::is_x86_feature_detected!("avx2") => "avx2",
         AttentionKernel::Libtorch => "sse",
     }
