@@ -48,7 +48,7 @@ release-proto: ## Make the API as it is now the released one, which later ones a
 	@deploy/check-api.sh release
 
 bench: build ## Time our training step beside the one it replaces, in turns
-	@tests/bench/bench.sh
+	@tests/bench/bench.sh $(ARGUMENTS)
 
 bench-draw: build ## Time drawing a picture beside diffusers' pipeline, in turns
 	@tests/bench/draw.sh $(ARGUMENTS)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Time our training step and the one it replaces in turns, and judge what they say by the bounds of the project.
 
-usage: bench.sh [--resolution 512] [--batch 1] [--rounds 5] [--steps 4] [--warm-up 1] [--threads N]
+usage: bench.sh [--resolution 512] [--batch 1] [--rounds 5] [--steps 4] [--warm-up 1] [--threads N] [--precision bf16|fp32]
                 [--max-ratio R] [--max-ratio-tuned R] [--min-roofline 0.4] [--max-memory 4.0] [--json FILE]
 
 Every round runs each contender once (turns.py says why):
@@ -28,12 +28,18 @@ BOUNDS = {"amx_bf16": (1 / 6, 1 / 3.5)}
 WITHOUT_AMX = (0.3, 0.4)
 
 
+def has_bf16():
+    """Whether the processor has instructions for bf16: without, libtorch takes minutes for a step in it."""
+    return "avx512_bf16" in Path("/proc/cpuinfo").read_text()
+
+
 def contenders(options):
     """{name: (command, extra environment)}."""
-    size = ["--resolution", options.resolution, "--batch", options.batch, "--threads", options.threads]
+    size = ["--resolution", options.resolution, "--batch", options.batch, "--threads", options.threads,
+            "--precision", options.precision]
     old = [sys.executable, OLD_STEP, options.checkpoint, *size, "--steps", options.steps + options.warm_up]
     ours = [options.worker, "bench", "step", options.checkpoint, *size, "--steps", options.steps, "--warm-up",
-            options.warm_up, "--precision", "bf16", "--output", "json"]
+            options.warm_up, "--output", "json"]
     preload = {"LD_PRELOAD": str(options.tcmalloc)} if options.tcmalloc else {}
     return {
         "ours": (ours, {}),
@@ -61,7 +67,7 @@ def machine(summaries, steps):
 
 def judge(options, instructions, times, found, peak_bytes):
     """Prints each bound; all of them."""
-    of_old, of_tuned = BOUNDS.get(instructions, WITHOUT_AMX)
+    of_old, of_tuned = BOUNDS.get(instructions, WITHOUT_AMX) if options.precision == "bf16" else WITHOUT_AMX
     tuned = next(name for name in times if name.startswith("tuned"))
     bounds = {"as it is": options.max_ratio or of_old, tuned: options.max_ratio_tuned or of_tuned}
     judged = [turns.judged(f"ours of {name}, by {way}", ratio, bound)
@@ -83,6 +89,8 @@ def main():
     parser.add_argument("--steps", type=int, default=4, help="timed steps of each process")
     parser.add_argument("--warm-up", type=int, default=1, help="untimed steps before them")
     parser.add_argument("--threads", type=int, default=turns.physical_cores(), help="default: one a physical core")
+    parser.add_argument("--precision", choices=("bf16", "fp32"), default="bf16" if has_bf16() else "fp32",
+                        help="default: bf16 where the processor has it; in fp32 the bounds are those without AMX")
     parser.add_argument("--max-ratio", type=float, help="ours of the step as it is [default: 1/6 with AMX, else 0.3]")
     parser.add_argument("--max-ratio-tuned", type=float, help="ours of the tuned one [default: 1/3.5 with AMX, else 0.4]")
     parser.add_argument("--min-roofline", type=float, default=0.4, help="the step's work at the best rate, of the step")
@@ -99,7 +107,7 @@ def main():
              for name, each in lines.items()}
     instructions = lines["ours"][0][0]["matrix_instructions"]
     found = machine([rows[-1] for rows in lines["ours"]], times["ours"])
-    print(f"textual inversion, {options.resolution} px, batch {options.batch}, bf16 ({instructions}), {options.threads} threads, "
+    print(f"textual inversion, {options.resolution} px, batch {options.batch}, {options.precision} ({instructions}), {options.threads} threads, "
           f"{options.rounds} rounds of {options.steps} steps (peak: ours private memory, the others resident)")
     turns.print_table(times, "as it is", {"peak GB": {name: f"{peak / 1e9:.2f}" for name, peak in peaks.items()}})
     print(f"work of a step {found['flop'] / 1e12:.3f} TFLOP; this machine at best {found['convolution_flops_per_second'] / 1e12:.3f} "
@@ -109,6 +117,7 @@ def main():
     ok = all(bound["met"] for bound in judged)
     turns.write(options.json, {
         "resolution": options.resolution, "batch": options.batch, "threads": options.threads, "rounds": options.rounds,
+        "precision": options.precision,
         "matrix_instructions": instructions, "step_seconds": times, "peak_bytes": peaks, "machine": found,
         "bounds": judged, "ok": ok,
     })

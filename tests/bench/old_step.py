@@ -25,7 +25,7 @@ import torch.nn.functional as F
 from diffusers import AutoencoderKL, DDPMScheduler, UNet2DConditionModel
 from transformers import CLIPTextModel
 
-BF16 = torch.bfloat16
+TYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 
 
 class Script:
@@ -33,9 +33,10 @@ class Script:
 
     def __init__(self, options):
         self.options = options
+        self.type = TYPES[options.precision]
         folder = options.checkpoint
-        self.unet = UNet2DConditionModel.from_pretrained(folder, subfolder="unet").to(BF16).requires_grad_(False)
-        self.vae = AutoencoderKL.from_pretrained(folder, subfolder="vae").to(BF16).requires_grad_(False)
+        self.unet = UNet2DConditionModel.from_pretrained(folder, subfolder="unet").to(self.type).requires_grad_(False)
+        self.vae = AutoencoderKL.from_pretrained(folder, subfolder="vae").to(self.type).requires_grad_(False)
         if options.channels_last:
             self.unet.to(memory_format=torch.channels_last)
             self.vae.to(memory_format=torch.channels_last)
@@ -49,7 +50,7 @@ class Script:
         self.noise_schedule = DDPMScheduler.from_pretrained(folder, subfolder="scheduler")
         self.ids = torch.randint(0, 49000, (options.batch, 77))
         self.ids[:, 4] = self.learned
-        self.pixels = torch.randn(options.batch, 3, options.resolution, options.resolution).to(BF16)
+        self.pixels = torch.randn(options.batch, 3, options.resolution, options.resolution).to(self.type)
 
     def step(self):
         """One step; the seconds of its parts in order."""
@@ -61,9 +62,9 @@ class Script:
         noise = torch.randn_like(latents)
         timesteps = torch.randint(0, self.noise_schedule.config.num_train_timesteps, (self.options.batch,))
         noisy_latents = self.noise_schedule.add_noise(latents, noise, timesteps)
-        with torch.autocast("cpu", dtype=BF16):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.type == torch.bfloat16):
             hidden = self.text(self.ids)[0]
-        hidden = hidden.float().to(BF16)
+        hidden = hidden.float().to(self.type)
         mark("text_seconds")
         predicted = self.unet(noisy_latents, timesteps, hidden).sample
         mark("unet_seconds")
@@ -87,6 +88,7 @@ def main():
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--threads", type=int, help="default: torch's own")
+    parser.add_argument("--precision", choices=TYPES, default="bf16", help="the script's --mixed_precision; fp32: no")
     parser.add_argument("--channels-last", action="store_true")
     options = parser.parse_args()
     if options.threads:
