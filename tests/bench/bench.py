@@ -28,11 +28,6 @@ BOUNDS = {"amx_bf16": (1 / 6, 1 / 3.5)}
 WITHOUT_AMX = (0.3, 0.4)
 
 
-def has_bf16():
-    """Whether the processor has instructions for bf16: without, libtorch takes minutes for a step in it."""
-    return "avx512_bf16" in Path("/proc/cpuinfo").read_text()
-
-
 def contenders(options):
     """{name: (command, extra environment)}."""
     size = ["--resolution", options.resolution, "--batch", options.batch, "--threads", options.threads,
@@ -89,8 +84,7 @@ def main():
     parser.add_argument("--steps", type=int, default=4, help="timed steps of each process")
     parser.add_argument("--warm-up", type=int, default=1, help="untimed steps before them")
     parser.add_argument("--threads", type=int, default=turns.physical_cores(), help="default: one a physical core")
-    parser.add_argument("--precision", choices=("bf16", "fp32"), default="bf16" if has_bf16() else "fp32",
-                        help="default: bf16 where the processor has it; in fp32 the bounds are those without AMX")
+    turns.add_precision(parser, "; in fp32 the bounds are those without AMX")
     parser.add_argument("--max-ratio", type=float, help="ours of the step as it is [default: 1/6 with AMX, else 0.3]")
     parser.add_argument("--max-ratio-tuned", type=float, help="ours of the tuned one [default: 1/3.5 with AMX, else 0.4]")
     parser.add_argument("--min-roofline", type=float, default=0.4, help="the step's work at the best rate, of the step")

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Time diffusers' pipeline on a checkpoint, picture by picture.
 
-usage: old_draw.py CHECKPOINT [--resolution 512] [--pictures 2] [--steps 25] [--guidance 7.5] [--threads N]
+usage: old_draw.py CHECKPOINT [--resolution 512] [--pictures 2] [--steps 25] [--guidance 7.5] [--threads N] [--precision bf16|fp32]
 
-Tuned as it can be without other software: bf16, channels-last weights, no gradients; run it under
+Tuned as it can be without other software: channels-last weights, no gradients; run it under
 LD_PRELOAD=libtcmalloc_minimal.so.4. Prints a JSON line a picture with `picture_seconds`, from prompt to pixels.
 """
 import os
@@ -27,11 +27,13 @@ def main():
     parser.add_argument("--steps", type=int, default=25)
     parser.add_argument("--guidance", type=float, default=7.5)
     parser.add_argument("--threads", type=int, help="default: torch's own")
+    parser.add_argument("--precision", choices=("bf16", "fp32"), default="bf16")
     options = parser.parse_args()
     if options.threads:
         torch.set_num_threads(options.threads)
     torch.manual_seed(0)
-    pipeline = StableDiffusionPipeline.from_pretrained(options.checkpoint, torch_dtype=torch.bfloat16, safety_checker=None)
+    kind = {"bf16": torch.bfloat16, "fp32": torch.float32}[options.precision]
+    pipeline = StableDiffusionPipeline.from_pretrained(options.checkpoint, torch_dtype=kind, safety_checker=None)
     pipeline.scheduler = DDIMScheduler.from_config(pipeline.scheduler.config)
     pipeline.unet.to(memory_format=torch.channels_last)
     pipeline.vae.to(memory_format=torch.channels_last)

@@ -66,6 +66,15 @@ def write(file, report):
     file.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
 
 
+def add_precision(parser, more=""):
+    """The option --precision."""
+    with open("/proc/cpuinfo", encoding="utf-8") as file:
+        # Without these instructions our programs refuse bf16, and libtorch takes minutes for a step.
+        best = "bf16" if "avx512_bf16" in file.read() else "fp32"
+    parser.add_argument("--precision", choices=("bf16", "fp32"), default=best,
+                        help=f"of all contenders; default: bf16 where the processor has it{more}")
+
+
 def physical_cores():
     """One thread a physical core of those that this process may use, as a worker takes them."""
     cores = set()

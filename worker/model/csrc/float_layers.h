@@ -1,9 +1,10 @@
-// Layers with frozen fp32 weights on processors with AVX2 and no AVX-512: rows times a matrix, and 3x3 convolutions that
-// keep the size. Plain pointers, no libtorch. Weights lie as they come from a file, or channels last, and serve both ways:
+// Layers with frozen fp32 weights on processors with AVX2 and no AVX-512, rows times a matrix and 3x3 convolutions that
+// keep the size; and attention. Plain pointers, no libtorch. Weights lie as they come from a file, or channels last, and serve both ways:
 // oneDNN, which has the rest, puts them into another order at every call, and its products of few rows are slow.
 //
 // Convolutions are computed by Winograd's method, F(2x2, 3x3) (Lavin and Gray 2015): 4 results of a channel from 16 products
-// instead of 36. Its transforms add, subtract and halve, and nothing else, so that rounding is no worse than that of 36 products.
+// instead of 36. Its transforms add, subtract and halve, and nothing else: results are off by up to 5e-7 of their norm, where
+// oneDNN's are off by 1e-7 and those of one long sum by more than ours.
 //
 // Which sums are added in which order depends on the layer and on one picture's size: never on threads or on the batch.
 #pragma once
@@ -14,7 +15,9 @@
 
 namespace ringtune::floats {
 
-// Channels come in multiples of this.
+using flash::View;
+
+// Channels of layers come in multiples of this.
 constexpr int64_t WIDTH = 16;
 
 // Whether this processor runs what is below. With AVX-512 oneDNN's products are twice as wide.
@@ -58,8 +61,6 @@ struct Pictures {
 // A 3x3 convolution of [batches][height][width][inputs] with zeros around. `weights`: [layer's outputs][9][layer's inputs]; on
 // the way back their places are taken from the last to the first.
 void convolve(const Runner &runner, const Channels &channels, Way way, const Pictures &pictures, const Operands &operands);
-
-using flash::View;
 
 // Softmax attention in fp32 and its gradient, as attention_kernels.h has them for bf16; nothing is dropped, and nothing is
 // causal. `log_sum_exp`: [batch, heads, queries], in base 2.

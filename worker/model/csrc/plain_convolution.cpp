@@ -83,6 +83,7 @@ at::Tensor convolution(const at::Tensor &input, const at::Tensor &weight, const 
     TORCH_CHECK(!bias || (bias->dim() == 1 && bias->size(0) == weight.size(0) && bias->scalar_type() == weight.scalar_type()),
                 "a convolution with weights ", weight.sizes(), " cannot have a bias of ", bias->scalar_type(), " ",
                 bias->sizes());
+    TORCH_CHECK(stride >= 1 && padding >= 0, "a convolution of stride ", stride, " with zeros of ", padding);
     const auto places = [&](int64_t dimension) {
         return (input.size(dimension) + 2 * padding - weight.size(dimension)) / stride + 1;
     };

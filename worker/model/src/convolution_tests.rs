@@ -2,7 +2,7 @@ use tch::{Device, Kind, Tensor};
 
 use super::{Conv2d, Conv2dConfig, ConvolutionWeights};
 use crate::mapped_file::Stored;
-use crate::native::{self, set_threads};
+use crate::native::{self, PlainConvolution, set_threads};
 use crate::runtime::Runtime;
 
 fn draw(shape: &[i64], scale: f64) -> Tensor {
@@ -318,4 +318,32 @@ fn with_gradients(result: &Tensor, leaves: &[Tensor; 2], gradient: &Tensor) -> [
     let gradients =
         Tensor::run_backward(&[(result * gradient).sum(result.kind())], &leaves.each_ref(), false, false);
     [result.detach(), gradients[0].shallow_clone(), gradients[1].shallow_clone()]
+}
+
+#[test]
+fn operands_that_do_not_fit_a_plain_convolution_are_refused() {
+    let refused = |result: crate::error::Result<Tensor>, word: &str| {
+        let text = result.unwrap_err().to_string();
+        assert!(text.contains(word), "{text}");
+    };
+    let draw = |shape: &[i64]| Tensor::randn(shape, (Kind::Float, Device::Cpu));
+    let weight = native::channels_last(&draw(&[32, 16, 3, 3])).unwrap();
+    let (x, bias, residual) = (draw(&[1, 16, 4, 4]), draw(&[32]), draw(&[1, 32, 4, 4]));
+    let fitting =
+        PlainConvolution { weight: &weight, bias: &bias, residual: Some(&residual), stride: 1, padding: 1 };
+    assert_eq!(native::convolution(&x, fitting).unwrap().size(), [1, 32, 4, 4]);
+    refused(native::convolution(&draw(&[1, 32, 4, 4]), fitting), "cannot take");
+    refused(native::convolution(&x.to_kind(Kind::Double), fitting), "cannot take");
+    refused(
+        native::convolution(&x, PlainConvolution { bias: &draw(&[16]), ..fitting }),
+        "cannot have a bias",
+    );
+    let narrow = draw(&[1, 32, 4, 3]);
+    refused(native::convolution(&x, PlainConvolution { residual: Some(&narrow), ..fitting }), "cannot add");
+    refused(native::convolution(&x, PlainConvolution { stride: 0, ..fitting }), "of stride 0");
+    let wanted = weight.detach().set_requires_grad(true);
+    refused(
+        native::convolution(&x, PlainConvolution { weight: &wanted, ..fitting }),
+        "no gradient for its weights",
+    );
 }

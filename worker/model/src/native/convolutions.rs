@@ -1,0 +1,95 @@
+//! Convolutions with frozen weights, packed and plain.
+
+use tch::Tensor;
+
+use super::{ringtune_convolution, ringtune_pack_convolution, ringtune_packed_convolution, tensor_from};
+use crate::error::Result;
+
+/// How a convolution's kernel moves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ConvolutionGeometry {
+    /// Step between outputs, 1 or 2; of a transposed one, between what two neighbours of the input reach.
+    pub(crate) stride: i64,
+    /// Zeros around the input; of a transposed one, what is cut off around the output.
+    pub(crate) padding: i64,
+    /// Whether each place of the input reaches several of the output, instead of the other way round.
+    pub(crate) transposed: bool,
+}
+
+/// What [`packed_convolution`] computes with.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ConvolutionArguments<'a> {
+    /// Weights from [`pack_convolution`].
+    pub(crate) forward: &'a Tensor,
+    /// Those of the way back; needed where the input wants a gradient.
+    pub(crate) backward: Option<&'a Tensor>,
+    /// [outputs].
+    pub(crate) bias: &'a Tensor,
+    /// What is added, of the result's shape; rounded once with it.
+    pub(crate) residual: Option<&'a Tensor>,
+    /// That which the weights were packed for.
+    pub(crate) geometry: ConvolutionGeometry,
+}
+
+/// Convolution weights [outputs, inputs, k, k], or [inputs, outputs, k, k] of a transposed one, in the order of what
+/// convolves inputs (or, `backward`, gradients) of this size; see csrc/shim.h.
+pub(crate) fn pack_convolution(
+    weight: &Tensor,
+    input_size: &[i64],
+    geometry: ConvolutionGeometry,
+    backward: bool,
+) -> Result<Tensor> {
+    let ConvolutionGeometry { stride, padding, transposed } = geometry;
+    let (size, dimensions) = (input_size.as_ptr(), input_size.len());
+    // SAFETY: a live tensor that the shim only reads, and a live slice.
+    tensor_from(unsafe {
+        ringtune_pack_convolution(weight.as_ptr(), size, dimensions, stride, padding, transposed, backward)
+    })
+}
+
+/// The convolution with weights from [`pack_convolution`], with gradient for the input and the residual.
+pub(crate) fn packed_convolution(input: &Tensor, arguments: ConvolutionArguments) -> Result<Tensor> {
+    let or_null = |tensor: Option<&Tensor>| tensor.map_or(std::ptr::null(), Tensor::as_ptr);
+    let ConvolutionArguments { forward, backward, bias, residual, geometry } = arguments;
+    // SAFETY: live tensors (or null for none); the shim only reads them (autograd keeps its own references).
+    tensor_from(unsafe {
+        ringtune_packed_convolution(
+            input.as_ptr(),
+            forward.as_ptr(),
+            or_null(backward),
+            bias.as_ptr(),
+            or_null(residual),
+            geometry.stride,
+            geometry.padding,
+            geometry.transposed,
+        )
+    })
+}
+
+/// What [`convolution`] computes with.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PlainConvolution<'a> {
+    /// [outputs, inputs, k, k], not packed; one of all types with the input.
+    pub(crate) weight: &'a Tensor,
+    /// [outputs].
+    pub(crate) bias: &'a Tensor,
+    /// What is added, of the result's shape.
+    pub(crate) residual: Option<&'a Tensor>,
+    /// Step between outputs.
+    pub(crate) stride: i64,
+    /// Zeros around the input.
+    pub(crate) padding: i64,
+}
+
+/// `input` convolved, with gradient for it and the residual.
+///
+/// On a processor with AVX2 and no AVX-512, in fp32, with weights that lie channels-last, 3x3 and 1x1 kernels that keep the size
+/// are kernels of our own, where both numbers of channels are multiples of 16.
+pub(crate) fn convolution(input: &Tensor, layer: PlainConvolution) -> Result<Tensor> {
+    let PlainConvolution { weight, bias, residual, stride, padding } = layer;
+    let residual = residual.map_or(std::ptr::null(), Tensor::as_ptr);
+    // SAFETY: live tensors (or null for none); the shim only reads them (autograd keeps its own references).
+    tensor_from(unsafe {
+        ringtune_convolution(input.as_ptr(), weight.as_ptr(), bias.as_ptr(), residual, stride, padding)
+    })
+}
