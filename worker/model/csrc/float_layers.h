@@ -9,13 +9,14 @@
 // Which sums are added in which order depends on the layer and on one picture's size: never on threads or on the batch.
 #pragma once
 
-#include "attention_kernels.h"
+#include "frozen_layer.h"
 
 #include <cstdint>
 
 namespace ringtune::floats {
 
 using flash::View;
+using frozen::Pictures;
 
 // Channels of layers come in multiples of this.
 constexpr int64_t WIDTH = 16;
@@ -53,10 +54,6 @@ struct Operands {
 // result[rows][outputs] = x[rows][inputs] matrix (+ bias) (+ residual). `weights`, [layer's outputs][layer's inputs], are the
 // matrix on the way back, and the matrix turned on the way forward.
 void multiply(const Runner &runner, const Channels &channels, Way way, int64_t rows, const Operands &operands);
-
-struct Pictures {
-    int64_t batches, height, width;
-};
 
 // A 3x3 convolution of [batches][height][width][inputs] with zeros around. `weights`: [layer's outputs][9][layer's inputs]; on
 // the way back their places are taken from the last to the first.

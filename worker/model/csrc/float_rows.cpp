@@ -1,8 +1,7 @@
 // Rows times a matrix: a block of the matrix, put in order by whoever multiplies, stays in a core's caches while rows go by.
 
 #include "float_kernels.h"
-
-#include <limits>
+#include "task_cuts.h"
 
 namespace ringtune::floats {
 
@@ -83,25 +82,12 @@ void multiply_task(const Product &product, int64_t first, int64_t count, int64_t
     }
 }
 
-// How many rows a task has.
-int64_t rows_of_task(int64_t rows, int64_t groups, int64_t threads) {
-    int64_t best = MOST_ROWS, least = std::numeric_limits<int64_t>::max();
-    for (int64_t at_once = MOST_ROWS; at_once >= FEWEST_ROWS; at_once /= 2) {
-        const int64_t rounds = divide_up(divide_up(rows, at_once) * groups, threads);
-        const int64_t cost = rounds * (std::min(at_once, rows) + ORDER_COST);
-        if (cost < least) {
-            least = cost;
-            best = at_once;
-        }
-    }
-    return best;
-}
-
 } // namespace
 
 void multiply(const Runner &runner, const Channels &channels, Way way, int64_t rows, const Operands &operands) {
     const Product product{channels, way, operands};
-    const int64_t groups = divide_up(channels.outputs, GROUP), at_once = rows_of_task(rows, groups, runner.threads);
+    const int64_t groups = divide_up(channels.outputs, GROUP), threads = runner.threads;
+    const int64_t at_once = cuts::rows_of_task(rows, groups, threads, {MOST_ROWS, FEWEST_ROWS, ORDER_COST});
     const int64_t blocks = divide_up(rows, at_once);
     // The larger operand is read from memory once: its part is one task's after the other.
     const bool by_rows = rows > channels.outputs;

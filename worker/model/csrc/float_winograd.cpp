@@ -3,8 +3,7 @@
 // the picture's end, where inputs are zero and results are dropped.
 
 #include "float_kernels.h"
-
-#include <limits>
+#include "task_cuts.h"
 
 namespace ringtune::floats {
 
@@ -50,46 +49,7 @@ RINGTUNE_AVX2 inline void transform_sums(const __m256 (&x)[REACH], __m256 (&y)[S
     y[1] = _mm256_sub_ps(_mm256_sub_ps(x[1], x[2]), x[3]);
 }
 
-// A picture's tiles, line by line, picture by picture.
-struct Tiles {
-    Pictures pictures;
-    int64_t down, across;
-
-    explicit Tiles(const Pictures &all)
-        : pictures(all), down(divide_up(all.height, SIDE)), across(divide_up(all.width, SIDE)) {}
-    int64_t count() const { return pictures.batches * down * across; }
-    // Which pixel, of all, lies so far below and right of a tile's first; none: -1.
-    int64_t pixel(int64_t tile, int64_t below, int64_t right) const {
-        const int64_t row = tile / across % down * SIDE + below, column = tile % across * SIDE + right;
-        if (row < 0 || row >= pictures.height || column < 0 || column >= pictures.width) {
-            return -1;
-        }
-        return (tile / (down * across) * pictures.height + row) * pictures.width + column;
-    }
-};
-
-// How the work is cut: blocks of tiles that meet the same transformed weights, some of which are worked on at the same time.
-struct Cut {
-    int64_t tiles, blocks;
-};
-
-// A block's tasks are its groups of outputs. `count`: of all tiles.
-Cut cut_of(int64_t count, int64_t groups, int64_t threads) {
-    Cut best{};
-    int64_t least = std::numeric_limits<int64_t>::max();
-    for (int64_t tiles = MOST_TILES; tiles >= ROWS; tiles /= 2) {
-        const int64_t all = divide_up(count, tiles);
-        const int64_t blocks = std::min({all, threads, divide_up(4 * threads, groups)});
-        const int64_t rounds = all / blocks * divide_up(blocks * groups, threads) +
-                               divide_up(all % blocks * groups, threads);
-        const int64_t cost = rounds * (std::min(tiles, count) + WEIGHTS_COST);
-        if (cost < least) {
-            least = cost;
-            best = {tiles, blocks};
-        }
-    }
-    return best;
-}
+using Tiles = cuts::Tiles<SIDE>;
 
 // Where a block's transformed inputs lie: [inputs / DEPTH][POINTS][tiles][DEPTH].
 struct Inputs {
@@ -284,7 +244,7 @@ void multiply_task(const Convolution &convolution, const Task &task, float *weig
 void convolve(const Runner &runner, const Channels &channels, Way way, const Pictures &pictures, const Operands &operands) {
     const Tiles tiles(pictures);
     const int64_t count = tiles.count(), groups = divide_up(channels.outputs, GROUP);
-    const Cut cut = cut_of(count, groups, runner.threads);
+    const cuts::Blocks cut = cuts::blocks_of(count, groups, runner.threads, {MOST_TILES, ROWS, WEIGHTS_COST});
     const Convolution convolution{channels, way, tiles, operands, Inputs(channels, cut.tiles)};
     const int64_t block_elements = convolution.inputs.block;
     const Buffer<float> zeros = allocate<float>(channels.inputs);

@@ -1,8 +1,7 @@
 // Rows times a matrix, 6 rows by 64 outputs at a time, whose 24 sums stay in registers.
 
+#include "task_cuts.h"
 #include "vector_kernels.h"
-
-#include <limits>
 
 namespace ringtune::vectors {
 
@@ -125,24 +124,11 @@ void multiply_task(const Layer &layer, const Operands &operands, int64_t first, 
     }
 }
 
-// How many rows a task has.
-int64_t rows_of_task(int64_t rows, int64_t groups, int64_t threads) {
-    int64_t best = MOST_ROWS, least = std::numeric_limits<int64_t>::max();
-    for (int64_t at_once = MOST_ROWS; at_once >= FEWEST_ROWS; at_once /= 2) {
-        const int64_t rounds = divide_up(divide_up(rows, at_once) * groups, threads);
-        const int64_t cost = rounds * (std::min(at_once, rows) + TASK_COST);
-        if (cost < least) {
-            least = cost;
-            best = at_once;
-        }
-    }
-    return best;
-}
-
 } // namespace
 
 void multiply_rows(const Runner &runner, const Layer &layer, int64_t rows, const Operands &operands) {
-    const int64_t groups = divide_up(layer.outputs, GROUP), at_once = rows_of_task(rows, groups, runner.threads);
+    const int64_t groups = divide_up(layer.outputs, GROUP), threads = runner.threads;
+    const int64_t at_once = cuts::rows_of_task(rows, groups, threads, {MOST_ROWS, FEWEST_ROWS, TASK_COST});
     const int64_t blocks = divide_up(rows, at_once);
     // What is read again and again stays near: all weights beside the rows of a block, or a group's beside all rows.
     const bool by_rows = layer.inputs * layer.outputs * int64_t(sizeof(Bf16)) <= NEAR_BYTES;

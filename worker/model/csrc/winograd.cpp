@@ -4,9 +4,8 @@
 //
 // Weights are transformed a piece at a time, right before the products: kept, they would take eight times the memory.
 
+#include "task_cuts.h"
 #include "vector_kernels.h"
-
-#include <limits>
 
 namespace ringtune::vectors {
 
@@ -60,46 +59,7 @@ RINGTUNE_AVX512 inline void transform_sums(const __m512 (&x)[REACH], __m512 (&y)
     y[3] = _mm512_add_ps(_mm512_fmsub_ps(third, far_odd, near_odd), x[5]);
 }
 
-// A picture's tiles, line by line, picture by picture.
-struct Tiles {
-    Pictures pictures;
-    int64_t down, across;
-
-    explicit Tiles(const Pictures &all)
-        : pictures(all), down(divide_up(all.height, SIDE)), across(divide_up(all.width, SIDE)) {}
-    int64_t count() const { return pictures.batches * down * across; }
-    // Which pixel, of all, lies so far below and right of a tile's first; none: -1.
-    int64_t pixel(int64_t tile, int64_t below, int64_t right) const {
-        const int64_t row = tile / across % down * SIDE + below, column = tile % across * SIDE + right;
-        if (row < 0 || row >= pictures.height || column < 0 || column >= pictures.width) {
-            return -1;
-        }
-        return (tile / (down * across) * pictures.height + row) * pictures.width + column;
-    }
-};
-
-// How the work is cut: blocks of tiles that meet the same transformed weights, some of which are worked on at the same time.
-struct Cut {
-    int64_t tiles, blocks;
-};
-
-// A block's tasks are its groups of outputs. `count`: of all tiles.
-Cut cut_of(int64_t count, int64_t groups, int64_t threads) {
-    Cut best{};
-    int64_t least = std::numeric_limits<int64_t>::max();
-    for (int64_t tiles = MOST_TILES; tiles >= ROWS; tiles /= 2) {
-        const int64_t all = divide_up(count, tiles);
-        const int64_t blocks = std::min({all, threads, divide_up(4 * threads, groups)});
-        const int64_t rounds = all / blocks * divide_up(blocks * groups, threads) +
-                               divide_up(all % blocks * groups, threads);
-        const int64_t cost = rounds * (std::min(tiles, count) + WEIGHTS_COST);
-        if (cost < least) {
-            least = cost;
-            best = {tiles, blocks};
-        }
-    }
-    return best;
-}
+using Tiles = cuts::Tiles<SIDE>;
 
 // Where a block's transformed inputs lie: [inputs / DEPTH][POINTS][tiles][DEPTH].
 struct Inputs {
@@ -306,7 +266,7 @@ void multiply_task(const Layer &layer, const Tiles &tiles, const Operands &opera
 void convolve_by_winograd(const Runner &runner, const Layer &layer, const Pictures &pictures, const Operands &operands) {
     const Tiles tiles(pictures);
     const int64_t count = tiles.count(), groups = divide_up(layer.outputs, GROUP);
-    const Cut cut = cut_of(count, groups, runner.threads);
+    const cuts::Blocks cut = cuts::blocks_of(count, groups, runner.threads, {MOST_TILES, ROWS, WEIGHTS_COST});
     const Inputs inputs(layer, cut.tiles);
     const Buffer<Bf16> zeros = allocate<Bf16>(layer.inputs);
     std::memset(&zeros[0], 0, layer.inputs * sizeof(Bf16));
