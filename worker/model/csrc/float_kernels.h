@@ -55,15 +55,15 @@ struct Ending {
     Matrix<const float> residual;
 };
 
-// sums[COUNT][16] (+)= left[COUNT][depth] right[depth][16]. With an ending, if there is one.
+// sums[COUNT][16] (+)= left[COUNT][depth] right[depth][16]. With an ending, if there is one. What was added up before is added
+// last: a few short sums err less than one long one.
 template <int COUNT>
 RINGTUNE_AVX2 inline void multiply_tile(Matrix<const float> left, Matrix<const float> right, int64_t depth, bool first,
                                         Matrix<float> sums, const Ending *ending) {
     __m256 all[COUNT][2];
 #pragma GCC unroll 6
     for (int row = 0; row < COUNT; ++row) {
-        all[row][0] = first ? _mm256_setzero_ps() : _mm256_loadu_ps(sums.row(row));
-        all[row][1] = first ? _mm256_setzero_ps() : _mm256_loadu_ps(sums.row(row) + EIGHT);
+        all[row][0] = all[row][1] = _mm256_setzero_ps();
     }
     const float *from[COUNT];
 #pragma GCC unroll 6
@@ -84,6 +84,9 @@ RINGTUNE_AVX2 inline void multiply_tile(Matrix<const float> left, Matrix<const f
     for (int row = 0; row < COUNT; ++row) {
 #pragma GCC unroll 2
         for (int half = 0; half < 2; ++half) {
+            if (!first) {
+                all[row][half] = _mm256_add_ps(all[row][half], _mm256_loadu_ps(sums.row(row) + half * EIGHT));
+            }
             if (ending != nullptr && ending->bias != nullptr) {
                 all[row][half] = _mm256_add_ps(all[row][half], _mm256_loadu_ps(ending->bias + half * EIGHT));
             }

@@ -1,6 +1,12 @@
-// Winograd's method for 3x3 kernels and tiles of 2x2 results, which take 4x4 inputs. With the points 0, 1, -1 and infinity, 16
-// numbers of a tile, of each input, times 16 of a kernel, added up over the inputs, give the tile's results. Tiles reach over
-// the picture's end, where inputs are zero and results are dropped.
+// Winograd's method for 3x3 kernels and tiles of 4x4 results, which take 6x6 inputs: 36 numbers of a tile, of each input, times
+// 36 of a kernel, added up over the inputs, give the tile's results. Tiles reach over the picture's end, where inputs are zero
+// and results are dropped.
+//
+// The points are 0, 5/8, -5/8, 3/2, -3/2 and infinity. With 1 and 2, which are usual, results err twice as much: powers of these
+// lie nearer to 1 (Barabasz et al. 2020 on how to choose). Their squares and products are exact.
+//
+// Weights are transformed a piece and a row of points at a time, right before the products, so that they stay in a core's
+// nearest cache.
 
 #include "float_kernels.h"
 #include "task_cuts.h"
@@ -9,54 +15,82 @@ namespace ringtune::floats {
 
 namespace {
 
-constexpr int64_t SIDE = 2;
-constexpr int64_t REACH = 4; // of a tile's inputs
+constexpr int64_t SIDE = 4;
+constexpr int64_t REACH = 6; // of a tile's inputs
 constexpr int64_t POINTS = REACH * REACH;
 constexpr int64_t PLACES = 9;
-constexpr int64_t GAP = 16; // between points, so that 16 of them lie in different sets of the cache
-// Inputs that are added up at once, outputs and tiles that go with them: transformed, they fill a core's larger cache together.
+// Inputs that are added up at once.
 constexpr int64_t DEPTH = 64;
-constexpr int64_t GROUP = 2 * STRIP;
+// Tiles that meet transformed weights: more would not fit a core's larger cache.
 constexpr int64_t MOST_TILES = 64;
 // What transforming weights costs, in tiles.
-constexpr int64_t WEIGHTS_COST = 4;
+constexpr int64_t WEIGHTS_COST = 8;
+constexpr int64_t GAP = 16; // between points, so that they lie in different sets of the cache
 
-// A piece of the weights, transformed: [POINTS][strips][DEPTH][16].
-constexpr int64_t WEIGHTS_STRIP = DEPTH * STRIP;
-constexpr int64_t WEIGHTS_POINT = DEPTH * GROUP + GAP;
+constexpr float NEAR = 0.625f, NEAR2 = NEAR * NEAR;
+constexpr float FAR = 1.5f, FAR2 = FAR * FAR;
 
 // One dimension of a tile's inputs.
 RINGTUNE_AVX2 inline void transform_inputs(const __m256 (&x)[REACH], __m256 (&y)[REACH]) {
-    y[0] = _mm256_sub_ps(x[0], x[2]);
-    y[1] = _mm256_add_ps(x[1], x[2]);
-    y[2] = _mm256_sub_ps(x[2], x[1]);
-    y[3] = _mm256_sub_ps(x[1], x[3]);
+    const __m256 near = _mm256_set1_ps(NEAR), near2 = _mm256_set1_ps(NEAR2), far = _mm256_set1_ps(FAR), far2 = _mm256_set1_ps(FAR2);
+    const __m256 sum = _mm256_set1_ps(NEAR2 + FAR2), product = _mm256_set1_ps(NEAR2 * FAR2);
+    y[0] = _mm256_fmadd_ps(product, x[0], _mm256_fnmadd_ps(sum, x[2], x[4]));
+    const __m256 even = _mm256_fnmadd_ps(far2, x[2], x[4]), odd = _mm256_fnmadd_ps(far2, x[1], x[3]);
+    y[1] = _mm256_fmadd_ps(near, odd, even);
+    y[2] = _mm256_fnmadd_ps(near, odd, even);
+    const __m256 far_even = _mm256_fnmadd_ps(near2, x[2], x[4]), far_odd = _mm256_fnmadd_ps(near2, x[1], x[3]);
+    y[3] = _mm256_fmadd_ps(far, far_odd, far_even);
+    y[4] = _mm256_fnmadd_ps(far, far_odd, far_even);
+    y[5] = _mm256_fmadd_ps(product, x[1], _mm256_fnmadd_ps(sum, x[3], x[5]));
 }
 
-// One dimension of a kernel.
+// One dimension of a kernel, but for the points' factors, which are on the sums: weights are transformed more often.
 RINGTUNE_AVX2 inline void transform_weights(__m256 first, __m256 second, __m256 third, __m256 (&y)[REACH]) {
-    const __m256 half = _mm256_set1_ps(0.5f);
-    const __m256 both = _mm256_mul_ps(half, _mm256_add_ps(first, third)), middle = _mm256_mul_ps(half, second);
+    const __m256 near = _mm256_set1_ps(NEAR), far = _mm256_set1_ps(FAR);
+    const __m256 even = _mm256_fmadd_ps(_mm256_set1_ps(NEAR2), third, first);
+    const __m256 far_even = _mm256_fmadd_ps(_mm256_set1_ps(FAR2), third, first);
     y[0] = first;
-    y[1] = _mm256_add_ps(both, middle);
-    y[2] = _mm256_sub_ps(both, middle);
-    y[3] = third;
+    y[1] = _mm256_fmadd_ps(near, second, even);
+    y[2] = _mm256_fnmadd_ps(near, second, even);
+    y[3] = _mm256_fmadd_ps(far, second, far_even);
+    y[4] = _mm256_fnmadd_ps(far, second, far_even);
+    y[5] = third;
 }
 
-// One dimension of sums.
+// One dimension of sums, with the points' factors: 1 over the product of a point's distances to the others.
 RINGTUNE_AVX2 inline void transform_sums(const __m256 (&x)[REACH], __m256 (&y)[SIDE]) {
-    y[0] = _mm256_add_ps(x[0], _mm256_add_ps(x[1], x[2]));
-    y[1] = _mm256_sub_ps(_mm256_sub_ps(x[1], x[2]), x[3]);
+    constexpr float AT_0 = 1 / (NEAR2 * FAR2);
+    constexpr float AT_NEAR = 1 / (2 * NEAR2 * (NEAR2 - FAR2)), AT_FAR = 1 / (2 * FAR2 * (FAR2 - NEAR2));
+    const auto set = [](float factor) RINGTUNE_AVX2 { return _mm256_set1_ps(factor); };
+    const __m256 even = _mm256_add_ps(x[1], x[2]), odd = _mm256_sub_ps(x[1], x[2]);
+    const __m256 far_even = _mm256_add_ps(x[3], x[4]), far_odd = _mm256_sub_ps(x[3], x[4]);
+    y[0] = _mm256_fmadd_ps(set(AT_0), x[0], _mm256_fmadd_ps(set(AT_NEAR), even, _mm256_mul_ps(set(AT_FAR), far_even)));
+    y[1] = _mm256_fmadd_ps(set(AT_NEAR * NEAR), odd, _mm256_mul_ps(set(AT_FAR * FAR), far_odd));
+    y[2] = _mm256_fmadd_ps(set(AT_NEAR * NEAR2), even, _mm256_mul_ps(set(AT_FAR * FAR2), far_even));
+    y[3] = _mm256_fmadd_ps(set(AT_NEAR * NEAR2 * NEAR), odd, _mm256_fmadd_ps(set(AT_FAR * FAR2 * FAR), far_odd, x[5]));
 }
 
 using Tiles = cuts::Tiles<SIDE>;
+
+// What a thread works in: a piece of the weights of a strip of outputs, as it is, [DEPTH][9][16], and at the points of one row,
+// [REACH][DEPTH][16]; and sums, [POINTS][tiles][16].
+struct Scratch {
+    static constexpr int64_t POINT = DEPTH * STRIP + GAP;
+    Buffer<float> kernels, points, sums;
+    int64_t sums_point;
+
+    explicit Scratch(int64_t tiles)
+        : kernels(allocate<float>(DEPTH * PLACES * STRIP)), points(allocate<float>(REACH * POINT)),
+          sums(allocate<float>(POINTS * (tiles * STRIP + GAP))), sums_point(tiles * STRIP + GAP) {}
+};
 
 // Where a block's transformed inputs lie: [inputs / DEPTH][POINTS][tiles][DEPTH].
 struct Inputs {
     int64_t point, piece, block;
 
     Inputs(const Channels &channels, int64_t tiles)
-        : point(tiles * DEPTH + GAP), piece(POINTS * point), block(divide_up(channels.inputs, DEPTH) * piece) {}
+        : point(tiles * DEPTH + GAP), piece(POINTS * point),
+          block(divide_up(channels.inputs, DEPTH) * piece) {}
 };
 
 // What all tasks of a convolution share.
@@ -79,25 +113,25 @@ RINGTUNE_AVX2 void transform_tile(const Convolution &convolution, int64_t tile, 
     }
     for (int64_t input = 0; input < count; input += EIGHT) {
         __m256 columns[REACH][REACH];
-#pragma GCC unroll 4
+#pragma GCC unroll 6
         for (int64_t column = 0; column < REACH; ++column) {
             __m256 values[REACH];
-#pragma GCC unroll 4
+#pragma GCC unroll 6
             for (int64_t row = 0; row < REACH; ++row) {
                 values[row] = _mm256_loadu_ps(pixels[row * REACH + column] + input);
             }
             transform_inputs(values, columns[column]);
         }
         float *piece = to + input / DEPTH * inputs.piece + input % DEPTH;
-#pragma GCC unroll 4
+#pragma GCC unroll 6
         for (int64_t row = 0; row < REACH; ++row) {
             __m256 values[REACH], points[REACH];
-#pragma GCC unroll 4
+#pragma GCC unroll 6
             for (int64_t column = 0; column < REACH; ++column) {
                 values[column] = columns[column][row];
             }
             transform_inputs(values, points);
-#pragma GCC unroll 4
+#pragma GCC unroll 6
             for (int64_t column = 0; column < REACH; ++column) {
                 _mm256_store_ps(piece + (row * REACH + column) * inputs.point, points[column]);
             }
@@ -105,68 +139,56 @@ RINGTUNE_AVX2 void transform_tile(const Convolution &convolution, int64_t tile, 
     }
 }
 
-// Eight kernels. `from`: their first places; `next`: from place to place.
-RINGTUNE_AVX2 inline void transform_kernels(const float *from, int64_t next, __m256 (&points)[POINTS]) {
-    __m256 columns[3][REACH];
-#pragma GCC unroll 3
-    for (int64_t column = 0; column < 3; ++column) {
-        const auto place = [&](int64_t row) RINGTUNE_AVX2 { return _mm256_loadu_ps(from + (row * 3 + column) * next); };
-        transform_weights(place(0), place(1), place(2), columns[column]);
-    }
-#pragma GCC unroll 4
-    for (int64_t row = 0; row < REACH; ++row) {
-        __m256 values[REACH];
-        transform_weights(columns[0][row], columns[1][row], columns[2][row], values);
-#pragma GCC unroll 4
-        for (int64_t column = 0; column < REACH; ++column) {
-            points[row * REACH + column] = values[column];
-        }
-    }
-}
-
-// On the way back: weights of an input lie beside each other. `to`: the first of them, of a strip.
-RINGTUNE_AVX2 void transform_across(const float *from, int64_t next, float *to) {
-    __m256 points[POINTS];
-    transform_kernels(from, next, points);
-#pragma GCC unroll 16
-    for (int64_t point = 0; point < POINTS; ++point) {
-        _mm256_store_ps(to + point * WEIGHTS_POINT, points[point]);
-    }
-}
-
-// On the way forward: those of an output do. Of eight inputs and eight outputs.
-RINGTUNE_AVX2 void transform_and_turn(const float *from, int64_t next, float *to) {
-    __m256 all[POINTS][EIGHT];
-    for (int64_t output = 0; output < EIGHT; ++output) {
-        __m256 points[POINTS];
-        transform_kernels(from + output * PLACES * next, next, points);
-#pragma GCC unroll 16
-        for (int64_t point = 0; point < POINTS; ++point) {
-            all[point][output] = points[point];
-        }
-    }
-    for (int64_t point = 0; point < POINTS; ++point) {
-        transpose(all[point]);
-#pragma GCC unroll 8
-        for (int64_t input = 0; input < EIGHT; ++input) {
-            _mm256_store_ps(to + point * WEIGHTS_POINT + input * STRIP, all[point][input]);
-        }
-    }
-}
-
-// The weights of `depth` inputs from `first` on and of eight outputs. `to`: the first of them, of a strip.
-void transform_piece(const Convolution &convolution, int64_t first, int64_t depth, int64_t output, float *to) {
+// The weights of `depth` inputs from `first` on and of a strip of outputs: [depth][9][16].
+RINGTUNE_AVX2 void gather_kernels(const Convolution &convolution, int64_t first, int64_t depth, int64_t output, float *to) {
     const auto [inputs, outputs] = convolution.channels;
     const float *weights = convolution.operands.weights;
     if (convolution.way == Way::Backward) {
         for (int64_t input = 0; input < depth; ++input) {
             const float *last = weights + ((first + input) * PLACES + PLACES - 1) * outputs + output;
-            transform_across(last, -outputs, to + input * STRIP);
+#pragma GCC unroll 9
+            for (int64_t place = 0; place < PLACES; ++place) {
+                float *line = to + (input * PLACES + place) * STRIP;
+                _mm256_store_ps(line, _mm256_loadu_ps(last - place * outputs));
+                _mm256_store_ps(line + EIGHT, _mm256_loadu_ps(last - place * outputs + EIGHT));
+            }
         }
         return;
     }
-    for (int64_t input = 0; input < depth; input += EIGHT) {
-        transform_and_turn(weights + output * PLACES * inputs + first + input, inputs, to + input * STRIP);
+    for (int64_t row = 0; row < STRIP / EIGHT * PLACES; ++row) {
+        const int64_t half = row / PLACES * EIGHT, place = row % PLACES;
+        const float *from = weights + ((output + half) * PLACES + place) * inputs + first;
+        for (int64_t input = 0; input < depth; input += EIGHT) {
+            __m256 all[EIGHT];
+#pragma GCC unroll 8
+            for (int64_t at = 0; at < EIGHT; ++at) {
+                all[at] = _mm256_loadu_ps(from + at * PLACES * inputs + input);
+            }
+            transpose(all);
+#pragma GCC unroll 8
+            for (int64_t at = 0; at < EIGHT; ++at) {
+                _mm256_store_ps(to + ((input + at) * PLACES + place) * STRIP + half, all[at]);
+            }
+        }
+    }
+}
+
+// At the points of one row: [REACH][depth][16].
+template <int64_t ROW> RINGTUNE_AVX2 void transform_kernels(const float *kernels, int64_t depth, float *to) {
+    for (int64_t at = 0; at < depth * STRIP; at += EIGHT) {
+        const float *from = kernels + at / STRIP * PLACES * STRIP + at % STRIP;
+        __m256 columns[3], points[REACH];
+#pragma GCC unroll 3
+        for (int64_t column = 0; column < 3; ++column) {
+            const auto place = [&](int64_t row) RINGTUNE_AVX2 { return _mm256_load_ps(from + (row * 3 + column) * STRIP); };
+            transform_weights(place(0), place(1), place(2), points);
+            columns[column] = points[ROW];
+        }
+        transform_weights(columns[0], columns[1], columns[2], points);
+#pragma GCC unroll 6
+        for (int64_t column = 0; column < REACH; ++column) {
+            _mm256_store_ps(to + column * Scratch::POINT + at, points[column]);
+        }
     }
 }
 
@@ -175,10 +197,10 @@ RINGTUNE_AVX2 void finish_tile(const Convolution &convolution, const float *sums
                                int64_t output) {
     const Operands &operands = convolution.operands;
     __m256 columns[REACH][SIDE];
-#pragma GCC unroll 4
+#pragma GCC unroll 6
     for (int64_t column = 0; column < REACH; ++column) {
         __m256 values[REACH];
-#pragma GCC unroll 4
+#pragma GCC unroll 6
         for (int64_t row = 0; row < REACH; ++row) {
             values[row] = _mm256_load_ps(sums + (row * REACH + column) * sums_point);
         }
@@ -187,12 +209,12 @@ RINGTUNE_AVX2 void finish_tile(const Convolution &convolution, const float *sums
     const __m256 bias = operands.bias == nullptr ? _mm256_setzero_ps() : _mm256_loadu_ps(operands.bias + output);
     for (int64_t row = 0; row < SIDE; ++row) {
         __m256 values[REACH], results[SIDE];
-#pragma GCC unroll 4
+#pragma GCC unroll 6
         for (int64_t column = 0; column < REACH; ++column) {
             values[column] = columns[column][row];
         }
         transform_sums(values, results);
-#pragma GCC unroll 2
+#pragma GCC unroll 4
         for (int64_t column = 0; column < SIDE; ++column) {
             const int64_t pixel = convolution.tiles.pixel(tile, row, column);
             if (pixel < 0) {
@@ -208,33 +230,37 @@ RINGTUNE_AVX2 void finish_tile(const Convolution &convolution, const float *sums
     }
 }
 
-// A block's tiles [first, first + count) and a group of outputs.
+// A block's tiles [first, first + count) and a strip of outputs.
 struct Task {
     int64_t first, count, output;
     const float *inputs;
 };
 
-// `weights` and `sums`: room for a piece of a group, and for MOST_TILES tiles of it.
-void multiply_task(const Convolution &convolution, const Task &task, float *weights, float *sums) {
-    const auto [inputs, outputs] = convolution.channels;
-    const int64_t width = std::min(GROUP, outputs - task.output), sums_point = task.count * width + GAP;
+// Adds the products of a piece of the inputs at the points of one row, and of the rows behind.
+template <int64_t ROW = 0>
+void multiply_rows(const float *tiles, int64_t point, int64_t count, int64_t depth, bool first, Scratch &scratch) {
+    if constexpr (ROW < REACH) {
+        transform_kernels<ROW>(&scratch.kernels[0], depth, &scratch.points[0]);
+        for (int64_t column = 0; column < REACH; ++column) {
+            const int64_t at = ROW * REACH + column;
+            multiply_strip(count, {tiles + at * point, DEPTH}, {&scratch.points[column * Scratch::POINT], STRIP},
+                           depth, first, {&scratch.sums[at * scratch.sums_point], STRIP}, nullptr);
+        }
+        multiply_rows<ROW + 1>(tiles, point, count, depth, first, scratch);
+    }
+}
+
+void multiply_task(const Convolution &convolution, const Task &task, Scratch &scratch) {
+    const int64_t inputs = convolution.channels.inputs;
     for (int64_t input = 0; input < inputs; input += DEPTH) {
         const int64_t depth = std::min(DEPTH, inputs - input);
-        for (int64_t at = 0; at < width; at += EIGHT) {
-            transform_piece(convolution, input, depth, task.output + at, weights + at / STRIP * WEIGHTS_STRIP + at % STRIP);
-        }
+        gather_kernels(convolution, input, depth, task.output, &scratch.kernels[0]);
         const float *tiles = task.inputs + input / DEPTH * convolution.inputs.piece;
-        for (int64_t point = 0; point < POINTS; ++point) {
-            for (int64_t strip = 0; strip < width / STRIP; ++strip) {
-                multiply_strip(task.count, {tiles + point * convolution.inputs.point, DEPTH},
-                               {weights + point * WEIGHTS_POINT + strip * WEIGHTS_STRIP, STRIP}, depth, input == 0,
-                               {sums + point * sums_point + strip * STRIP, width}, nullptr);
-            }
-        }
+        multiply_rows(tiles, convolution.inputs.point, task.count, depth, input == 0, scratch);
     }
     for (int64_t tile = 0; tile < task.count; ++tile) {
-        for (int64_t at = 0; at < width; at += EIGHT) {
-            finish_tile(convolution, sums + tile * width + at, sums_point, task.first + tile, task.output + at);
+        for (int64_t at = 0; at < STRIP; at += EIGHT) {
+            finish_tile(convolution, &scratch.sums[tile * STRIP + at], scratch.sums_point, task.first + tile, task.output + at);
         }
     }
 }
@@ -243,7 +269,7 @@ void multiply_task(const Convolution &convolution, const Task &task, float *weig
 
 void convolve(const Runner &runner, const Channels &channels, Way way, const Pictures &pictures, const Operands &operands) {
     const Tiles tiles(pictures);
-    const int64_t count = tiles.count(), groups = divide_up(channels.outputs, GROUP);
+    const int64_t count = tiles.count(), groups = channels.outputs / STRIP;
     const cuts::Blocks cut = cuts::blocks_of(count, groups, runner.threads, {MOST_TILES, ROWS, WEIGHTS_COST});
     const Convolution convolution{channels, way, tiles, operands, Inputs(channels, cut.tiles)};
     const int64_t block_elements = convolution.inputs.block;
@@ -261,13 +287,12 @@ void convolve(const Runner &runner, const Channels &channels, Way way, const Pic
         });
         runner.backend.parallel_for(divide_up(end - first, cut.tiles) * groups, [&](int64_t from, int64_t to) {
             const Multiplying multiplying(runner.backend);
-            const Buffer<float> weights = allocate<float>(POINTS * WEIGHTS_POINT);
-            const Buffer<float> sums = allocate<float>(POINTS * (cut.tiles * GROUP + GAP));
+            Scratch scratch(cut.tiles);
             for (int64_t at = from; at < to; ++at) {
                 const int64_t block = at / groups, tile = first + block * cut.tiles;
-                const Task task{tile, std::min(cut.tiles, end - tile), at % groups * GROUP,
+                const Task task{tile, std::min(cut.tiles, end - tile), at % groups * STRIP,
                                 &transformed[block * block_elements]};
-                multiply_task(convolution, task, &weights[0], &sums[0]);
+                multiply_task(convolution, task, scratch);
             }
         });
     }
