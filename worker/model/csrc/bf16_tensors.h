@@ -1,4 +1,4 @@
-// What the fused operations ask of libtorch's tensors.
+// What kernels for bf16 ask of libtorch's tensors.
 #pragma once
 
 #include "attention_kernels.h"

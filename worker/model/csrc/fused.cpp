@@ -1,6 +1,6 @@
 // Layer normalisation and GEGLU as libtorch sees them: autograd functions around fused_kernels.h. Weights are frozen:
 // they have no gradient.
-#include "bf16_tensors.h"
+#include "fused_tensors.h"
 
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -25,9 +25,11 @@ struct LayerNormFunction : torch::autograd::Function<LayerNormFunction> {
         Tensor y = at::empty(x.sizes(), x.options());
         const Tensor statistics = at::empty({rows, 2}, weight.options());
         const fused::Affine affine{weight.const_data_ptr<float>(), bias.const_data_ptr<float>()};
-        at::parallel_for(0, rows, STRETCH, [&](int64_t begin, int64_t end) {
-            fused::layer_norm(end - begin, width, affine, static_cast<float>(epsilon), bits(x) + begin * width,
-                              mutable_bits(y) + begin * width, statistics.data_ptr<float>() + begin * 2);
+        by_kind(x, [&]<typename Element>(Element) {
+            at::parallel_for(0, rows, STRETCH, [&](int64_t begin, int64_t end) {
+                fused::layer_norm(end - begin, width, affine, static_cast<float>(epsilon), elements<Element>(x) + begin * width,
+                                  mutable_elements<Element>(y) + begin * width, statistics.data_ptr<float>() + begin * 2);
+            });
         });
         context->save_for_backward({x, weight, statistics});
         return {y, at::alias(x_in)};
@@ -44,11 +46,14 @@ struct LayerNormFunction : torch::autograd::Function<LayerNormFunction> {
         RINGTUNE_RECORD("layer_norm_backward", x, gradient, kept);
         Tensor result = at::empty(x.sizes(), x.options());
         const int64_t width = x.size(-1), rows = x.numel() / width;
-        at::parallel_for(0, rows, STRETCH, [&](int64_t begin, int64_t end) {
-            const int64_t first = begin * width;
-            fused::layer_norm_backward(end - begin, width, weight.const_data_ptr<float>(), bits(x) + first,
-                                       statistics.const_data_ptr<float>() + begin * 2, bits(gradient) + first,
-                                       kept.defined() ? bits(kept) + first : nullptr, mutable_bits(result) + first);
+        by_kind(x, [&]<typename Element>(Element) {
+            at::parallel_for(0, rows, STRETCH, [&](int64_t begin, int64_t end) {
+                const int64_t first = begin * width;
+                fused::layer_norm_backward(end - begin, width, weight.const_data_ptr<float>(), elements<Element>(x) + first,
+                                           statistics.const_data_ptr<float>() + begin * 2, elements<Element>(gradient) + first,
+                                           kept.defined() ? elements<Element>(kept) + first : nullptr,
+                                           mutable_elements<Element>(result) + first);
+            });
         });
         return {result, Tensor(), Tensor(), Tensor()};
     }
@@ -63,8 +68,11 @@ struct GegluFunction : torch::autograd::Function<GegluFunction> {
         shape.back() /= 2;
         Tensor y = at::empty(shape, x.options());
         const int64_t width = shape.back();
-        at::parallel_for(0, y.numel() / width, STRETCH, [&](int64_t begin, int64_t end) {
-            fused::geglu(end - begin, width, bits(x) + begin * 2 * width, mutable_bits(y) + begin * width);
+        by_kind(x, [&]<typename Element>(Element) {
+            at::parallel_for(0, y.numel() / width, STRETCH, [&](int64_t begin, int64_t end) {
+                fused::geglu(end - begin, width, elements<Element>(x) + begin * 2 * width,
+                             mutable_elements<Element>(y) + begin * width);
+            });
         });
         context->save_for_backward({x});
         return y;
@@ -76,9 +84,12 @@ struct GegluFunction : torch::autograd::Function<GegluFunction> {
         RINGTUNE_RECORD("geglu_backward", x, gradient);
         Tensor result = at::empty(x.sizes(), x.options());
         const int64_t width = x.size(-1) / 2;
-        at::parallel_for(0, gradient.numel() / width, STRETCH, [&](int64_t begin, int64_t end) {
-            fused::geglu_backward(end - begin, width, bits(x) + begin * 2 * width, bits(gradient) + begin * width,
-                                  mutable_bits(result) + begin * 2 * width);
+        by_kind(x, [&]<typename Element>(Element) {
+            at::parallel_for(0, gradient.numel() / width, STRETCH, [&](int64_t begin, int64_t end) {
+                fused::geglu_backward(end - begin, width, elements<Element>(x) + begin * 2 * width,
+                                      elements<Element>(gradient) + begin * width,
+                                      mutable_elements<Element>(result) + begin * 2 * width);
+            });
         });
         return {result};
     }
@@ -94,7 +105,7 @@ variable_list layer_norm(const Tensor &x, const Tensor &weight, const Tensor &bi
         TORCH_CHECK(each.dim() == 1 && each.size(0) == width, "layer norm of ", width,
                     " values takes as many weights and biases, not ", each.sizes());
     }
-    if (fits(x)) {
+    if (is_fused(x)) {
         return LayerNormFunction::apply(x, weight, bias, epsilon);
     }
     return {at::layer_norm(x, {width}, weight, bias, epsilon), x};
@@ -103,7 +114,7 @@ variable_list layer_norm(const Tensor &x, const Tensor &weight, const Tensor &bi
 at::Tensor geglu(const Tensor &x) {
     TORCH_CHECK(x.dim() >= 1 && x.size(-1) % 2 == 0, "GEGLU halves its last dimension, which ", x.sizes(),
                 " does not allow");
-    if (fits(x)) {
+    if (is_fused(x)) {
         return GegluFunction::apply(x);
     }
     const auto halves = x.chunk(2, -1);

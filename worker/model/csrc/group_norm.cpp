@@ -1,7 +1,7 @@
 // Group normalisation with SiLU as libtorch sees it: an autograd function around fused_kernels.h that keeps only its
 // input for the backward pass. Weights are frozen: they have no gradient. Sums are over fixed stretches of rows, added
 // up in order, so that the bits do not depend on the number of threads.
-#include "bf16_tensors.h"
+#include "fused_tensors.h"
 
 #include "blocks.h"
 
@@ -81,7 +81,7 @@ struct Coefficients {
 };
 
 // Adds up partial sums [batch * stretches, 2, channels] over the stretches, in order: [batch, 2, channels].
-std::vector<double> totals(const Pictures &pictures, const Buffer<float> &partial) {
+template <typename Sum> std::vector<double> totals(const Pictures &pictures, const Buffer<Sum> &partial) {
     const int64_t width = 2 * pictures.channels;
     std::vector<double> sums(pictures.batch * width, 0.0);
     for (int64_t task = 0; task < pictures.batch * pictures.stretches; ++task) {
@@ -93,12 +93,13 @@ std::vector<double> totals(const Pictures &pictures, const Buffer<float> &partia
     return sums;
 }
 
-Coefficients coefficients(const Pictures &pictures, const Norm &norm) {
+template <typename Element> Coefficients coefficients(const Pictures &pictures, const Norm &norm) {
+    using Sum = std::conditional_t<std::is_same_v<Element, float>, double, float>;
     const int64_t channels = pictures.channels, each = channels / norm.groups;
-    const auto partial = allocate<float>(pictures.batch * pictures.stretches * 2 * channels);
+    const auto partial = allocate<Sum>(pictures.batch * pictures.stretches * 2 * channels);
     pictures.for_stretches([&](size_t part, Stretch stretch, fused::Rows rows, int64_t channel) {
-        float *sums = &partial[stretch.task * 2 * channels + channel];
-        fused::channel_moments(rows, bits(pictures.parts[part]) + stretch.first * rows.channels, sums,
+        Sum *sums = &partial[stretch.task * 2 * channels + channel];
+        fused::channel_moments(rows, elements<Element>(pictures.parts[part]) + stretch.first * rows.channels, sums,
                                sums + channels);
     });
     const std::vector<double> moments = totals(pictures, partial);
@@ -138,18 +139,18 @@ struct NormState : torch::CustomClassHolder {
 
 Tensor channels_last(const Tensor &x) { return x.contiguous(at::MemoryFormat::ChannelsLast); }
 
-Tensor group_norm_forward(NormState &state, const Parts &parts) {
+template <typename Element> Tensor group_norm_forward(NormState &state, const Parts &parts) {
     RECORD_FUNCTION("ringtune::group_norm", (std::vector<c10::IValue>(parts.begin(), parts.end())));
     const Pictures pictures(parts);
-    state.coefficients = coefficients(pictures, state.norm);
+    state.coefficients = coefficients<Element>(pictures, state.norm);
     const Tensor &first = parts[0];
     const Tensor y = at::empty({first.size(0), pictures.channels, first.size(2), first.size(3)}, first.options(),
                                at::MemoryFormat::ChannelsLast);
     pictures.for_stretches([&](size_t part, Stretch stretch, fused::Rows rows, int64_t channel) {
         const int64_t at = stretch.picture * pictures.channels + channel;
-        fused::scale_shift(rows, state.norm.silu, bits(parts[part]) + stretch.first * rows.channels,
+        fused::scale_shift(rows, state.norm.silu, elements<Element>(parts[part]) + stretch.first * rows.channels,
                            &state.coefficients.scale[at], &state.coefficients.shift[at],
-                           mutable_bits(y) + stretch.first * rows.all + channel);
+                           mutable_elements<Element>(y) + stretch.first * rows.all + channel);
     });
     return y;
 }
@@ -160,18 +161,19 @@ bool has_rows(const Tensor &x) {
            (x.size(0) == 1 || x.stride(0) == x.size(2) * x.stride(2));
 }
 
-fused::Kept kept_rows(const Tensor &kept, int64_t first) {
+template <typename Element> fused::Kept<Element> kept_rows(const Tensor &kept, int64_t first) {
     if (!kept.defined()) {
         return {nullptr, 0};
     }
     // From place to place. A side of one place may have any stride: with one place a picture, only pictures lie side by side.
     const int64_t side = kept.size(3) > 1 ? 3 : kept.size(2) > 1 ? 2 : 0;
-    return {bits(kept) + first * kept.stride(side), kept.stride(side)};
+    return {elements<Element>(kept) + first * kept.stride(side), kept.stride(side)};
 }
 
 // With g the gradient of the normalised values times the weight and n values a group:
 // dx = (g - mean(g) - xhat * mean(g * xhat)) / deviation. `results`: to write to, undefined where nobody wants it;
 // `kept`: added to them, where it is defined; each has_rows().
+template <typename Element>
 void group_norm_backward(const NormState &state, const Parts &parts, const Tensor &gradient, const Parts &kept,
                          const Parts &results) {
     RECORD_FUNCTION("ringtune::group_norm_backward", (std::vector<c10::IValue>(parts.begin(), parts.end())));
@@ -184,8 +186,8 @@ void group_norm_backward(const NormState &state, const Parts &parts, const Tenso
     pictures.for_stretches([&](size_t part, Stretch stretch, fused::Rows rows, int64_t channel) {
         const int64_t at = stretch.picture * channels + channel;
         float *sums = &partial[stretch.task * 2 * channels + channel];
-        fused::gradient_moments(rows, norm.silu, bits(parts[part]) + stretch.first * rows.channels, &known.scale[at],
-                                &known.shift[at], bits(gradient) + stretch.first * rows.all + channel, sums,
+        fused::gradient_moments(rows, norm.silu, elements<Element>(parts[part]) + stretch.first * rows.channels, &known.scale[at],
+                                &known.shift[at], elements<Element>(gradient) + stretch.first * rows.all + channel, sums,
                                 sums + channels);
     });
     const std::vector<double> moments = totals(pictures, partial);
@@ -217,10 +219,10 @@ void group_norm_backward(const NormState &state, const Parts &parts, const Tenso
             return;
         }
         const int64_t at = stretch.picture * channels + channel, place = stretch.first * rows.channels;
-        fused::scale_shift_backward(rows, norm.silu, bits(parts[part]) + place, &known.scale[at], &known.shift[at],
-                                    bits(gradient) + stretch.first * rows.all + channel,
-                                    {&slope[at], &offset_of[at]}, kept_rows(kept[part], stretch.first),
-                                    mutable_bits(results[part]) + place);
+        fused::scale_shift_backward(rows, norm.silu, elements<Element>(parts[part]) + place, &known.scale[at], &known.shift[at],
+                                    elements<Element>(gradient) + stretch.first * rows.all + channel,
+                                    {&slope[at], &offset_of[at]}, kept_rows<Element>(kept[part], stretch.first),
+                                    mutable_elements<Element>(results[part]) + place);
     });
 }
 
@@ -238,7 +240,8 @@ struct GroupNormFunction : torch::autograd::Function<GroupNormFunction> {
         for (const Tensor &input : inputs) {
             parts.push_back(channels_last(input));
         }
-        variable_list outputs{group_norm_forward(*state, parts)};
+        variable_list outputs{
+            by_kind(x, [&]<typename Element>(Element) { return group_norm_forward<Element>(*state, parts); })};
         for (const Tensor &input : inputs) {
             // Not the input itself, which libtorch would make a view of, with other strides where there is one picture:
             // what follows would no longer see that it is channels-last.
@@ -269,7 +272,10 @@ struct GroupNormFunction : torch::autograd::Function<GroupNormFunction> {
             }
         }
         const auto state = context->saved_data["state"].toCapsule();
-        group_norm_backward(static_cast<const NormState &>(*state), parts, channels_last(gradients[0]), kept, wanted);
+        const Tensor gradient = channels_last(gradients[0]);
+        by_kind(gradient, [&]<typename Element>(Element) {
+            group_norm_backward<Element>(static_cast<const NormState &>(*state), parts, gradient, kept, wanted);
+        });
         return results;
     }
 };
@@ -301,7 +307,7 @@ void check_group_norm(const Tensor &x, const Tensor &skip, const Tensor &added, 
 variable_list group_norm(const Tensor &x, const Tensor &skip, const Tensor &added, Norm norm, const Tensor &weight,
                          const Tensor &bias) {
     check_group_norm(x, skip, added, norm, weight, bias);
-    if (x.dim() == 4 && fits(x) && (!skip.defined() || fits(skip))) {
+    if (x.dim() == 4 && is_fused(x) && (!skip.defined() || is_fused(skip))) {
         auto state = c10::make_intrusive<NormState>();
         norm.weight = floats(weight);
         norm.bias = floats(bias);

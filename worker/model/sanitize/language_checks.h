@@ -2,17 +2,6 @@
 
 namespace language = ringtune::language;
 
-template <typename Element> Exact<Element> drawn(Draw &draw, int64_t count) {
-    if constexpr (std::is_same_v<Element, float>) {
-        return draw.floats(count);
-    } else {
-        return draw.values(count);
-    }
-}
-
-// What a result of one rounding may lose.
-template <typename Element> constexpr double LOST = std::is_same_v<Element, float> ? 1e-5 : ONCE;
-
 template <typename Element> void language_norm(int64_t rows, int64_t width) {
     Draw draw;
     const int64_t count = rows * width;

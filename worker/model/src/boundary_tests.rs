@@ -158,7 +158,7 @@ fn what_differs_is_seen() {
 fn the_header_declares_all_that_is_defined() {
     let mut defined = BTreeSet::new();
     for (name, text) in SOURCES {
-        let headers = ["shim.h", "bf16_tensors.h", "language_shim.h", "text_shim.h"];
+        let headers = ["shim.h", "bf16_tensors.h", "fused_tensors.h", "language_shim.h", "text_shim.h"];
         assert!(headers.iter().any(|header| text.contains(&format!("#include \"{header}\""))), "{name}");
         for line in text.lines().filter(|line| !line.starts_with([' ', '/', '#'])) {
             let Some((before, _)) = line.split_once('(') else { continue };
