@@ -48,6 +48,20 @@ struct Packed {
     Buffer<float> output_dot;                      // rowsum(O * G), [BLOCK]
 };
 
+// The sum of the products of two rows.
+RINGTUNE_AVX2 float dot(const float *left, const float *right, int64_t width) {
+    __m256 sums = _mm256_setzero_ps();
+    int64_t at = 0;
+    for (; at + EIGHT <= width; at += EIGHT) {
+        sums = _mm256_fmadd_ps(_mm256_loadu_ps(left + at), _mm256_loadu_ps(right + at), sums);
+    }
+    float sum = sum_of(sums);
+    for (; at < width; ++at) {
+        sum += left[at] * right[at];
+    }
+    return sum;
+}
+
 void pack_queries(const Plan &plan, const Attended &attended, int64_t task, Packed &packed) {
     const int64_t head = task / plan.query_blocks, first = task % plan.query_blocks * BLOCK, width = plan.shape.width;
     const int64_t count = std::min(BLOCK, plan.shape.queries - first);
@@ -58,11 +72,7 @@ void pack_queries(const Plan &plan, const Attended &attended, int64_t task, Pack
         const float *o = output.row(first + token), *g = gradient.row(first + token);
         std::copy_n(query.row(first + token), width, at(packed.query_rows) + token * width);
         std::copy_n(g, width, at(packed.gradient_rows) + token * width);
-        float sum = 0.0f;
-        for (int64_t column = 0; column < width; ++column) {
-            sum += o[column] * g[column];
-        }
-        packed.output_dot[task * BLOCK + token] = sum;
+        packed.output_dot[task * BLOCK + token] = dot(o, g, width);
     }
     turn(matrix_of(query, first), count, width, 1.0f, {at(packed.query_columns), BLOCK});
     turn(matrix_of(gradient, first), count, width, 1.0f, {at(packed.gradient_columns), BLOCK});

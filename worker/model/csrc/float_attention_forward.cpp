@@ -82,6 +82,16 @@ RINGTUNE_AVX2 void online_softmax(float *scores, int64_t keys, float scale, floa
     }
 }
 
+// Every row of a strip, [width][16], by the sums.
+RINGTUNE_AVX2 void divide(float *strip, int64_t width, const float *sums) {
+    const __m256 one = _mm256_set1_ps(1.0f);
+    const __m256 factor = _mm256_div_ps(one, _mm256_load_ps(sums)), more = _mm256_div_ps(one, _mm256_load_ps(sums + EIGHT));
+    for (float *row = strip; row < strip + width * STRIP; row += STRIP) {
+        _mm256_store_ps(row, _mm256_mul_ps(_mm256_load_ps(row), factor));
+        _mm256_store_ps(row + EIGHT, _mm256_mul_ps(_mm256_load_ps(row + EIGHT), more));
+    }
+}
+
 // Attention of one block of queries to the keys of its head; the result stays in the scratch.
 void attend_block(const Shape &shape, const PackedKeys &packed, int64_t head, int64_t queries, Scratch &scratch) {
     std::fill_n(scratch.maximum, BLOCK, flash::LOWEST_SCORE);
@@ -119,13 +129,13 @@ void attend(const Shape &shape, const Runner &runner, View<const float> query, V
             turn_into_strips(matrix_of(flash::rows_of(query, shape, head), first), count, width, &scratch.query[0]);
             attend_block(shape, packed, head, count, scratch);
             const auto rows = flash::rows_of(output, shape, head);
+            for (int64_t token = 0; token < count; token += STRIP) {
+                float *strip = &scratch.output[token * width];
+                divide(strip, width, scratch.sum + token);
+                turn({strip, STRIP}, width, std::min(STRIP, count - token), 1.0f, {rows.row(first + token), rows.stride});
+            }
             for (int64_t token = 0; token < count; ++token) {
                 log_sum_exp[head * shape.queries + first + token] = scratch.maximum[token] + std::log2(scratch.sum[token]);
-                const float *from = &scratch.output[token / STRIP * STRIP * width + token % STRIP];
-                const float factor = 1.0f / scratch.sum[token];
-                for (int64_t column = 0; column < width; ++column) {
-                    rows.row(first + token)[column] = from[column * STRIP] * factor;
-                }
             }
         }
     });
