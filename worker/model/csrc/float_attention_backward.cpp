@@ -48,16 +48,12 @@ struct Packed {
     Buffer<float> output_dot;                      // rowsum(O * G), [BLOCK]
 };
 
-// The sum of the products of two rows.
+// The sum of the products of two rows, in the order in which dP is added up: with one key both are the same, and a gradient that
+// is zero comes out as zero.
 RINGTUNE_AVX2 float dot(const float *left, const float *right, int64_t width) {
-    __m256 sums = _mm256_setzero_ps();
-    int64_t at = 0;
-    for (; at + EIGHT <= width; at += EIGHT) {
-        sums = _mm256_fmadd_ps(_mm256_loadu_ps(left + at), _mm256_loadu_ps(right + at), sums);
-    }
-    float sum = sum_of(sums);
-    for (; at < width; ++at) {
-        sum += left[at] * right[at];
+    float sum = 0.0f;
+    for (int64_t at = 0; at < width; ++at) {
+        sum = __builtin_fmaf(left[at], right[at], sum);
     }
     return sum;
 }

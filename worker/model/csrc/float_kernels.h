@@ -41,12 +41,6 @@ RINGTUNE_AVX2 static inline void transpose(__m256 (&rows)[EIGHT]) {
     }
 }
 
-RINGTUNE_AVX2 static inline float sum_of(__m256 values) {
-    const __m128 four = _mm_add_ps(_mm256_castps256_ps128(values), _mm256_extractf128_ps(values, 1));
-    const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
-    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
-}
-
 // 2^x for x up to 127: with a relative error below 2e-7, 0 from -127 down, NaN for NaN. The polynomial is flash::exp2_of's.
 RINGTUNE_AVX2 static inline __m256 exp2_of(__m256 x) {
     x = _mm256_max_ps(_mm256_set1_ps(-127.0f), x);

@@ -12,7 +12,6 @@ namespace ringtune::fused {
 using Element = float;
 using Vector = __m256;
 using flash::LOG2_E;
-using floats::sum_of;
 
 constexpr int64_t LANES = floats::EIGHT;
 
@@ -52,6 +51,12 @@ RINGTUNE_AVX2 static inline Vector times_plus(Vector a, Vector b, Vector c) { re
 // a - b; zero where there is no lane.
 RINGTUNE_AVX2 static inline Vector minus(Lanes lanes, Vector a, Vector b) {
     return _mm256_and_ps(_mm256_sub_ps(a, b), _mm256_castsi256_ps(lanes.mask));
+}
+
+RINGTUNE_AVX2 static inline float sum_of(Vector values) {
+    const __m128 four = _mm_add_ps(_mm256_castps256_ps128(values), _mm256_extractf128_ps(values, 1));
+    const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
 }
 
 RINGTUNE_AVX2 static inline Vector size_of(Vector values) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), values); }
