@@ -102,16 +102,18 @@ float dot(const Bf16 *left, const Bf16 *right, int64_t width);
 // parts[0] += parts[1] + ..., in this order; `distance`: elements from part to part.
 void add_up(float *parts, int64_t elements, int64_t count, int64_t distance);
 
-// 2^x with a relative error below 2e-7: 0 far below, infinity far above, NaN for NaN. The polynomial is the
-// best of degree 5 for 2^f, f in [0, 1), that is exact at 0.
+// 2^f for f in [0, 1) with a relative error below 2e-7: the best polynomial of degree 5 that is exact at 0, highest power first.
+constexpr float EXP2[] = {0.001867130137036807f, 0.009017030135627324f, 0.055799913287692515f,
+                          0.24016445008077486f,  0.6931513118146004f,   1.0f};
+
+// 2^x with that error: 0 far below, infinity far above, NaN for NaN.
 RINGTUNE_AVX512 static inline __m512 exp2_of(__m512 x) {
     const __m512 fraction = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
-    __m512 power = _mm512_set1_ps(0.001867130137036807f);
-    power = _mm512_fmadd_ps(power, fraction, _mm512_set1_ps(0.009017030135627324f));
-    power = _mm512_fmadd_ps(power, fraction, _mm512_set1_ps(0.055799913287692515f));
-    power = _mm512_fmadd_ps(power, fraction, _mm512_set1_ps(0.24016445008077486f));
-    power = _mm512_fmadd_ps(power, fraction, _mm512_set1_ps(0.6931513118146004f));
-    power = _mm512_fmadd_ps(power, fraction, _mm512_set1_ps(1.0f));
+    __m512 power = _mm512_set1_ps(EXP2[0]);
+#pragma GCC unroll 5
+    for (int term = 1; term <= 5; ++term) {
+        power = _mm512_fmadd_ps(power, fraction, _mm512_set1_ps(EXP2[term]));
+    }
     return _mm512_scalef_ps(power, x);
 }
 

@@ -41,16 +41,15 @@ RINGTUNE_AVX2 static inline void transpose(__m256 (&rows)[EIGHT]) {
     }
 }
 
-// 2^x for x up to 127: with a relative error below 2e-7, 0 from -127 down, NaN for NaN. The polynomial is flash::exp2_of's.
+// 2^x for x up to 127, with the error of flash::EXP2; 0 from -127 down, NaN for NaN.
 RINGTUNE_AVX2 static inline __m256 exp2_of(__m256 x) {
     x = _mm256_max_ps(_mm256_set1_ps(-127.0f), x);
     const __m256 whole = _mm256_floor_ps(x), fraction = _mm256_sub_ps(x, whole);
-    __m256 power = _mm256_set1_ps(0.001867130137036807f);
-    power = _mm256_fmadd_ps(power, fraction, _mm256_set1_ps(0.009017030135627324f));
-    power = _mm256_fmadd_ps(power, fraction, _mm256_set1_ps(0.055799913287692515f));
-    power = _mm256_fmadd_ps(power, fraction, _mm256_set1_ps(0.24016445008077486f));
-    power = _mm256_fmadd_ps(power, fraction, _mm256_set1_ps(0.6931513118146004f));
-    power = _mm256_fmadd_ps(power, fraction, _mm256_set1_ps(1.0f));
+    __m256 power = _mm256_set1_ps(flash::EXP2[0]);
+#pragma GCC unroll 5
+    for (int term = 1; term <= 5; ++term) {
+        power = _mm256_fmadd_ps(power, fraction, _mm256_set1_ps(flash::EXP2[term]));
+    }
     const __m256i exponent = _mm256_add_epi32(_mm256_cvtps_epi32(whole), _mm256_set1_epi32(127));
     return _mm256_mul_ps(power, _mm256_castsi256_ps(_mm256_slli_epi32(exponent, 23)));
 }

@@ -24,8 +24,7 @@ RINGTUNE_TARGET void scale_shift_of(Rows rows, const Element *x, const float *sc
         for (int64_t c = 0; c < rows.channels; c += LANES) {
             const Lanes lanes = lanes_before(c, rows.channels);
             Vector value =
-                times_plus(load(lanes, x + row * rows.channels + c), load(lanes, scale + c),
-                                load(lanes, shift + c));
+                times_plus(load(lanes, x + row * rows.channels + c), load(lanes, scale + c), load(lanes, shift + c));
             if constexpr (SILU) {
                 value = times(value, sigmoid(value));
             }
@@ -64,8 +63,7 @@ RINGTUNE_TARGET void scale_shift_backward_of(Rows rows, const Element *x, const 
             const Vector value = load(lanes, x + place), factor = load(lanes, scale + c);
             const Vector input = times_plus(value, factor, load(lanes, shift + c));
             const Vector g = through_activation<SILU>(load(lanes, gradient + row * rows.all + c), input);
-            Vector rest = times_plus(value, load(lanes, slopes.slope + c),
-                                          load(lanes, slopes.offset + c));
+            Vector rest = times_plus(value, load(lanes, slopes.slope + c), load(lanes, slopes.offset + c));
             if constexpr (KEPT) {
                 rest = plus(rest, load(lanes, kept.data + row * kept.stride + c));
             }

@@ -28,9 +28,7 @@ RINGTUNE_TARGET void layer_norm(int64_t rows, int64_t width, Affine affine, floa
         for (int64_t c = 0; c < width; c += LANES) {
             const Lanes lanes = lanes_before(c, width);
             const Vector normal = times(minus(load(lanes, x + c), means), factor);
-            store(lanes, y + c,
-                  times_plus(normal, load(lanes, affine.weight + c),
-                                  load(lanes, affine.bias + c)));
+            store(lanes, y + c, times_plus(normal, load(lanes, affine.weight + c), load(lanes, affine.bias + c)));
         }
     }
 }
@@ -49,8 +47,7 @@ RINGTUNE_TARGET void backward_of(int64_t rows, int64_t width, const float *weigh
         Vector sum = zero(), product = zero();
         for (int64_t c = 0; c < width; c += LANES) {
             const Lanes lanes = lanes_before(c, width);
-            const Vector g =
-                times(load(lanes, gradient + place + c), load(lanes, weight + c));
+            const Vector g = times(load(lanes, gradient + place + c), load(lanes, weight + c));
             sum = plus(sum, g);
             // g is 0 where there is no lane.
             product = times_plus(g, minus(lanes, load(lanes, x + place + c), means), product);
@@ -60,8 +57,7 @@ RINGTUNE_TARGET void backward_of(int64_t rows, int64_t width, const float *weigh
         const Vector offset = all(-sum_of(sum) / count * inverse);
         for (int64_t c = 0; c < width; c += LANES) {
             const Lanes lanes = lanes_before(c, width);
-            const Vector g =
-                times(load(lanes, gradient + place + c), load(lanes, weight + c));
+            const Vector g = times(load(lanes, gradient + place + c), load(lanes, weight + c));
             Vector rest = times_plus(minus(load(lanes, x + place + c), means), slopes, offset);
             if constexpr (KEPT) {
                 rest = plus(rest, load(lanes, kept + place + c));

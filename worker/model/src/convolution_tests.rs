@@ -237,7 +237,7 @@ fn no_bit_depends_on_threads_or_on_the_rest_of_a_batch() {
 /// The same in fp32, where a processor without AVX-512 has kernels of our own.
 #[test]
 fn no_bit_in_fp32_depends_on_threads_or_on_the_rest_of_a_batch() {
-    if !has_own_fp32() {
+    if crate::runtime::skips_own_fp32() {
         return;
     }
     Runtime::initialise(2).unwrap();
@@ -267,16 +267,6 @@ fn depends_on_nothing_else(filter: &Filter, layer: &Conv2d, kind: Kind) {
             }
         }
     }
-}
-
-/// Whether fp32 runs on kernels of our own here, which a test says that has to be left out.
-#[allow(clippy::print_stderr, reason = "whoever runs the tests is to know")]
-fn has_own_fp32() -> bool {
-    let own = crate::runtime::Runtime::info().matrix_instructions == "avx2";
-    if !own {
-        eprintln!("SKIPPED: fp32 has no kernels of our own on this processor");
-    }
-    own
 }
 
 /// Channels that our own kernels take and that they leave to libtorch, and tiles that reach over the picture's end, against

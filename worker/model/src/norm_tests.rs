@@ -306,7 +306,9 @@ fn threads_do_not_change_a_bit_of_a_norm() {
         });
         all.iter().flat_map(|tensor| to_vec(tensor).unwrap()).map(f32::to_bits).collect()
     };
-    for kind in kinds() {
+    // libtorch's own in fp32 do.
+    let own = |kind: &Kind| *kind != Kind::Float || !crate::runtime::skips_own_fp32();
+    for kind in kinds().into_iter().filter(own) {
         let first = bits(1, kind);
         assert!(first == bits(2, kind), "two threads, {kind:?}");
         assert!(first == bits(3, kind), "three threads, {kind:?}");

@@ -131,3 +131,14 @@ pub(crate) fn skips_bf16() -> bool {
     }
     skips
 }
+
+/// The same of kernels of our own in fp32, which processors with AVX2 and no AVX-512 have.
+#[cfg(test)]
+#[allow(clippy::print_stderr, reason = "whoever runs the tests is to know")]
+pub(crate) fn skips_own_fp32() -> bool {
+    let skips = matrix_instructions() != "avx2";
+    if skips {
+        eprintln!("SKIPPED: fp32 has no kernels of our own on this processor");
+    }
+    skips
+}
