@@ -1,6 +1,7 @@
 // Layers with frozen fp32 weights on processors with AVX2 and no AVX-512, rows times a matrix and 3x3 convolutions that
-// keep the size; and attention. Plain pointers, no libtorch. Weights lie as they come from a file, or channels last, and serve both ways:
-// oneDNN, which has the rest, puts them into another order at every call, and its products of few rows are slow.
+// keep the size; and attention. Plain pointers, no libtorch. Weights lie as they come from a file, and serve both ways: they
+// need not be copied out of a mapped one. oneDNN, which has the rest, puts them into another order at every call, and its products
+// of few rows are slow.
 //
 // Convolutions are computed by Winograd's method, F(4x4, 3x3) (Lavin and Gray 2015): 16 results of a channel from 36 products
 // instead of 144. Products are added up 64 inputs at a time, and these sums to each other, which makes up for what the method
@@ -42,7 +43,7 @@ struct Channels {
     int64_t inputs, outputs;
 };
 
-// Channels last, without gaps. `bias` [outputs] and `residual`, which has the result's shape, may be null.
+// `x`, `residual` and `result` are channels last, all without gaps. `bias` [outputs] and `residual`, which has the result's shape, may be null.
 struct Operands {
     const float *x;
     const float *weights;
@@ -55,7 +56,7 @@ struct Operands {
 // matrix on the way back, and the matrix turned on the way forward.
 void multiply(const Runner &runner, const Channels &channels, Way way, int64_t rows, const Operands &operands);
 
-// A 3x3 convolution of [batches][height][width][inputs] with zeros around. `weights`: [layer's outputs][9][layer's inputs]; on
+// A 3x3 convolution of [batches][height][width][inputs] with zeros around. `weights`: [layer's outputs][layer's inputs][9]; on
 // the way back their places are taken from the last to the first.
 void convolve(const Runner &runner, const Channels &channels, Way way, const Pictures &pictures, const Operands &operands);
 

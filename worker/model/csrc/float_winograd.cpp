@@ -139,36 +139,44 @@ RINGTUNE_AVX2 void transform_tile(const Convolution &convolution, int64_t tile, 
     }
 }
 
-// The weights of `depth` inputs from `first` on and of a strip of outputs: [depth][9][16].
-RINGTUNE_AVX2 void gather_kernels(const Convolution &convolution, int64_t first, int64_t depth, int64_t output, float *to) {
-    const auto [inputs, outputs] = convolution.channels;
-    const float *weights = convolution.operands.weights;
-    if (convolution.way == Way::Backward) {
-        for (int64_t input = 0; input < depth; ++input) {
-            const float *last = weights + ((first + input) * PLACES + PLACES - 1) * outputs + output;
-#pragma GCC unroll 9
-            for (int64_t place = 0; place < PLACES; ++place) {
-                float *line = to + (input * PLACES + place) * STRIP;
-                _mm256_store_ps(line, _mm256_loadu_ps(last - place * outputs));
-                _mm256_store_ps(line + EIGHT, _mm256_loadu_ps(last - place * outputs + EIGHT));
-            }
-        }
-        return;
-    }
-    for (int64_t row = 0; row < STRIP / EIGHT * PLACES; ++row) {
-        const int64_t half = row / PLACES * EIGHT, place = row % PLACES;
-        const float *from = weights + ((output + half) * PLACES + place) * inputs + first;
-        for (int64_t input = 0; input < depth; input += EIGHT) {
+// The weights of `depth` inputs from `first` on and of a strip of outputs, [16][depth][9] in the layer's order: [depth][9][16].
+RINGTUNE_AVX2 void gather_forward(const Convolution &convolution, int64_t first, int64_t depth, int64_t output, float *to) {
+    const int64_t line = convolution.channels.inputs * PLACES;
+    for (int64_t half = 0; half < STRIP; half += EIGHT) {
+        const float *from = convolution.operands.weights + (output + half) * line + first * PLACES;
+        for (int64_t at = 0; at < depth * PLACES; at += EIGHT) {
             __m256 all[EIGHT];
 #pragma GCC unroll 8
-            for (int64_t at = 0; at < EIGHT; ++at) {
-                all[at] = _mm256_loadu_ps(from + at * PLACES * inputs + input);
+            for (int64_t row = 0; row < EIGHT; ++row) {
+                all[row] = _mm256_loadu_ps(from + row * line + at);
             }
             transpose(all);
 #pragma GCC unroll 8
-            for (int64_t at = 0; at < EIGHT; ++at) {
-                _mm256_store_ps(to + ((input + at) * PLACES + place) * STRIP + half, all[at]);
+            for (int64_t row = 0; row < EIGHT; ++row) {
+                _mm256_store_ps(to + (at + row) * STRIP + half, all[row]);
             }
+        }
+    }
+}
+
+// The same on the way back, [depth][16][9] in the layer's order: its places are taken from the last to the first.
+RINGTUNE_AVX2 void gather_backward(const Convolution &convolution, int64_t first, int64_t depth, int64_t output, float *to) {
+    const __m256i ninths = _mm256_setr_epi32(0, 9, 18, 27, 36, 45, 54, 63);
+    for (int64_t input = 0; input < depth; ++input) {
+        const float *from = convolution.operands.weights + ((first + input) * convolution.channels.outputs + output) * PLACES;
+        float *lines = to + input * PLACES * STRIP;
+        for (int64_t half = 0; half < STRIP; half += EIGHT, from += EIGHT * PLACES) {
+            __m256 all[EIGHT];
+#pragma GCC unroll 8
+            for (int64_t row = 0; row < EIGHT; ++row) {
+                all[row] = _mm256_loadu_ps(from + row * PLACES + 1);
+            }
+            transpose(all);
+#pragma GCC unroll 8
+            for (int64_t row = 0; row < EIGHT; ++row) {
+                _mm256_store_ps(lines + (EIGHT - 1 - row) * STRIP + half, all[row]);
+            }
+            _mm256_store_ps(lines + EIGHT * STRIP + half, _mm256_i32gather_ps(from, ninths, sizeof(float)));
         }
     }
 }
@@ -254,7 +262,8 @@ void multiply_task(const Convolution &convolution, const Task &task, Scratch &sc
     const int64_t inputs = convolution.channels.inputs;
     for (int64_t input = 0; input < inputs; input += DEPTH) {
         const int64_t depth = std::min(DEPTH, inputs - input);
-        gather_kernels(convolution, input, depth, task.output, &scratch.kernels[0]);
+        const auto gather = convolution.way == Way::Forward ? gather_forward : gather_backward;
+        gather(convolution, input, depth, task.output, &scratch.kernels[0]);
         const float *tiles = task.inputs + input / DEPTH * convolution.inputs.piece;
         multiply_rows(tiles, convolution.inputs.point, task.count, depth, input == 0, scratch);
     }

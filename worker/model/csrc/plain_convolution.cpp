@@ -64,12 +64,17 @@ struct FloatConvolution : torch::autograd::Function<FloatConvolution> {
     }
 };
 
-// Whether kernels of our own convolve with such weights; the layer keeps the size.
+// Whether kernels of our own convolve with fp32 weights of a layer with kernels of `side`; it keeps the size.
+bool has_kernels(const floats::Channels &layer, int64_t side, int64_t stride, int64_t padding) {
+    return floats::supported() && floats::fits(layer.inputs, layer.outputs) && stride == 1 && (side == 1 || side == 3) &&
+           padding == side / 2;
+}
+
+// The same of these weights, which lie as they come from a file.
 bool convolves_floats(const at::Tensor &input, const at::Tensor &weight, int64_t stride, int64_t padding) {
     const int64_t side = weight.size(2);
-    return floats::supported() && weight.scalar_type() == at::kFloat && weight.is_contiguous(LAST) &&
-           floats::fits(weight.size(1), weight.size(0)) && stride == 1 && (side == 1 || side == 3) &&
-           weight.size(3) == side && padding == side / 2 && input.numel() > 0;
+    return weight.scalar_type() == at::kFloat && weight.is_contiguous() && weight.size(3) == side &&
+           has_kernels({weight.size(1), weight.size(0)}, side, stride, padding) && input.numel() > 0;
 }
 
 at::Tensor convolution(const at::Tensor &input, const at::Tensor &weight, const std::optional<at::Tensor> &bias,
@@ -113,6 +118,10 @@ at::Tensor *ringtune_convolution(const at::Tensor *input, const at::Tensor *weig
     return ringtune::guarded<at::Tensor *>(nullptr, [&] {
         return new at::Tensor(ringtune::convolution(*input, *weight, given(bias), given(residual), stride, padding));
     });
+}
+
+bool ringtune_convolution_has_kernels(int64_t inputs, int64_t outputs, int64_t side, int64_t stride, int64_t padding) {
+    return ringtune::has_kernels({inputs, outputs}, side, stride, padding);
 }
 
 } // extern "C"

@@ -149,6 +149,10 @@ bool ringtune_release_memory();
 
 // plain_convolution.cpp
 
+// Whether kernels of our own compute a convolution with fp32 weights of `side` x `side`: they read them as they come from a
+// file, [outputs, inputs, side, side] without gaps, and leave others to libtorch, which is fastest with weights channels last.
+bool ringtune_convolution_has_kernels(int64_t inputs, int64_t outputs, int64_t side, int64_t stride, int64_t padding);
+
 // With plain weights [outputs, inputs, k, k]; `bias` and `residual`, which has the result's shape, may be null.
 at::Tensor *ringtune_convolution(const at::Tensor *input, const at::Tensor *weight, const at::Tensor *bias,
                                  const at::Tensor *residual, int64_t stride, int64_t padding);

@@ -20,8 +20,8 @@ std::vector<double> float_layer_expected(const floats::Channels &channels, float
             }
             for (int64_t input = 0; input < inputs; ++input) {
                 const int64_t weight = way == floats::Way::Forward
-                                           ? (output * places + place) * inputs + input
-                                           : (input * places + places - 1 - place) * outputs + output;
+                                           ? (output * inputs + input) * places + place
+                                           : (input * outputs + output) * places + places - 1 - place;
                 sum += double(operands.x[(pixel + down * width + across) * inputs + input]) * operands.weights[weight];
             }
         }

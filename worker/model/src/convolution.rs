@@ -45,6 +45,12 @@ impl Conv2dConfig {
         (keeps_size || self.stride == 2) && kind == Kind::BFloat16 && runtime::has_bf16()
     }
 
+    /// Whether kernels of our own read plain weights of this kind.
+    fn has_kernels(&self, kind: Kind) -> bool {
+        let Conv2dConfig { inputs, outputs, kernel, stride, padding } = *self;
+        kind == Kind::Float && native::convolution_has_kernels([outputs, inputs, kernel], stride, padding)
+    }
+
     fn geometry(&self) -> ConvolutionGeometry {
         ConvolutionGeometry { stride: self.stride, padding: self.padding, transposed: false }
     }
@@ -58,8 +64,8 @@ impl Conv2dConfig {
 /// Frozen weights [outputs, inputs, kernel, kernel].
 #[derive(Debug)]
 enum ConvolutionWeights {
-    /// Channels-last, as the inputs are.
-    ChannelsLast(Tensor),
+    /// As they come from their file, where kernels of our own read them so; else channels-last, as the inputs are.
+    Plain(Tensor),
     /// bf16, in the order of what convolves.
     Packed { stored: Stored, packed: PackedWeights },
 }
@@ -80,9 +86,25 @@ impl Conv2d {
         if config.packed(kind) {
             return Ok(Conv2d::stored(scope.stored("weight", &shape)?, bias, config));
         }
-        let weight = scope.tensor("weight", &shape, kind)?;
-        let weight = if scope.is_dry() { weight } else { native::channels_last(&weight)? };
-        Ok(Conv2d { weights: ConvolutionWeights::ChannelsLast(weight), bias, config })
+        let weight = if config.has_kernels(kind) {
+            scope.tensor_in_place("weight", &shape, kind)?
+        } else {
+            scope.tensor("weight", &shape, kind)?
+        };
+        if scope.is_dry() {
+            return Ok(Conv2d { weights: ConvolutionWeights::Plain(weight), bias, config });
+        }
+        Conv2d::plain(&weight, bias, config)
+    }
+
+    /// Weights [outputs, inputs, kernel, kernel] that are not packed.
+    pub(crate) fn plain(weight: &Tensor, bias: Tensor, config: Conv2dConfig) -> Result<Self> {
+        let weight = if config.has_kernels(weight.kind()) {
+            weight.f_contiguous()?
+        } else {
+            native::channels_last(weight)?
+        };
+        Ok(Conv2d { weights: ConvolutionWeights::Plain(weight), bias, config })
     }
 
     /// Weights that are read, and packed, when they are first used; in bf16.
@@ -103,7 +125,7 @@ impl Conv2d {
 
     fn run(&self, x: &Tensor, residual: Option<&Tensor>) -> Result<Tensor> {
         match &self.weights {
-            ConvolutionWeights::ChannelsLast(weight) => {
+            ConvolutionWeights::Plain(weight) => {
                 let (bias, Conv2dConfig { stride, padding, .. }) = (&self.bias, self.config);
                 native::convolution(x, PlainConvolution { weight, bias, residual, stride, padding })
             }

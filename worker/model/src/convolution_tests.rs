@@ -30,23 +30,22 @@ impl Filter {
     }
 
     fn plain(&self) -> Conv2d {
-        self.channels_last(Kind::BFloat16)
+        self.unpacked(Kind::BFloat16)
     }
 
     fn exact(&self) -> Conv2d {
-        self.channels_last(Kind::Float)
+        self.unpacked(Kind::Float)
     }
 
-    fn channels_last(&self, kind: Kind) -> Conv2d {
-        let weights = ConvolutionWeights::ChannelsLast(self.weight.to_kind(kind));
-        Conv2d { weights, bias: self.bias.to_kind(kind), config: self.config }
+    fn unpacked(&self, kind: Kind) -> Conv2d {
+        Conv2d::plain(&self.weight.to_kind(kind), self.bias.to_kind(kind), self.config).unwrap()
     }
 
     /// Whether the layer has weights of the way back.
     fn both_ways(layer: &Conv2d) -> bool {
         match &layer.weights {
             ConvolutionWeights::Packed { packed, .. } => packed.both_ways(),
-            ConvolutionWeights::ChannelsLast(_) => false,
+            ConvolutionWeights::Plain(_) => false,
         }
     }
 
@@ -317,7 +316,7 @@ fn operands_that_do_not_fit_a_plain_convolution_are_refused() {
         assert!(text.contains(word), "{text}");
     };
     let draw = |shape: &[i64]| Tensor::randn(shape, (Kind::Float, Device::Cpu));
-    let weight = native::channels_last(&draw(&[32, 16, 3, 3])).unwrap();
+    let weight = draw(&[32, 16, 3, 3]);
     let (x, bias, residual) = (draw(&[1, 16, 4, 4]), draw(&[32]), draw(&[1, 32, 4, 4]));
     let fitting =
         PlainConvolution { weight: &weight, bias: &bias, residual: Some(&residual), stride: 1, padding: 1 };

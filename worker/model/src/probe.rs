@@ -4,13 +4,12 @@ use ringtune_engine::Precision;
 use tch::{Kind, Tensor};
 
 use crate::attention::{scaled_dot_product, self_attention};
+use crate::convolution::{Conv2d, Conv2dConfig};
 use crate::error::Result;
 use crate::gpt2;
 use crate::growing::DOUBLING;
 use crate::layers::{from_tokens, to_tokens};
-use crate::native::{
-    self, ConvolutionArguments, ConvolutionGeometry, GroupNormArguments, PlainConvolution, Products,
-};
+use crate::native::{self, ConvolutionArguments, ConvolutionGeometry, GroupNormArguments, Products};
 use crate::runtime;
 use crate::stable_diffusion::{kind_of, to_vec};
 
@@ -110,12 +109,11 @@ fn add_plain_convolutions(kind: Kind, hash: &mut Fnv) -> Result<()> {
     let residual = self::image(OUTPUTS, 17, kind)?;
     let bias = pattern(&[OUTPUTS], 18, kind)?;
     for (side, number) in [(3, 19), (1, 20)] {
-        let weight = native::channels_last(&pattern(&[OUTPUTS, WHOLE_TILES, side, side], number, kind)?)?;
-        hash.add(&[&image, &residual], |leaf| {
-            let (stride, padding, residual) = (1, side / 2, Some(&leaf[1]));
-            let layer = PlainConvolution { weight: &weight, bias: &bias, residual, stride, padding };
-            native::convolution(&leaf[0], layer)
-        })?;
+        let weight = pattern(&[OUTPUTS, WHOLE_TILES, side, side], number, kind)?;
+        let config =
+            Conv2dConfig { kernel: side, padding: side / 2, ..Conv2dConfig::same_3x3(WHOLE_TILES, OUTPUTS) };
+        let layer = Conv2d::plain(&weight, bias.shallow_clone(), config)?;
+        hash.add(&[&image, &residual], |leaf| layer.forward_added(&leaf[0], &leaf[1]))?;
     }
     Ok(())
 }

@@ -2,7 +2,10 @@
 
 use tch::Tensor;
 
-use super::{ringtune_convolution, ringtune_pack_convolution, ringtune_packed_convolution, tensor_from};
+use super::{
+    ringtune_convolution, ringtune_convolution_has_kernels, ringtune_pack_convolution,
+    ringtune_packed_convolution, tensor_from,
+};
 use crate::error::Result;
 
 /// How a convolution's kernel moves.
@@ -81,10 +84,15 @@ pub(crate) struct PlainConvolution<'a> {
     pub(crate) padding: i64,
 }
 
-/// `input` convolved, with gradient for it and the residual.
-///
-/// On a processor with AVX2 and no AVX-512, in fp32, with weights that lie channels-last, 3x3 and 1x1 kernels that keep the size
-/// are kernels of our own, where both numbers of channels are multiples of 16.
+/// Whether a layer with fp32 weights [outputs, inputs, side, side] is computed by kernels of our own, on a processor with AVX2
+/// and no AVX-512: 3x3 and 1x1 kernels that keep the size, where both numbers of channels are multiples of 16. They read
+/// weights as they lie in a file; libtorch, which has all others, is fastest with weights that lie channels-last.
+pub(crate) fn convolution_has_kernels([outputs, inputs, side]: [i64; 3], stride: i64, padding: i64) -> bool {
+    // SAFETY: numbers only; it asks for the processor's features.
+    unsafe { ringtune_convolution_has_kernels(inputs, outputs, side, stride, padding) }
+}
+
+/// `input` convolved, with gradient for it and the residual; right with weights in either order.
 pub(crate) fn convolution(input: &Tensor, layer: PlainConvolution) -> Result<Tensor> {
     let PlainConvolution { weight, bias, residual, stride, padding } = layer;
     let residual = residual.map_or(std::ptr::null(), Tensor::as_ptr);

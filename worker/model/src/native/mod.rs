@@ -11,8 +11,8 @@ mod convolutions;
 mod threads;
 
 pub(crate) use convolutions::{
-    ConvolutionArguments, ConvolutionGeometry, PlainConvolution, convolution, pack_convolution,
-    packed_convolution,
+    ConvolutionArguments, ConvolutionGeometry, PlainConvolution, convolution, convolution_has_kernels,
+    pack_convolution, packed_convolution,
 };
 pub(crate) use threads::{place_threads, set_interop_threads, set_threads, settle_threads, threads};
 
@@ -74,6 +74,13 @@ unsafe extern "C" {
         padding: i64,
         transposed: bool,
     ) -> *mut C_tensor;
+    fn ringtune_convolution_has_kernels(
+        inputs: i64,
+        outputs: i64,
+        side: i64,
+        stride: i64,
+        padding: i64,
+    ) -> bool;
     fn ringtune_convolution(
         input: *const C_tensor,
         weight: *const C_tensor,
