@@ -60,4 +60,18 @@ bool ringtune_release_memory() {
     });
 }
 
+bool ringtune_trim_memory() {
+    return ringtune::guarded(false, [] {
+        ringtune::blocks::trim();
+        return true;
+    });
+}
+
+bool ringtune_reserve_memory(size_t bytes) {
+    return ringtune::guarded(false, [&] {
+        ringtune::blocks::reserve(bytes);
+        return true;
+    });
+}
+
 } // extern "C"

@@ -21,6 +21,7 @@ namespace ringtune::blocks {
 
 namespace {
 
+constexpr size_t PAGE = size_t(4) << 10;
 constexpr size_t HUGE_PAGE = size_t(2) << 20;
 constexpr size_t SLACK = size_t(128) << 20;
 // A job that packs its weights rises to its most bit by bit. What goes back on the way is wanted again at once: without this,
@@ -170,17 +171,21 @@ class Blocks {
         return true;
     }
 
-    void release() {
-        const std::lock_guard<std::mutex> lock(mutex_);
-        drop_until(0);
-        most_live_ = live_;
-    }
+    void release() { keep_until(0); }
+    void trim() { keep_until(FLOOR); }
 
   private:
     struct Live {
         size_t size;
         Ranges *ranges;
     };
+
+    // Of live and kept blocks together.
+    void keep_until(size_t bytes) {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        drop_until(bytes > live_ ? bytes - live_ : 0);
+        most_live_ = live_;
+    }
 
     // A block from memory that is mapped for it.
     char *grow(Ranges &ranges, size_t size) {
@@ -210,7 +215,7 @@ class Blocks {
 
     std::mutex mutex_;
     std::unordered_map<void *, Live> live_blocks_;
-    Ranges small_{size_t(4) << 10, HUGE_PAGE}, large_{size_t(64) << 10, size_t(16) << 20},
+    Ranges small_{PAGE, HUGE_PAGE}, large_{size_t(64) << 10, size_t(16) << 20},
         lasting_{size_t(64) << 10, size_t(16) << 20};
     size_t live_ = 0, most_live_ = 0;
 };
@@ -229,5 +234,17 @@ Lasting::~Lasting() { lasting = before_; }
 void *take(size_t bytes) { return all().take(bytes); }
 bool give_back(void *memory) { return all().give_back(memory); }
 void release() { all().release(); }
+void trim() { all().trim(); }
+
+void reserve(size_t bytes) {
+    auto *const memory = static_cast<volatile char *>(take(std::min(bytes, FLOOR)));
+    if (memory == nullptr) {
+        return;
+    }
+    for (size_t page = 0; page < std::min(bytes, FLOOR); page += PAGE) {
+        memory[page] = 0;
+    }
+    give_back(const_cast<char *>(memory));
+}
 
 } // namespace ringtune::blocks

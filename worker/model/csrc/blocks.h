@@ -37,6 +37,12 @@ bool give_back(void *memory);
 // Returns what is kept to the system, but for rests of huge pages.
 void release();
 
+// The same, but for as much as is kept anyway while little lives: what has other sizes next finds it.
+void trim();
+
+// Has `bytes` cleared by the system and kept for blocks to come; less where that is more than is kept.
+void reserve(size_t bytes);
+
 } // namespace blocks
 
 struct FreeBuffer {

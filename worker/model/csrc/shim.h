@@ -145,7 +145,10 @@ at::Tensor *ringtune_packed_convolution(const at::Tensor *input, const at::Tenso
 
 // From here on tensors are allocated as is described there.
 bool ringtune_install_allocator();
+// blocks.h says what each of these does.
 bool ringtune_release_memory();
+bool ringtune_trim_memory();
+bool ringtune_reserve_memory(size_t bytes);
 
 // plain_convolution.cpp
 

@@ -1,9 +1,11 @@
+use safetensors::tensor::{Dtype, TensorView};
 use tch::{Device, Kind, Tensor};
 
 use super::{Conv2d, Conv2dConfig, ConvolutionWeights};
 use crate::mapped_file::Stored;
 use crate::native::{self, PlainConvolution, set_threads};
 use crate::runtime::Runtime;
+use crate::weights::Weights;
 
 fn draw(shape: &[i64], scale: f64) -> Tensor {
     let values = Tensor::randn(shape, (Kind::Float, Device::Cpu)) * scale;
@@ -335,4 +337,33 @@ fn operands_that_do_not_fit_a_plain_convolution_are_refused() {
         native::convolution(&x, PlainConvolution { weight: &wanted, ..fitting }),
         "no gradient for its weights",
     );
+}
+
+/// Gigabytes of a model that are not copied, and that all workers of a machine share.
+#[test]
+fn fp32_weights_that_our_kernels_read_stay_in_their_file() {
+    if crate::runtime::skips_own_fp32() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("layer.safetensors");
+    let bytes = vec![0u8; 4 * 32 * 48 * 9];
+    let view = |shape: &[usize]| {
+        let length = 4 * shape.iter().product::<usize>();
+        TensorView::new(Dtype::F32, shape.to_vec(), &bytes[..length]).unwrap()
+    };
+    let tensors = [("weight", view(&[32, 48, 3, 3])), ("bias", view(&[32]))];
+    safetensors::serialize_to_file(tensors, None, &file).unwrap();
+    let weights = Weights::open_file(&file, |name| Some(name.to_owned())).unwrap();
+    let weight = |config| match Conv2d::new(&weights.root(), config, Kind::Float).unwrap().weights {
+        ConvolutionWeights::Plain(weight) => weight,
+        ConvolutionWeights::Packed { .. } => panic!("fp32 is not packed"),
+    };
+    let config = Conv2dConfig::same_3x3(48, 32);
+    // All at once, so that no copy lies where another one was.
+    let [one, other] = [weight(config), weight(config)];
+    let halving = weight(Conv2dConfig { stride: 2, ..config });
+    assert_eq!(one.data_ptr(), other.data_ptr());
+    // libtorch wants them in another order.
+    assert_ne!(halving.data_ptr(), one.data_ptr());
 }

@@ -90,7 +90,7 @@ impl StableDiffusion {
             Some(encoder) => encoder,
             None => {
                 // Its blocks are of other sizes than those that a step left.
-                native::release_memory()?;
+                native::trim_memory()?;
                 let weights = self.model_files.vae_weights()?;
                 VaeEncoder::new(&weights.root(), &self.model_files.vae, kind_of(self.precision))?
             }
@@ -120,12 +120,12 @@ impl StableDiffusion {
         self.decoder.insert(decoder).forward(latents)
     }
 
-    /// Frees the VAE's weights; the next use loads them again.
+    /// Frees the VAE's weights, and of what it worked in what the next step has no use for; the next use loads them again.
     pub fn drop_vae(&mut self) {
         self.encoder = None;
         self.decoder = None;
         // What cannot be given back stays for the next tensors: nothing to report.
-        let _kept = native::release_memory();
+        let _kept = native::trim_memory();
     }
 
     /// Token embeddings of `ids` ([batch, tokens], row by row), fp32, learned rows in place of the ids from

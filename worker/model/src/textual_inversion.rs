@@ -4,14 +4,18 @@
 
 use std::time::Instant;
 
-use ringtune_engine::Gradient;
+use ringtune_engine::{Gradient, Precision};
 use tch::{Reduction, Tensor};
 
 use crate::api::Microbatch;
 use crate::error::{Error, Result};
 use crate::min_snr;
+use crate::native;
 use crate::profile::{self, Stretch};
 use crate::stable_diffusion::{StableDiffusion, to_vec};
+
+/// What is got ready at most, in bytes: larger pictures take longer than getting memory does.
+const MOST_RESERVED: usize = 1 << 30;
 
 impl StableDiffusion {
     /// Loss and gradient of one microbatch. The only leaf of the computation are the token embeddings: no
@@ -48,13 +52,20 @@ impl StableDiffusion {
 
     /// Lays the frozen weights out for microbatches of `batch` samples of `height` x `width` latents, as the first gradient
     /// of such a one would. A job begins with this: where sizes differ from microbatch to microbatch, no rank is slower than
-    /// others for what it happened to meet first. No bit depends on it. In fp32 nothing is laid out.
+    /// others for what it happened to meet first. No bit depends on it. In fp32 nothing is laid out, and memory is got ready for
+    /// the first picture.
     ///
     /// # Errors
     /// A number out of its range: see [`StableDiffusion::gradient`].
     pub fn lay_out(&self, batch: usize, height: usize, width: usize) -> Result<()> {
         check_shape(batch, height, width)?;
-        self.unet.lay_out(batch as i64, height as i64, width as i64)
+        self.unet.lay_out(batch as i64, height as i64, width as i64)?;
+        if self.precision == Precision::Fp32 {
+            let vae = &self.model_files.vae;
+            let bytes = vae.encoder_bytes(height * vae.factor(), width * vae.factor());
+            native::reserve_memory(bytes.min(MOST_RESERVED))?;
+        }
+        Ok(())
     }
 
     /// [batch, tokens, width] fp32.

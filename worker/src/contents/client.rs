@@ -254,7 +254,8 @@ pub(crate) fn hash_opened(
     use std::io::Read as _;
     let failed = |source| Error::Io { path: file.to_owned(), source };
     let mut hasher = ContentHasher::new();
-    let mut buffer = vec![0; 1 << 20];
+    // It stays in a core's own cache.
+    let mut buffer = vec![0; 128 << 10];
     let mut size = 0;
     loop {
         // Files may have many gigabytes.

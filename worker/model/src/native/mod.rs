@@ -105,6 +105,8 @@ unsafe extern "C" {
     ) -> *mut C_tensor;
     fn ringtune_install_allocator() -> bool;
     fn ringtune_release_memory() -> bool;
+    fn ringtune_trim_memory() -> bool;
+    fn ringtune_reserve_memory(bytes: usize) -> bool;
     fn ringtune_profile_start() -> bool;
     fn ringtune_profile_stop() -> *mut c_char;
     fn ringtune_scope_begin(name: *const c_char) -> *mut c_void;
@@ -390,6 +392,18 @@ pub(crate) fn install_allocator() -> Result<()> {
 pub(crate) fn release_memory() -> Result<()> {
     // SAFETY: no arguments; only blocks that no tensor uses are unmapped.
     done(unsafe { ringtune_release_memory() })
+}
+
+/// The same, but for what is kept anyway while few tensors live (3 GB with these), for tensors of other sizes.
+pub(crate) fn trim_memory() -> Result<()> {
+    // SAFETY: as above.
+    done(unsafe { ringtune_trim_memory() })
+}
+
+/// Has the system clear so many bytes for tensors to come; less, where that is more than is kept, or than there is.
+pub(crate) fn reserve_memory(bytes: usize) -> Result<()> {
+    // SAFETY: a number only; the memory that is written to is nobody else's.
+    done(unsafe { ringtune_reserve_memory(bytes) })
 }
 
 /// Records what operators take until [`profile_stop`].
