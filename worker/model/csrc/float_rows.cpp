@@ -29,30 +29,37 @@ struct Product {
     Operands operands;
 };
 
-// `depth` rows of the matrix from `first` on, and 16 of its columns: [depth][16].
-RINGTUNE_AVX2 void order_strip(const Product &product, int64_t first, int64_t depth, int64_t column, float *to) {
-    const auto [inputs, outputs] = product.channels;
-    if (product.way == Way::Backward) {
-        const float *from = product.operands.weights + first * outputs + column;
-        for (int64_t row = 0; row < depth; ++row) {
-            _mm256_store_ps(to + row * STRIP, _mm256_loadu_ps(from + row * outputs));
-            _mm256_store_ps(to + row * STRIP + EIGHT, _mm256_loadu_ps(from + row * outputs + EIGHT));
-        }
-        return;
-    }
-    for (int64_t half = 0; half < STRIP; half += EIGHT) {
-        const float *from = product.operands.weights + (column + half) * inputs + first;
-        for (int64_t at = 0; at < depth; at += EIGHT) {
+// `depth` rows of the matrix from `first` on, and a few strips of its columns: [strips][MOST_DEPTH][16]. The matrix is the
+// weights turned: strip by strip, which are rows of them.
+RINGTUNE_AVX2 void order_forward(const Product &product, int64_t first, int64_t depth, int64_t column, int64_t strips, float *to) {
+    const int64_t inputs = product.channels.inputs;
+    for (int64_t at = 0; at < strips * STRIP; at += EIGHT) {
+        const float *from = product.operands.weights + (column + at) * inputs + first;
+        float *half = to + at / STRIP * MOST_DEPTH * STRIP + at % STRIP;
+        for (int64_t input = 0; input < depth; input += EIGHT) {
             __m256 rows[EIGHT];
 #pragma GCC unroll 8
             for (int64_t row = 0; row < EIGHT; ++row) {
-                rows[row] = _mm256_loadu_ps(from + row * inputs + at);
+                rows[row] = _mm256_loadu_ps(from + row * inputs + input);
             }
             transpose(rows);
 #pragma GCC unroll 8
             for (int64_t row = 0; row < EIGHT; ++row) {
-                _mm256_store_ps(to + (at + row) * STRIP + half, rows[row]);
+                _mm256_store_ps(half + (input + row) * STRIP, rows[row]);
             }
+        }
+    }
+}
+
+// The same on the way back, where the matrix is the weights as they lie: row by row.
+RINGTUNE_AVX2 void order_backward(const Product &product, int64_t first, int64_t depth, int64_t column, int64_t strips, float *to) {
+    const int64_t outputs = product.channels.outputs;
+    for (int64_t row = 0; row < depth; ++row) {
+        const float *from = product.operands.weights + (first + row) * outputs + column;
+        for (int64_t strip = 0; strip < strips; ++strip, from += STRIP) {
+            float *place = to + (strip * MOST_DEPTH + row) * STRIP;
+            _mm256_store_ps(place, _mm256_loadu_ps(from));
+            _mm256_store_ps(place + EIGHT, _mm256_loadu_ps(from + EIGHT));
         }
     }
 }
@@ -65,9 +72,8 @@ void multiply_task(const Product &product, int64_t first, int64_t count, int64_t
     const int64_t strips = std::min(GROUP, outputs - column) / STRIP;
     for (int64_t input = 0; input < inputs; input += depth) {
         const int64_t some = std::min(depth, inputs - input);
-        for (int64_t strip = 0; strip < strips; ++strip) {
-            order_strip(product, input, some, column + strip * STRIP, matrix + strip * MOST_DEPTH * STRIP);
-        }
+        const auto order = product.way == Way::Forward ? order_forward : order_backward;
+        order(product, input, some, column, strips, matrix);
         const bool last = input + depth >= inputs;
         for (int64_t row = first; row < first + count; row += BLOCK) {
             const int64_t rows = std::min(BLOCK, first + count - row);
