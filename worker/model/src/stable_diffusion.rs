@@ -89,8 +89,7 @@ impl StableDiffusion {
         let encoder = match self.encoder.take() {
             Some(encoder) => encoder,
             None => {
-                // Its blocks are of other sizes than those that a step left.
-                native::trim_memory()?;
+                self.leave_memory()?;
                 let weights = self.model_files.vae_weights()?;
                 VaeEncoder::new(&weights.root(), &self.model_files.vae, kind_of(self.precision))?
             }
@@ -120,12 +119,18 @@ impl StableDiffusion {
         self.decoder.insert(decoder).forward(latents)
     }
 
+    /// What is kept of a step is of other sizes than what a picture takes, and the other way round. In bf16, where weights are packed
+    /// beside it, all goes back to the system.
+    fn leave_memory(&self) -> Result<()> {
+        if self.precision == Precision::Fp32 { native::trim_memory() } else { native::release_memory() }
+    }
+
     /// Frees the VAE's weights, and of what it worked in what the next step has no use for; the next use loads them again.
     pub fn drop_vae(&mut self) {
         self.encoder = None;
         self.decoder = None;
         // What cannot be given back stays for the next tensors: nothing to report.
-        let _kept = native::trim_memory();
+        let _kept = self.leave_memory();
     }
 
     /// Token embeddings of `ids` ([batch, tokens], row by row), fp32, learned rows in place of the ids from
