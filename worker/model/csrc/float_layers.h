@@ -43,7 +43,8 @@ struct Channels {
     int64_t inputs, outputs;
 };
 
-// `x`, `residual` and `result` are channels last, all without gaps. `bias` [outputs] and `residual`, which has the result's shape, may be null.
+// `x`, `residual` and `result` are channels last, all without gaps. `bias` [outputs] and `residual`, which has the result's shape,
+// may be null.
 struct Operands {
     const float *x;
     const float *weights;

@@ -14,7 +14,7 @@ use crate::native;
 use crate::profile::{self, Stretch};
 use crate::stable_diffusion::{StableDiffusion, to_vec};
 
-/// What is got ready at most, in bytes: larger pictures take longer than getting memory does.
+/// What is got ready at most, in bytes: about what the system clears while a model is hashed beside it.
 const MOST_RESERVED: usize = 1 << 30;
 
 impl StableDiffusion {
