@@ -26,7 +26,6 @@ impl StableDiffusion {
         let batch = latent[0];
         // 1. The prompt, behind the negative prompt when there is guidance, once for each picture.
         //    [1 or 2 x batch, chunks x tokens, width]
-        let copies = if guided { 2 } else { 1 };
         let text = self.text_states(request, guided)?.f_repeat_interleave_self_int(batch, 0, None)?;
         // 2. Denoise.
         let mut sample = sampler.start(request.noise);
@@ -34,8 +33,8 @@ impl StableDiffusion {
         let mut step_noises = request.step_noise.chunks_exact(sample.len());
         for (index, &timestep) in all_timesteps.iter().enumerate() {
             let seen = sampler.model_input(&sample);
-            let input = Tensor::f_from_slice(&seen)?.f_view(latent)?.f_repeat([copies, 1, 1, 1])?;
-            let timesteps = Tensor::f_from_slice(&vec![timestep; (copies * batch) as usize])?;
+            let input = Tensor::f_from_slice(&seen)?.f_view(latent)?;
+            let timesteps = Tensor::f_from_slice(&vec![timestep; request.batch])?;
             let predicted = to_vec(&self.unet.forward(&input, &timesteps, &text)?)?;
             let predicted = if guided { guide(&predicted, request.guidance as f32) } else { predicted };
             sampler.step(&predicted, step_noises.next().unwrap_or_default(), &mut sample)?;

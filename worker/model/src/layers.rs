@@ -2,7 +2,7 @@
 
 use tch::{Kind, Tensor};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::mapped_file::Stored;
 use crate::native;
 pub use crate::native::Products;
@@ -230,6 +230,19 @@ impl LayerNorm {
     pub fn forward_keeping(&self, x: &Tensor) -> Result<[Tensor; 2]> {
         native::layer_norm(x, &self.weight, &self.bias, self.epsilon)
     }
+}
+
+/// `x` one time after the other until its first dimension is `batch`, which is a multiple of what it is; channels-last data
+/// stays so. Itself where there is nothing to repeat.
+pub fn repeated(x: &Tensor, batch: i64) -> Result<Tensor> {
+    let own = x.size().first().copied().unwrap_or_default();
+    if own == batch {
+        return Ok(x.shallow_clone());
+    }
+    if own < 1 || batch < own || batch % own != 0 {
+        return Err(Error::argument("batch", batch, format!("a multiple of {own}")));
+    }
+    Ok(Tensor::f_cat(&vec![x; (batch / own) as usize], 0)?)
 }
 
 /// [batch, channels, height, width] as [batch, height · width, channels]: a view of channels-last data.

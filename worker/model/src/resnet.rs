@@ -5,7 +5,7 @@ use tch::{Kind, Tensor};
 use crate::convolution::{Conv2d, Conv2dConfig, Size};
 use crate::error::{Error, Result};
 use crate::growing::GrowingConv2d;
-use crate::layers::{GroupNorm, GroupNormConfig};
+use crate::layers::{GroupNorm, GroupNormConfig, repeated};
 use crate::time_projections::{TimeProjectionLoader, TimeSlice};
 use crate::weights::Scope;
 
@@ -72,7 +72,7 @@ impl ResnetBlock {
 
     /// `x`: [batch, inputs, height, width]; `times`: what
     /// [`TimeProjections::forward`](crate::time_projections::TimeProjections::forward) returns, if the block has a time
-    /// embedding.
+    /// embedding, of as many samples or of a part of them that comes again and again.
     pub fn forward(&self, x: &Tensor, times: Option<&Tensor>) -> Result<Tensor> {
         let [normal, x] = self.norm1.forward_silu_keeping(x)?;
         let hidden = self.conv1.forward(&normal)?;
@@ -102,7 +102,10 @@ impl ResnetBlock {
     /// What follows the first convolution of the input `x`.
     fn end(&self, hidden: &Tensor, x: &Tensor, times: Option<&Tensor>) -> Result<Tensor> {
         let hidden = match (self.time, times) {
-            (Some(slice), Some(times)) => self.norm2.forward_added_silu(hidden, &slice.of(times)?)?,
+            (Some(slice), Some(times)) => {
+                let time = repeated(&slice.of(times)?, hidden.size4()?.0)?;
+                self.norm2.forward_added_silu(hidden, &time)?
+            }
             (None, None) => self.norm2.forward_silu(hidden)?,
             (Some(_), None) => return Err(Error::argument("times", "none", "those of the block")),
             (None, Some(_)) => return Err(Error::argument("times", "some", "none for this block")),

@@ -5,6 +5,7 @@ use tch::{Kind, Tensor};
 use crate::config::{BlockConfig, UNetConfig};
 use crate::convolution::Size;
 use crate::error::{Error, Result};
+use crate::layers::repeated;
 use crate::resnet::{Downsample, ResnetBlock, ResnetConfig, Upsample};
 use crate::time_projections::TimeProjectionLoader;
 use crate::unet::transformer::SpatialTransformer;
@@ -84,7 +85,7 @@ impl DownBlock {
     }
 
     /// `x`: [batch, inputs, height, width]; `times`: what all residual blocks add; `text`: [batch, tokens, width].
-    /// Pushes each intermediate result on `skips`; returns the last.
+    /// Pushes each intermediate result on `skips`; returns the last. From the first transformer on they have the text's batch.
     pub fn forward(
         &self,
         x: &Tensor,
@@ -224,8 +225,8 @@ impl UpBlock {
         Ok(UpBlock { resnets, transformers, upsample })
     }
 
-    /// `x`: [batch, channels below, height, width]. Pops one skip a layer, last first; upsamples to the size of
-    /// the skip that is then on top.
+    /// `x`: [batch, channels below, height, width]. Pops one skip a layer, last first, and repeats it for the x's batch; upsamples
+    /// to the size of the skip that is then on top.
     pub fn forward(
         &self,
         x: &Tensor,
@@ -236,6 +237,7 @@ impl UpBlock {
         let mut x = x.shallow_clone();
         for (layer, resnet) in self.resnets.iter().enumerate() {
             let skip = skips.pop().ok_or_else(|| too_few_skips(layer))?;
+            let skip = repeated(&skip, x.size4()?.0)?;
             x = resnet.forward_of_two(&x, &skip, Some(times))?;
             if let Some(transformer) = self.transformers.get(layer) {
                 x = transformer.forward(&x, text)?;

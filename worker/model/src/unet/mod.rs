@@ -82,6 +82,9 @@ impl UNet {
     /// `sample`: [batch, in_channels, height, width], any sides; `timesteps`: [batch], any kind;
     /// `text`: [batch, tokens, cross_attention_width], its gradient adds up in its own kind.
     /// Returns [batch, out_channels, height, width] fp32.
+    ///
+    /// Where there are several times as many texts as samples, the samples go with each part of the texts in turn, and the
+    /// result has the texts' batch. What comes before the first look at a text is then computed once, as guidance wants it.
     pub fn forward(&self, sample: &Tensor, timesteps: &Tensor, text: &Tensor) -> Result<Tensor> {
         // 1. Time: what every residual block adds, made of SiLU of the embedding. [batch, sum of channels]
         let times = self.times.forward(&self.time.forward(timesteps)?.f_silu()?)?;

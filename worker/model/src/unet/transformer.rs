@@ -5,7 +5,9 @@ use tch::{Kind, Tensor};
 use crate::attention;
 use crate::config::{BlockConfig, UNetConfig};
 use crate::error::Result;
-use crate::layers::{GroupNorm, GroupNormConfig, LayerNorm, Linear, LinearConfig, from_tokens, to_tokens};
+use crate::layers::{
+    GroupNorm, GroupNormConfig, LayerNorm, Linear, LinearConfig, from_tokens, repeated, to_tokens,
+};
 use crate::native;
 use crate::weights::Scope;
 
@@ -62,14 +64,16 @@ impl CrossAttention {
     }
 
     /// `x`: [batch, positions, channels]; `context`: [batch, keys, context_width], in the layer's kind or fp32, unread
-    /// where keys and values are made from `x`; returns x's shape.
+    /// where keys and values are made from `x`; returns x's shape. Where the context has several times x's batch, x looks
+    /// at each part of it, and the result has the context's batch.
     pub fn forward(&self, x: &Tensor, context: &Tensor) -> Result<Tensor> {
         self.output.forward(&self.mix(x, context)?)
     }
 
     /// `forward(x, context)` + `residual` (x's shape), rounded once.
     pub fn forward_added(&self, x: &Tensor, context: &Tensor, residual: &Tensor) -> Result<Tensor> {
-        self.output.forward_added(&self.mix(x, context)?, residual)
+        let mixed = self.mix(x, context)?;
+        self.output.forward_added(&mixed, &repeated(residual, mixed.size()[0])?)
     }
 
     /// Packs the weights as a forward pass does for positions with a `gradient` or without; a text has one. Returns whether
@@ -99,14 +103,15 @@ impl CrossAttention {
             }
             Projections::Context { query, key_and_value } => {
                 let (_, keys, _) = context.size3()?;
-                let query = query.forward(x)?.f_view([batch, positions, heads, width])?;
+                let query = repeated(&query.forward(x)?, context.size()[0])?;
+                let query = query.f_view([-1, positions, heads, width])?;
                 // With a cast of its own, so that the gradients of a context in fp32 add up in fp32.
                 let both = key_and_value.forward(&context.f_to_kind(self.kind)?)?;
-                let both = both.f_view([batch, keys, 2, heads, width])?.f_unbind(2)?;
+                let both = both.f_view([-1, keys, 2, heads, width])?.f_unbind(2)?;
                 attention::scaled_dot_product(&query, &both[0], &both[1])?
             }
         };
-        Ok(mixed.f_reshape([batch, positions, channels])?)
+        Ok(mixed.f_reshape([-1, positions, channels])?)
     }
 }
 
@@ -171,7 +176,8 @@ impl TransformerLayer {
         })
     }
 
-    /// `x`: [batch, positions, channels]; `text`: [batch, tokens, width]; returns x's shape.
+    /// `x`: [batch, positions, channels]; `text`: [batch, tokens, width]; returns x's shape, with the text's batch where that is
+    /// several times x's.
     pub fn forward(&self, x: &Tensor, text: &Tensor) -> Result<Tensor> {
         let [hidden, x] = self.norm1.forward_keeping(x)?;
         let context = if self.only_cross_attention { text } else { &hidden };
@@ -226,7 +232,8 @@ impl SpatialTransformer {
         })
     }
 
-    /// `x`: [batch, channels, height, width]; `text`: [batch, tokens, width]; returns x's shape.
+    /// `x`: [batch, channels, height, width]; `text`: [batch, tokens, width]; returns x's shape, with the text's batch where that
+    /// is several times x's.
     pub fn forward(&self, x: &Tensor, text: &Tensor) -> Result<Tensor> {
         let (_, _, height, width) = x.size4()?;
         let [normal, x] = self.norm.forward_keeping(x)?;
@@ -234,6 +241,7 @@ impl SpatialTransformer {
         for layer in &self.layers {
             tokens = layer.forward(&tokens, text)?;
         }
+        let x = repeated(&x, tokens.size()[0])?;
         let output = self.project_out.forward_added(&tokens, &to_tokens(&x)?)?;
         from_tokens(&output, height, width)
     }

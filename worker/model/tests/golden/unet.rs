@@ -1,5 +1,6 @@
 //! The UNet.
 
+use ringtune_model::Precision;
 use ringtune_model::config::{BlockConfig, UNetConfig};
 use ringtune_model::model_files::ModelFiles;
 use ringtune_model::resnet::{Downsample, ResnetBlock, ResnetConfig, Upsample};
@@ -9,9 +10,10 @@ use ringtune_model::unet::{
     UNet, UpBlock,
 };
 use ringtune_model::weights::Weights;
-use tch::Tensor;
+use tch::{Kind, Tensor};
 
 use crate::blocks::{CHECKPOINTS, Inputs, Outputs, assert_covers, check_cases, open_checkpoint, out};
+use crate::precisions::precisions;
 
 /// The number behind "down_blocks." or "up_blocks." at the start of a path.
 fn index_of(path: &str) -> usize {
@@ -179,4 +181,33 @@ fn unet_of_sd_1_is_that_of_diffusers() {
 #[test]
 fn unet_of_sd_2_is_that_of_diffusers() {
     check(CHECKPOINTS[1]);
+}
+
+/// Guidance has each sample denoised for two texts: what comes before the first look at a text is computed once.
+#[test]
+fn samples_that_several_texts_share_are_as_if_each_had_its_own() {
+    let all = CHECKPOINTS
+        .into_iter()
+        .flat_map(|name| precisions().into_iter().map(move |precision| (name, precision)));
+    for (name, precision) in all {
+        let kind = if precision == Precision::Fp32 { Kind::Float } else { Kind::BFloat16 };
+        let checkpoint: ModelFiles = open_checkpoint(name);
+        let (config, weights) = (&checkpoint.unet, checkpoint.unet_weights().unwrap());
+        let unet = UNet::new(&weights.root(), config, kind).unwrap();
+        tch::manual_seed(14);
+        let sample = Tensor::randn([2, config.in_channels, 8, 6], (Kind::Float, tch::Device::Cpu));
+        let times = Tensor::from_slice(&[7i64, 900]);
+        let text = Tensor::randn([4, 5, config.cross_attention_width], (Kind::Float, tch::Device::Cpu));
+        let text = text.to_kind(kind);
+        let shared = unet.forward(&sample, &times, &text).unwrap();
+        let each = unet.forward(&sample.repeat([2, 1, 1, 1]), &times.repeat([2]), &text).unwrap();
+        // In bf16 a product of more rows may be rounded otherwise.
+        let allowed = if kind == Kind::Float { 1e-5 } else { 3e-2 };
+        let error = ((&shared - &each).norm() / each.norm()).double_value(&[]);
+        assert!(error <= allowed, "{name}, {kind:?}: {error:e}");
+        let other = (shared.narrow(0, 0, 2) - shared.narrow(0, 2, 2)).norm().double_value(&[]);
+        assert!(other > 0.0, "{name}, {kind:?}: both texts give the same");
+        let wrong = unet.forward(&sample, &times, &text.narrow(0, 0, 3)).unwrap_err().to_string();
+        assert!(wrong.contains("batch") && wrong.contains("a multiple of 2"), "{wrong}");
+    }
 }
