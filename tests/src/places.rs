@@ -1,6 +1,9 @@
 //! Where things are.
 
-use std::path::{Path, PathBuf};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 use anyhow::{Context as _, Result, ensure};
 
@@ -17,6 +20,21 @@ pub fn toy_checkpoint() -> PathBuf {
 /// Six pictures of a green star.
 pub fn green_star() -> PathBuf {
     repository().join("tests/fixtures/concepts/green-star")
+}
+
+/// Copies a folder and all that is below it.
+pub fn copy_folder(from: &Path, to: &Path) -> Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from).with_context(|| from.display().to_string())? {
+        let entry = entry?;
+        let target = to.join(entry.file_name());
+        if entry.path().is_dir() {
+            copy_folder(&entry.path(), &target)?;
+        } else {
+            fs::copy(entry.path(), &target)?;
+        }
+    }
+    Ok(())
 }
 
 /// One of the programs, as built beside these tests.

@@ -25,18 +25,8 @@ async fn fails(cluster: &Cluster<'_>, sandbox: &Sandbox, job: Job, parts: &[&str
 /// A copy of the toy checkpoint that may be spoiled.
 fn checkpoint_copy(sandbox: &Sandbox, name: &str) -> Result<std::path::PathBuf> {
     let target = sandbox.path(name);
-    copy_folder(&places::toy_checkpoint(), &target)?;
+    places::copy_folder(&places::toy_checkpoint(), &target)?;
     Ok(target)
-}
-
-fn copy_folder(from: &Path, to: &Path) -> Result<()> {
-    fs::create_dir_all(to)?;
-    for entry in fs::read_dir(from)? {
-        let path = entry?.path();
-        let target = to.join(path.file_name().context("a name")?);
-        if path.is_dir() { copy_folder(&path, &target)? } else { fs::copy(&path, &target).map(|_| ())? }
-    }
-    Ok(())
 }
 
 #[tokio::test]
@@ -89,7 +79,7 @@ async fn jobs_that_cannot_work_fail_before_the_first_step_with_the_reason() -> R
 
     // 4. Pictures.
     let pictures = sandbox.path("pictures");
-    copy_folder(&places::green_star(), &pictures)?;
+    places::copy_folder(&places::green_star(), &pictures)?;
     fs::write(pictures.join("broken.png"), "no picture")?;
     fails(&cluster, &sandbox, job()?.set("data.images", text(&pictures)), &["broken.png"]).await?;
 

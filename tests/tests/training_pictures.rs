@@ -139,3 +139,30 @@ async fn a_job_with_buckets_equals_diffusers_and_itself_on_any_number_of_workers
     ensure!(resumed == two, "resumed, another embedding is learned");
     sandbox.expect_no_process().await
 }
+
+#[tokio::test]
+async fn while_a_new_model_is_hashed_each_rank_encodes_a_picture_and_learns_the_same() -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    places::copy_folder(&places::toy_checkpoint(), &sandbox.path("model"))?;
+    // A shard that is not read, and takes seconds to hash.
+    let shard =
+        fs::File::create(sandbox.path("model/unet/diffusion_pytorch_model-00001-of-00002.safetensors"))?;
+    shard.set_len(2 << 30)?;
+    let job = Job::toy()?.set("cluster.world_size", 2).set("cluster.min_world_size", 1);
+    sandbox.write_job("known.toml", &job)?;
+    sandbox.write_job("new.toml", &job.set("model.base", text(&sandbox.path("model"))))?;
+    // What was learned, without the model's hash beside it.
+    let rows = |file: &[u8]| {
+        let file = SafeTensors::deserialize(file)?;
+        Ok::<_, anyhow::Error>(file.tensor("<green-star>")?.data().to_vec())
+    };
+    let known = rows(&learn(&sandbox, "known.toml", 1).await?)?;
+    for workers in [1, 2] {
+        let (out, count) = (format!("out-{workers}"), workers.to_string());
+        let run = sandbox.finish(&["run", "new.toml", "--workers", &count, "-o", &out]).await?;
+        run.expect_code(0)?.expect_said(&[&format!("latents: {workers} of 12 known")])?;
+        let learned = fs::read(sandbox.path(&out).join("learned_embeds.safetensors"))?;
+        ensure!(rows(&learned)? == known, "{workers} workers: another embedding");
+    }
+    sandbox.expect_no_process().await
+}

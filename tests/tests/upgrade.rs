@@ -20,20 +20,6 @@ fn fixtures() -> PathBuf {
     places::repository().join("tests/fixtures/0.1.0")
 }
 
-fn copy_folder(from: &Path, to: &Path) -> Result<()> {
-    fs::create_dir_all(to)?;
-    for entry in fs::read_dir(from).with_context(|| from.display().to_string())? {
-        let entry = entry?;
-        let target = to.join(entry.file_name());
-        if entry.path().is_dir() {
-            copy_folder(&entry.path(), &target)?;
-        } else {
-            fs::copy(entry.path(), &target)?;
-        }
-    }
-    Ok(())
-}
-
 /// What 0.1.0 printed, a JSON object a line.
 fn shown(name: &str) -> Result<Vec<Value>> {
     let path = fixtures().join("shown").join(name);
@@ -57,7 +43,7 @@ fn expect_shown(now: &Value, then: &Value) -> Result<()> {
 #[tokio::test]
 async fn a_database_of_0_1_0_is_listed_watched_fetched_resumed_and_deleted() -> Result<()> {
     let sandbox = Sandbox::new()?;
-    copy_folder(&fixtures().join("state"), &sandbox.path("coordinator"))?;
+    places::copy_folder(&fixtures().join("state"), &sandbox.path("coordinator"))?;
     let mut cluster = Cluster::start(&sandbox, 0).await?;
     let ask = async |arguments: &[&str]| cluster.finish(&[arguments, &["--output", "json"]].concat()).await;
 

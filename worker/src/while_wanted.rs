@@ -31,6 +31,13 @@ where
     WhileWanted { task: AbortOnDropHandle::new(task), _wanted: wanted.drop_guard() }
 }
 
+impl<T> WhileWanted<T> {
+    /// It has come to its end.
+    pub(crate) fn is_finished(&self) -> bool {
+        self.task.is_finished()
+    }
+}
+
 impl<T> Future for WhileWanted<T> {
     type Output = Result<T, JoinError>;
 

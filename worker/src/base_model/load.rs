@@ -85,16 +85,21 @@ fn loaded(done: u64) -> RankEvent {
 }
 
 impl Loaded {
-    /// The hash of its files, once it is taken and what the engine does `beside` it is done: then all is loaded.
-    pub(crate) async fn finish<E: From<Error>>(
+    /// Its hash is known: this worker has hashed it before.
+    pub(crate) fn is_hashed(&self) -> bool {
+        self.hashing.is_finished()
+    }
+
+    /// The hash of its files, once it is taken and what is done `beside` is done, and what came of that: then all is loaded.
+    pub(crate) async fn finish<T, E: From<Error>>(
         &mut self,
         journal: &Journal,
-        beside: impl Future<Output = Result<(), E>>,
-    ) -> Result<ContentHash, E> {
+        beside: impl Future<Output = Result<T, E>>,
+    ) -> Result<(ContentHash, T), E> {
         let hashing = async { Ok((&mut self.hashing).await.map_err(Error::from)??) };
-        let (hash, ()) = tokio::try_join!(hashing, beside)?;
+        let (hash, done) = tokio::try_join!(hashing, beside)?;
         journal.event(loaded(PARTS)).await;
-        Ok(hash)
+        Ok((hash, done))
     }
 
     /// What it is called: its repository, or the last part of its path.

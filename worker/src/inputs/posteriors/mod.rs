@@ -77,7 +77,7 @@ pub(crate) struct Posteriors {
     parcel: usize,
     /// How many parcels are to be encoded next, at least: the same on all ranks of a ring.
     ahead: usize,
-    /// The first of them is still to be encoded.
+    /// No step is taken yet.
     waits_for_first: bool,
     /// Where all that this rank has is from.
     tally: Tally,
@@ -102,19 +102,15 @@ pub(crate) async fn look_up(
     let share = assignment.rank.map(|rank| block_of(rank, assignment.ring.members.len(), count));
     let mut desk = Desk { common, assignment: assignment.clone(), cache, shelf };
     let mut pictures = Vec::with_capacity(count);
-    let told = async |done: usize| {
-        let progress = Progress { stage: ProgressStage::Encode, done: done as u64, total: count as u64 };
-        journal.event(RankEvent::Progress(progress)).await;
-    };
     for (number, image) in concepts.into_iter().flatten().enumerate() {
-        told(number).await;
+        tell(journal, number, count).await;
         let is_own = share.as_ref().is_some_and(|share| share.contains(&number));
         let looking = move || desk.look_up(image, is_own).map(|picture| (picture, desk));
         let (picture, back) = ringtune_shared::tasks::spawn_blocking(looking).await??;
         desk = back;
         pictures.push(picture);
     }
-    told(count).await;
+    tell(journal, count, count).await;
     let own_cache = pictures.iter().flat_map(|picture| &picture.views).filter(|view| view.is_known()).count();
     let tally = Tally { own_cache, ..Tally::default() };
     Ok(Posteriors {
@@ -214,7 +210,7 @@ impl Posteriors {
             let to_encode = missing.len() * self.parcel;
             let (known, when) = (all - to_encode, if at_once { "" } else { ", when they are shown" });
             let text = format!(
-                "latents: {known} of {all} from the cache ({pictures} pictures and their mirror images), \
+                "latents: {known} of {all} known ({pictures} pictures and their mirror images), \
                  {to_encode} to encode{when}"
             );
             journal.info(text).await;
@@ -254,6 +250,11 @@ impl Posteriors {
         &self.pictures[number / VIEWS].views[number % VIEWS]
     }
 
+    /// A step is taken for which none had to be encoded.
+    pub(crate) fn were_known(&mut self) {
+        self.waits_for_first = false;
+    }
+
     /// All are known.
     pub(crate) fn is_complete(&self) -> bool {
         self.complete
@@ -276,20 +277,18 @@ impl Posteriors {
             return Ok(());
         }
         self.ahead = (2 * self.ahead).min(MOST_AHEAD);
-        let total = missing.len() as u64;
         // Once steps are taken, they say how far the job is.
         let shows = self.waits_for_first;
         let progress = async |done| {
             if shows {
-                let progress = Progress { stage: ProgressStage::Encode, done, total };
-                journal.event(RankEvent::Progress(progress)).await;
+                tell(journal, done, missing.len()).await;
             }
         };
         let mut done = 0;
         progress(done).await;
         for round in latents::encoding(missing, ring.world_size()) {
             self.exchange(&round, ring, context).await?;
-            done += round.iter().flatten().count() as u64;
+            done += round.iter().flatten().count();
             progress(done).await;
         }
         self.waits_for_first = false;
@@ -314,6 +313,29 @@ impl Posteriors {
                 ring.rank()
             ))
             .await;
+        Ok(())
+    }
+
+    /// What is `shown` first and this `rank`, of so many, would be the one to encode, as far as it knows by itself.
+    fn first_of(&self, shown: &[View], (rank, ranks): (usize, usize)) -> Option<usize> {
+        let rounds = latents::encoding(&self.missing(shown), ranks);
+        rounds.first()?.get(rank).copied().flatten().map(|give| give.number)
+    }
+
+    /// Encodes that one before the ring is there, so that no rank waits for it then. Another rank may know it already: then
+    /// nothing is gained, and nothing is lost.
+    pub(crate) async fn encode_early(
+        &mut self,
+        shown: &[View],
+        place: (usize, usize),
+        context: &Context,
+        journal: &Journal,
+    ) -> Result<(), Error> {
+        if let Some(view) = self.first_of(shown, place) {
+            tell(journal, 0, 1).await;
+            self.encode_one(view, context).await?;
+            tell(journal, 1, 1).await;
+        }
         Ok(())
     }
 
@@ -418,13 +440,20 @@ impl Posteriors {
         Ok((self.counts.iter().map(|count| all.by_ref().take(*count).collect()).collect(), seconds))
     }
 
-    fn by_concept(&self) -> Vec<Vec<TrainingImage>> {
+    /// The posteriors of each concept's pictures, or where they will be.
+    pub(crate) fn by_concept(&self) -> Vec<Vec<TrainingImage>> {
         let mut all = self.pictures.iter().map(|picture| {
             let [plain, flipped] = picture.views.each_ref().map(|view| Slot::posterior(&view.slot));
             TrainingImage { plain, flipped }
         });
         self.counts.iter().map(|count| all.by_ref().take(*count).collect()).collect()
     }
+}
+
+/// Says how many are done.
+async fn tell(journal: &Journal, done: usize, total: usize) {
+    let progress = Progress { stage: ProgressStage::Encode, done: done as u64, total: total as u64 };
+    journal.event(RankEvent::Progress(progress)).await;
 }
 
 impl Picture {

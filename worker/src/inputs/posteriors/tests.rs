@@ -147,3 +147,29 @@ async fn a_cached_picture_is_not_decoded_for_its_bucket() {
         assert_eq!(known.map(Arc::unwrap_or_clone), encoded);
     }
 }
+
+#[tokio::test]
+async fn each_rank_is_early_with_another_view_of_step_1() {
+    let folder = tempfile::tempdir().unwrap();
+    let images: Vec<ListedImage> = (0..2)
+        .map(|number| {
+            let path = folder.path().join(format!("{number}.png"));
+            std::fs::write(&path, png(64, 64 + number)).unwrap();
+            listed(&path)
+        })
+        .collect();
+    let view = |image, flip| View { image, flip };
+    let shown = [view(1, true), view(0, false), view(1, true), view(1, false)];
+    let found = found_of(0, images, folder.path(), &journal().0).await.unwrap();
+    let first = |rank, ranks| found.first_of(&shown, (rank, ranks));
+    assert_eq!([first(0, 3), first(1, 3), first(2, 3)], [Some(3), Some(0), Some(2)]);
+    assert_eq!([first(0, 1), first(3, 4)], [Some(3), None]);
+    // What is in the cache is not encoded again.
+    let shape = found.pictures[1].shape();
+    found.pictures[1].views[1].slot.fill(Posterior::from(zero(shape)));
+    assert_eq!([first(0, 2), first(1, 2)], [Some(0), Some(2)]);
+    for view in found.pictures.iter().flat_map(|picture| &picture.views) {
+        view.slot.fill(Posterior::from(zero(view.slot.shape())));
+    }
+    assert_eq!(first(0, 2), None);
+}

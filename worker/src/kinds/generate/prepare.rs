@@ -52,7 +52,7 @@ pub(super) async fn prepare(rank: &Rank, spec: &GenerateSpec) -> Result<Prepared
     }
     let model = ModelName {
         name: loaded.name(&assignment.spec),
-        hash: loaded.finish(journal, std::future::ready(Ok::<_, Error>(()))).await?,
+        hash: loaded.finish(journal, std::future::ready(Ok::<_, Error>(()))).await?.0,
     };
     let (sampler, (width, height)) = (drawing.sampler(), drawing.size());
     journal.info(format!("model: {} ({})", model.name, model.hash)).await;

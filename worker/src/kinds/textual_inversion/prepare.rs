@@ -15,7 +15,6 @@ use super::{
     words,
 };
 use crate::{
-    base_model::Loaded,
     data::{Prompts, buckets::BucketOptions, images::ListedImage, prompts::Caption},
     engine::{ModelInfo, PredictionType, TrainingSize},
     fault::Refusal,
@@ -118,17 +117,30 @@ pub(super) async fn prepare(
             rows.extend(context.engine.token_row(*initializer).await.map_err(Error::of_engine)?);
         }
     }
-    // While one core hashes the model.
-    let laying_out =
-        async { if computes { context.engine.lay_out().await.map_err(Error::of_engine) } else { Ok(()) } };
-    let model_hash = loaded.finish(journal, laying_out).await?;
-    journal.info(format!("model: {} ({model_hash})", describe(&model))).await;
-    // 4. Which posteriors are known. The others are made when the ring is there, each by one rank.
+    // 4. Which posteriors are known. The others are made when the ring is there, each by one rank; but of a model that is
+    //    still hashed, which takes seconds of one core, the first one meanwhile.
     let (files, repeats): (_, Vec<_>) =
         pictures.into_iter().map(|pictures| (pictures.files, pictures.repeats)).unzip();
-    let posteriors = known_posteriors(rank, train, &loaded, files).await?;
-    // 5. The pure parts of training.
+    let inputs = Inputs {
+        concepts: words.into_iter().map(|word| word.prompts).zip(repeats).collect(),
+        options: batch_options(train, &model, spec.global_microbatches()),
+    };
     let schedule = schedule(train, job.learning_rate_scale(&spec.common.cluster))?;
+    let begins = checkpoint.is_none() && !loaded.is_hashed();
+    let (local, info) = (Arc::clone(&loaded.local), loaded.info.clone());
+    let beside = async {
+        if computes {
+            context.engine.lay_out().await.map_err(Error::of_engine)?;
+        }
+        let mut posteriors = known_posteriors(rank, train, &local, info, files).await?;
+        if computes && begins {
+            encode_first(rank, &mut posteriors, inputs.clone()).await?;
+        }
+        Ok::<_, Error>(posteriors)
+    };
+    let (model_hash, posteriors) = loaded.finish(journal, beside).await?;
+    journal.info(format!("model: {} ({model_hash})", describe(&model))).await;
+    // 5. Where training starts or goes on.
     let (state, done, provenance) = match checkpoint {
         None => (fresh(train, rows), 0, class_and_threads(&numerics(assignment))),
         Some(checkpoint) => {
@@ -142,10 +154,7 @@ pub(super) async fn prepare(
     };
     Ok(Prepared {
         posteriors,
-        inputs: Inputs {
-            concepts: words.into_iter().map(|word| word.prompts).zip(repeats).collect(),
-            options: batch_options(train, &model, spec.global_microbatches()),
-        },
+        inputs,
         schedule,
         state,
         base_model: Arc::clone(&loaded.local),
@@ -163,17 +172,28 @@ pub(super) async fn prepare(
 async fn known_posteriors(
     rank: &Rank,
     train: &TrainSpec,
-    loaded: &Loaded,
+    local: &LocalModel,
+    model: ModelInfo,
     files: Vec<Vec<ListedImage>>,
 ) -> Result<Posteriors, Error> {
     let Rank { assignment, context, folder, journal, .. } = rank;
-    let (fingerprints, models) = (Arc::clone(&context.fingerprints), loaded.local.folder.clone());
+    let (fingerprints, models) = (Arc::clone(&context.fingerprints), local.folder.clone());
     let variant = assignment.spec.common.model.variant.clone();
     let hashing = while_wanted::spawn_blocking(move |still| fingerprints.of_vae(&models, &variant, still));
-    let common = Common { vae: hashing.await??, model: loaded.info.clone(), framing: framing(train) };
+    let common = Common { vae: hashing.await??, model, framing: framing(train) };
     let cache = context.latents.clone();
     let shelf = Shelf::new(cache.clone(), folder.join("latents"), context.latent_memory_bytes);
     look_up(files, common, assignment, (cache, shelf), journal).await
+}
+
+/// Encodes of what step 1 shows what this rank would be the first to encode.
+async fn encode_first(rank: &Rank, posteriors: &mut Posteriors, inputs: Inputs) -> Result<(), Error> {
+    let Rank { assignment, context, journal, .. } = rank;
+    let Some(number) = assignment.rank else { return Ok(()) };
+    let images = posteriors.by_concept();
+    let shown = move || Ok::<_, Error>(inputs.into_builder(images)?.shown(1));
+    let shown = ringtune_shared::tasks::spawn_blocking(shown).await??;
+    posteriors.encode_early(&shown, (number, assignment.ring.members.len()), context, journal).await
 }
 
 fn taught(concept: ConceptSpec) -> Taught {

@@ -147,6 +147,7 @@ impl Inverter {
         let mut shown = shown_in(step);
         let mut missing = self.posteriors.missing(&shown);
         if missing.is_empty() {
+            self.posteriors.were_known();
             return Ok(());
         }
         let ahead = self.posteriors.ahead();
