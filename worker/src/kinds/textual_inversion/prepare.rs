@@ -128,7 +128,8 @@ pub(super) async fn prepare(
     let schedule = schedule(train, job.learning_rate_scale(&spec.common.cluster))?;
     let begins = checkpoint.is_none() && !loaded.is_hashed();
     let (local, info) = (Arc::clone(&loaded.local), loaded.info.clone());
-    let beside = async {
+    // On the heap: it is large, and part of whatever waits for it.
+    let beside = Box::pin(async {
         if computes {
             context.engine.lay_out().await.map_err(Error::of_engine)?;
         }
@@ -137,7 +138,7 @@ pub(super) async fn prepare(
             encode_first(rank, &mut posteriors, inputs.clone()).await?;
         }
         Ok::<_, Error>(posteriors)
-    };
+    });
     let (model_hash, posteriors) = loaded.finish(journal, beside).await?;
     journal.info(format!("model: {} ({model_hash})", describe(&model))).await;
     // 5. Where training starts or goes on.
