@@ -1,5 +1,5 @@
 //! The posteriors of a job's pictures and of their mirror images: from this worker's cache, from another rank's, or
-//! encoded, each by one rank and not before a step shows it.
+//! encoded, each by one rank and not before a step shows it; but what step 1 shows is begun with while the model is hashed.
 
 mod slot;
 #[cfg(test)]
@@ -78,7 +78,7 @@ pub(crate) struct Posteriors {
     /// How many parcels are to be encoded next, at least: the same on all ranks of a ring.
     ahead: usize,
     /// No step is taken yet.
-    waits_for_first: bool,
+    is_before_first_step: bool,
     /// Where all that this rank has is from.
     tally: Tally,
     /// What it had of its own is counted and told.
@@ -119,7 +119,7 @@ pub(crate) async fn look_up(
         counts,
         parcel: 1,
         ahead: 0,
-        waits_for_first: true,
+        is_before_first_step: true,
         tally,
         counted: false,
         complete: false,
@@ -252,7 +252,7 @@ impl Posteriors {
 
     /// A step is taken for which none had to be encoded.
     pub(crate) fn were_known(&mut self) {
-        self.waits_for_first = false;
+        self.is_before_first_step = false;
     }
 
     /// All are known.
@@ -278,7 +278,7 @@ impl Posteriors {
         }
         self.ahead = (2 * self.ahead).min(MOST_AHEAD);
         // Once steps are taken, they say how far the job is.
-        let shows = self.waits_for_first;
+        let shows = self.is_before_first_step;
         let progress = async |done| {
             if shows {
                 tell(journal, done, missing.len()).await;
@@ -291,7 +291,7 @@ impl Posteriors {
             done += round.iter().flatten().count();
             progress(done).await;
         }
-        self.waits_for_first = false;
+        self.is_before_first_step = false;
         // The VAE makes room for the steps, and the cache keeps its bound.
         context.engine.drop_vae().await.map_err(Error::of_engine)?;
         ringtune_shared::tasks::spawn_blocking(self.shelf.trimming()).await?;
