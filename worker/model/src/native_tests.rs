@@ -39,13 +39,23 @@ pub(super) fn kinds() -> Vec<Kind> {
 }
 
 pub(super) fn assert_near(fused: &[Tensor], exact: &[Tensor], what: &str) {
+    assert_near_in(Tensor::kind, fused, exact, what);
+}
+
+/// `rounded_to`: the type that a tensor's values were rounded to, where it is not the tensor's own.
+pub(super) fn assert_near_in(
+    rounded_to: impl Fn(&Tensor) -> Kind,
+    fused: &[Tensor],
+    exact: &[Tensor],
+    what: &str,
+) {
     assert_eq!(fused.len(), exact.len());
     for (index, (fused, exact)) in fused.iter().zip(exact).enumerate() {
         assert_eq!(fused.size(), exact.size(), "{what} {index}");
-        let error = relative_error(fused, exact);
+        let (kind, error) = (rounded_to(fused), relative_error(fused, exact));
         // One rounding to bf16 is 2^-9 at most, about 0.0017 in the mean square.
-        let allowed = if fused.kind() == Kind::BFloat16 { 0.0025 } else { 4e-6 };
-        assert!(error <= allowed, "{what} {index}, {:?}: {error:.2e}", fused.kind());
+        let allowed = if kind == Kind::BFloat16 { 0.0025 } else { 4e-6 };
+        assert!(error <= allowed, "{what} {index}, {kind:?}: {error:.2e}");
     }
 }
 
