@@ -22,8 +22,11 @@ pub const VERIFY: &str = "verify";
 /// Each rank of a worker that has it says what its steps take, to a coordinator that has it.
 pub const TIMINGS: &str = "timings";
 
+/// A worker that has it says which other workers it reaches, when it is asked.
+pub const LINKS: &str = "links";
+
 /// What this build has beyond them, by name: what only some builds of one protocol can do.
-pub const WORKER_FEATURES: [&str; 3] = [RE_FORM, VERIFY, TIMINGS];
+pub const WORKER_FEATURES: [&str; 4] = [RE_FORM, VERIFY, TIMINGS, LINKS];
 
 /// The protocols of RingService that this build speaks. A ring speaks the newest one that all its members do: each
 /// protocol of WorkerService has one of RingService, of the same number.

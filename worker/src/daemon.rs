@@ -224,7 +224,6 @@ pub async fn run_with(
         shared_memory: settings.ring.shared_memory,
         connections: settings.ring.connections,
         runtime: Some(ring_thread.handle().clone()),
-        ..RingOptions::default()
     };
     let rings = Rings::new(ring_options, Arc::clone(&metrics));
     let artifacts = ArtifactClient::new(&url, trust.as_ref()).map_err(Error::Coordinator)?;
@@ -276,6 +275,7 @@ pub async fn run_with(
         metrics,
         leave_limit: LEAVE_LIMIT,
         keep_limit: KEEP_LIMIT,
+        rings: context.rings.clone(),
         notifier,
         engine: engine.activity().clone(),
     };

@@ -145,6 +145,19 @@ pub enum Down {
     },
     /// Steps up to this one are stored.
     StepsStored(JobId, Epoch, u64),
+    /// Say which of these workers it reaches.
+    LookAtLinks(LookAtLinks),
+}
+
+/// A question: which workers are reached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LookAtLinks {
+    /// For which job.
+    pub job: JobId,
+    /// The number of the question.
+    pub look: u64,
+    /// Workers and their addresses.
+    pub workers: Vec<(WorkerId, String)>,
 }
 
 /// A rank, and all that its worker must know of it.

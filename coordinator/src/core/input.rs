@@ -9,6 +9,7 @@ use ringtune_shared::trace::TraceContext;
 use ringtune_shared::version::Dialect;
 
 use super::job::{Phase, RequestKey, Trouble};
+use super::links::Sight;
 use super::pin::Pin;
 use super::record::{ArtifactRecord, LogLevel, Progress, StepRecord};
 use super::session::{Sender, SessionId};
@@ -100,6 +101,17 @@ pub enum Input {
         level: LogLevel,
         /// The line.
         message: String,
+    },
+    /// A worker that was asked which others it reaches says so, or that it looks.
+    LinksSeen {
+        /// Who.
+        sender: Sender,
+        /// For which job it was asked.
+        job: JobId,
+        /// The number of the question.
+        look: u64,
+        /// The answer.
+        sight: Sight,
     },
     /// Time went by.
     Tick,

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::failure::Failure;
 use super::job_state::JobState;
+use super::links::Links;
 use super::pin::Pin;
 use super::record::Checkpoint;
 use super::refusal::Refusal;
@@ -75,6 +76,8 @@ pub struct Job {
     pub trace: Option<TraceContext>,
     /// Workers whose settings keep from it what it asks for; they get a rank of it only where no others could take it. Not stored.
     pub refused_by: BTreeSet<WorkerId>,
+    /// Which of its workers reach each other. Not stored.
+    pub links: Links,
 }
 
 impl Job {

@@ -11,6 +11,7 @@ mod failure;
 mod input;
 mod job;
 mod job_state;
+mod links;
 mod loss;
 mod pin;
 mod pool;
@@ -33,13 +34,14 @@ mod waiting;
 mod worker;
 
 pub use cluster::{Cluster, Options, Recovered};
-pub use effect::{Action, Assignment, Down, Effects, EnterRing, OtherEpoch, Reformed, Write};
+pub use effect::{Action, Assignment, Down, Effects, EnterRing, LookAtLinks, OtherEpoch, Reformed, Write};
 pub use failure::Failure;
 pub use input::{Fault, HeldRank, Hello, Input, NewJob, NewVerification, RankReport};
 pub use job::{
     Broken, BrokenLink, Job, Joiner, Member, Pause, Phase, Reforming, RequestKey, Ring, Trouble, TroubleKind,
 };
 pub use job_state::JobState;
+pub use links::{Apart, Links, Look, Sight};
 pub use pin::Pin;
 pub use quota::{OverQuota, OwnerLimits, Scarce, Usage};
 pub use reason::ReasonCode;

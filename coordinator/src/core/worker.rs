@@ -73,6 +73,8 @@ pub struct Worker {
     pub reforms: bool,
     /// It can compute steps again without making files of them.
     pub verifies: bool,
+    /// It says whom it reaches when it is asked.
+    pub looks: bool,
     /// A user wants it to get no rank.
     pub draining: bool,
     /// It said in this session that it is about to end: it gets no rank.

@@ -306,6 +306,11 @@ pub(super) fn down(message: Down, welcome: &v1::Welcome) -> v1::SessionResponse 
             step: signed(step),
             epoch: epoch.0,
         }),
+        Down::LookAtLinks(question) => Message::LookAtLinks(v1::LookAtLinks {
+            job_id: question.job.to_string(),
+            look: question.look,
+            workers: ring_members(&question.workers),
+        }),
     };
     v1::SessionResponse { message: Some(message) }
 }
@@ -338,14 +343,13 @@ fn enter_ring(given: EnterRing) -> v1::EnterRing {
 }
 
 fn ring_view(job: JobId, epoch: Epoch, members: &[(WorkerId, String)], protocol: u32) -> v1::RingView {
+    v1::RingView { job_id: job.to_string(), epoch: epoch.0, members: ring_members(members), protocol }
+}
+
+fn ring_members(members: &[(WorkerId, String)]) -> Vec<v1::RingMember> {
     let member = |(worker, address): &(WorkerId, String)| v1::RingMember {
         worker_id: worker.to_string(),
         address: address.clone(),
     };
-    v1::RingView {
-        job_id: job.to_string(),
-        epoch: epoch.0,
-        members: members.iter().map(member).collect(),
-        protocol,
-    }
+    members.iter().map(member).collect()
 }

@@ -114,6 +114,7 @@ impl World {
                 daemon.enter(given.job, given.epoch, given.rank, given.after_step, members);
             }
             Down::StopRank { job, epoch, keep_artifacts, .. } => self.stop(who, job, epoch, keep_artifacts),
+            Down::LookAtLinks(question) => self.look(who, &question),
             Down::StepsStored(job, _, step) => {
                 for rank in daemon.ranks.iter_mut().filter(|rank| rank.held.job == job) {
                     rank.unsaved.retain(|unsaved, _| *unsaved > step);
@@ -205,6 +206,11 @@ impl World {
         let Some(seat) = rank.ring.clone() else { return };
         let (me, job, step) = (self.daemons[who].id, rank.held.job, rank.held.step);
         let others: Vec<WorkerId> = seat.members.iter().copied().filter(|one| *one != me).collect();
+        // A ring with a broken link stands still.
+        let next = |at: usize| seat.members[(at + 1) % seat.members.len()];
+        if seat.members.iter().enumerate().any(|(at, one)| self.is_cut(*one, next(at))) {
+            return self.look_for_neighbours(who, rank, &seat);
+        }
         if !seat.entered {
             let there =
                 |one: &WorkerId| self.seat_of(*one, job).is_some_and(|(at, _)| at.epoch == seat.epoch);
@@ -270,7 +276,8 @@ impl World {
         let mut slow = false;
         for at in [(place + 1) % size, (place + size - 1) % size] {
             let other = seat.members[at];
-            if other == me || self.gives(other, job, seat.epoch, rank.held.step) {
+            let cut = self.is_cut(me, other);
+            if other == me || (!cut && self.gives(other, job, seat.epoch, rank.held.step)) {
                 continue;
             }
             let Some(daemon) = self.daemons.iter().find(|daemon| daemon.id == other) else { continue };
@@ -280,7 +287,8 @@ impl World {
                     || theirs.ring.as_ref().is_some_and(|at| at.epoch > seat.epoch)
                     || (seat.entered && theirs.ring.as_ref().is_none_or(|at| at.epoch != seat.epoch))
             });
-            let kind = match (dead && !daemon.hangs, daemon.hangs) {
+            let silent = daemon.hangs || (cut && seat.entered);
+            let kind = match (dead && !daemon.hangs && !cut, silent) {
                 (true, _) => TroubleKind::Closed,
                 (_, true) => TroubleKind::Silent,
                 _ => TroubleKind::Unreachable,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ringtune_coordinator::core::{Assignment, Checkpoint, EventBody, Job, JobState, Place, Time};
+use ringtune_coordinator::core::{Assignment, Checkpoint, EventBody, Job, JobState, Links, Place, Time};
 use ringtune_shared::ids::{Epoch, JobId};
 
 use crate::samples::STEPS;
@@ -139,7 +139,7 @@ pub(crate) fn check_rewrite(before: &Job, after: &Job) {
 
 /// What of a job is stored: the phases of its ranks are not.
 pub(crate) fn row(job: &Job) -> Job {
-    let mut row = job.clone();
+    let mut row = Job { links: Links::default(), ..job.clone() };
     if let Some(ring) = row.ring.as_mut().map(Arc::make_mut) {
         ring.forget_what_is_not_stored();
     }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use ringtune_coordinator::core::{
     Action, ArtifactRecord, Capabilities, Cluster, Down, Effects, HeldRank, Hello, Input, Job, JobEvent,
-    LogLevel, NewJob, Options, Phase, RankReport, Recovered, Sender, SessionId, StepRecord, Time,
-    WorkerState, Write,
+    LogLevel, LookAtLinks, NewJob, Options, Phase, RankReport, Recovered, Sender, SessionId, Sight,
+    StepRecord, Time, WorkerState, Write,
 };
 use ringtune_shared::ids::{Epoch, JobId, WorkerId};
 use ringtune_shared::version::Dialect;
@@ -46,6 +46,8 @@ pub(crate) struct World {
     inputs: u64,
     /// The disk fails now and then.
     disk_fails: bool,
+    /// Links that do not work.
+    cuts: BTreeSet<(WorkerId, WorkerId)>,
 }
 
 pub(crate) fn options() -> Options {
@@ -81,6 +83,7 @@ impl World {
             names: 0,
             inputs: 0,
             disk_fails: true,
+            cuts: BTreeSet::new(),
         }
     }
 
@@ -102,7 +105,8 @@ impl World {
             91..92 => self.take_out(who),
             92..93 => self.drop_artifact(),
             93..95 => self.speak_of_the_past(who),
-            95..99 => self.pass(700),
+            95..98 => self.pass(700),
+            98..99 => self.cut_or_mend(who),
             _ => self.pass(20_000),
         }
     }
@@ -110,6 +114,7 @@ impl World {
     /// From here on everybody behaves: every job that can end must end.
     pub(crate) fn settle(&mut self) {
         self.disk_fails = false;
+        self.cuts.clear();
         for _ in 0..400 {
             for who in 0..WORKERS {
                 self.behave(who);
@@ -161,6 +166,33 @@ impl World {
         // Only a ring that ends anyway, or is put together anew, still names it.
         let job = self.cluster.job(place.job()).expect("a place in no job");
         assert!(job.stop.is_some(), "an evicted worker has a place: {job:?}");
+    }
+
+    /// A link between two workers breaks for a long time; or all work again.
+    fn cut_or_mend(&mut self, who: usize) {
+        let other = (who + 1 + self.chance.below(WORKERS - 1)) % WORKERS;
+        match self.chance.below(3) {
+            0 => self.cuts.clear(),
+            _ => drop(self.cuts.insert((self.daemons[who].id, self.daemons[other].id))),
+        }
+    }
+
+    /// Whether two workers reach each other.
+    pub(crate) fn is_cut(&self, one: WorkerId, other: WorkerId) -> bool {
+        self.cuts.contains(&(one, other)) || self.cuts.contains(&(other, one))
+    }
+
+    /// A worker says whom it reaches.
+    pub(crate) fn look(&mut self, who: usize, question: &LookAtLinks) {
+        let worker = self.daemons[who].id;
+        let dead = |other| self.daemons.iter().any(|daemon| daemon.id == other && daemon.hangs);
+        let broken = question.workers.iter().filter(|(other, _)| self.is_cut(worker, *other) || dead(*other));
+        let broken = broken.map(|(other, _)| (*other, "no answer".to_owned())).collect();
+        for sight in [Sight::Looking, Sight::Seen(broken)] {
+            let Some(session) = self.daemons[who].session else { return };
+            let (sender, job, look) = (Sender { worker, session }, question.job, question.look);
+            self.say(who, Input::LinksSeen { sender, job, look, sight });
+        }
     }
 
     fn behave(&mut self, who: usize) {

@@ -191,6 +191,19 @@ pub enum ConnectError {
     },
 }
 
+impl ConnectError {
+    /// Whether a certificate of one of the two sides is not good now by the other's clock: that stays so until somebody sets
+    /// a clock, or renews it.
+    pub fn is_about_clocks(&self) -> bool {
+        use rustls::{AlertDescription::CertificateExpired, Error::AlertReceived};
+        match self {
+            Self::Expired { .. } | Self::NotYetValid { .. } => true,
+            Self::Refused { cause, .. } => *cause == AlertReceived(CertificateExpired),
+            _ => false,
+        }
+    }
+}
+
 /// The names of a certificate, in words.
 fn named(names: &[String]) -> String {
     if names.is_empty() { "no host".to_owned() } else { names.join(", ") }

@@ -150,6 +150,24 @@ mod tests {
     }
 
     #[test]
+    fn only_what_clocks_make_of_a_certificate_is_about_clocks() {
+        let at = |seconds| UnixTime::since_unix_epoch(Duration::from_secs(seconds));
+        let bad = TlsFailure::InvalidCertificate;
+        let alert = TlsFailure::AlertReceived;
+        for (failure, is_so) in [
+            (bad(CertificateError::ExpiredContext { time: at(86_400), not_after: at(0) }), true),
+            (bad(CertificateError::NotValidYetContext { time: at(0), not_before: at(86_400) }), true),
+            (alert(AlertDescription::CertificateExpired), true),
+            // A root, or a revocation that is taken back, spreads.
+            (bad(CertificateError::UnknownIssuer), false),
+            (alert(AlertDescription::UnknownCA), false),
+            (alert(AlertDescription::CertificateRevoked), false),
+        ] {
+            assert_eq!(explained(failure.clone()).is_about_clocks(), is_so, "{failure:?}");
+        }
+    }
+
+    #[test]
     fn what_the_system_says_is_told_apart() {
         let mine = Mine { expected: String::new(), valid: None };
         let of = |kind| explain("a:1", &mine, io::Error::from(kind));

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ringtune_coordinator::core::{
-    ArtifactRecord, Down, Effects, Failure, Job, JobState, Recovered, StepRecord, Time, Write,
+    ArtifactRecord, Down, Effects, Failure, Job, JobState, Links, Recovered, StepRecord, Time, Write,
 };
 use ringtune_shared::ids::{ContentHash, JobId, WorkerId};
 use ringtune_worker::session::Assignment;
@@ -80,7 +80,7 @@ impl World {
     }
 
     fn write_job(&mut self, job: &Job) {
-        let mut row = job.clone();
+        let mut row = Job { links: Links::default(), ..job.clone() };
         if let Some(ring) = row.ring.as_mut().map(std::sync::Arc::make_mut) {
             ring.forget_what_is_not_stored();
         }

@@ -64,6 +64,8 @@ pub(crate) fn options() -> Options {
         rest: 300,
         longest_rest: 2_000,
         spare: 5_000,
+        apart: 600,
+        longest_apart: 3_000,
         head: 1_500,
         // Here they are not to run out.
         tries: 1_000,
@@ -177,6 +179,8 @@ impl World {
             }
             self.after(900, 1_100, Event::Beat { worker, session });
             self.apply(worker, state::Event::Connected { re_forms, timings });
+        } else if let Down::LookAtLinks(question) = message {
+            self.look_at_links(worker, session, question);
         } else if let Some(event) = words::event(message) {
             self.apply(worker, event);
         }
@@ -376,6 +380,7 @@ fn brief(down: &Down) -> String {
                 given.reason
             )
         }
+        Down::LookAtLinks(question) => format!("look {} of {}", question.look, short(question.job)),
         Down::StartRank(job, epoch) => format!("start {} epoch {epoch}", short(*job)),
         Down::StopRank { job, epoch, reason, keep_artifacts } => {
             format!("stop {} epoch {epoch} keep {keep_artifacts}: {reason}", short(*job))

@@ -2,6 +2,7 @@
 
 use std::{cmp::Reverse, collections::BinaryHeap};
 
+use ringtune_coordinator::core::LookAtLinks;
 use ringtune_shared::ids::{Epoch, JobId};
 
 use crate::script::Mishap;
@@ -30,6 +31,8 @@ pub(crate) enum Event {
     Dial { worker: usize, start: u64 },
     /// It says that it lives.
     Beat { worker: usize, session: u64 },
+    /// A worker has looked whom it reaches, and is to say so.
+    Looked { worker: usize, session: u64, question: LookAtLinks },
     /// The next word of a rank's life reaches the worker's session.
     Say { worker: usize, start: u64 },
     /// What a life waits for is over. `clock` counts what it has waited for.

@@ -16,11 +16,11 @@ use crate::{
     faults::Planted,
     files::Files,
     ring::Row,
-    world::World,
+    world::{World, number_of},
 };
 
-/// So long neighbours may take to connect.
-const CONNECT_TIMEOUT: i64 = 20_000;
+/// A neighbour that is not reached for so long is not waited for.
+const VIGIL: i64 = 2_500;
 
 /// What a life is at.
 #[derive(Clone, Debug, PartialEq)]
@@ -234,9 +234,16 @@ impl World {
             }
             At::Connect => {
                 let life = self.life(worker);
-                let rank = (life.rank.unwrap_or_default() + 1) % life.ring.members.len();
-                let (kind, text) = (TroubleKind::Unreachable, "it did not come".to_owned());
-                life.lost = Some(Trouble { kind, rank, text });
+                let (own, size) = (life.rank.unwrap_or_default(), life.ring.members.len());
+                let neighbours = [(own + 1) % size, (own + size - 1) % size];
+                let whose = neighbours.map(|rank| (rank, number_of(life.ring.members[rank].worker)));
+                let lost = whose.into_iter().find(|(_, other)| !self.is_reached(worker, *other));
+                // One that answers is waited for.
+                let Some((rank, _)) = lost else {
+                    return self.be_at(worker, At::Connect, Some((VIGIL, VIGIL)));
+                };
+                let (kind, text) = (TroubleKind::Unreachable, "it did not answer".to_owned());
+                self.life(worker).lost = Some(Trouble { kind, rank, text });
                 self.look(worker);
             }
             At::Fetch(plan) => self.has_fetched(worker, &plan),
@@ -253,7 +260,7 @@ impl World {
         if life.is_in_first_ring() && life.is_first() && life.files.is_none() {
             life.files = Some(Files::new(true, 0));
         }
-        self.be_at(worker, At::Connect, Some((CONNECT_TIMEOUT, CONNECT_TIMEOUT)));
+        self.be_at(worker, At::Connect, Some((VIGIL, VIGIL)));
         if self.nodes[worker].life.as_ref().is_some_and(|life| life.at == At::Connect) {
             self.dial_neighbours(worker);
         }

@@ -2,7 +2,7 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
-use ringtune_coordinator::core::{Capabilities, Hello, Input, Sender, SessionId};
+use ringtune_coordinator::core::{Capabilities, Hello, Input, LookAtLinks, Sender, SessionId, Sight};
 use ringtune_shared::version::Dialect;
 use ringtune_worker::session::{
     EndOrder, RankEvent, RankKey,
@@ -13,8 +13,11 @@ use crate::{
     events::Event,
     life::Life,
     words,
-    world::{World, id_of},
+    world::{World, id_of, number_of},
 };
+
+/// So long a worker tries to reach another one.
+const LOOK: i64 = 1_500;
 
 /// A worker's machine.
 pub(crate) struct Node {
@@ -115,6 +118,36 @@ impl World {
         let sender = Sender { worker: id_of(worker), session: SessionId(session) };
         self.say_up(worker, Input::Heartbeat(sender, held));
         self.after(900, 1_100, Event::Beat { worker, session });
+    }
+
+    /// It is asked whom it reaches. Where it reaches all it knows at once; otherwise it tries for a while.
+    pub(crate) fn look_at_links(&mut self, worker: usize, session: u64, question: LookAtLinks) {
+        self.say_links(worker, &question, Sight::Looking);
+        let all = question.workers.iter().all(|(other, _)| self.is_reached(worker, number_of(*other)));
+        let (least, most) = if all { (1, 30) } else { (LOOK, LOOK + 30) };
+        self.after(least, most, Event::Looked { worker, session, question });
+    }
+
+    pub(crate) fn looked(&mut self, worker: usize, session: u64, question: &LookAtLinks) {
+        if self.nodes[worker].link != Some(session) {
+            return;
+        }
+        let broken = question.workers.iter().filter(|(other, _)| !self.is_reached(worker, number_of(*other)));
+        let broken = broken.map(|(other, _)| (*other, "it did not answer".to_owned())).collect();
+        self.say_links(worker, question, Sight::Seen(broken));
+    }
+
+    fn say_links(&mut self, worker: usize, question: &LookAtLinks, sight: Sight) {
+        let Some(session) = self.nodes[worker].link else { return };
+        let sender = Sender { worker: id_of(worker), session: SessionId(session) };
+        let (job, look) = (question.job, question.look);
+        self.say_up(worker, Input::LinksSeen { sender, job, look, sight });
+    }
+
+    /// Whether a worker's port is reached from another one.
+    pub(crate) fn is_reached(&self, from: usize, worker: usize) -> bool {
+        let node = &self.nodes[worker];
+        self.is_linked(from, worker) && node.alive && node.frozen.is_none()
     }
 
     fn say_up(&mut self, worker: usize, input: Input) {

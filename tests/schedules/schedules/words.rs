@@ -106,10 +106,10 @@ fn record(epoch: Epoch, step: &StepSummary) -> StepRecord {
     }
 }
 
-/// What a worker is told. None: a welcome, of which the link makes something.
+/// What a worker is told. None: what the link makes something of.
 pub(crate) fn event(down: Down) -> Option<Event> {
     Some(match down {
-        Down::Welcome(_) => return None,
+        Down::Welcome(_) | Down::LookAtLinks(_) => return None,
         Down::Assignment(given) => Event::Assigned(Box::new(Assignment {
             ring: view((given.job, given.epoch), given.members),
             rank: given.rank.map(|rank| rank as usize),

@@ -123,6 +123,7 @@ impl World {
             Event::CoordinatorStarts => self.coordinator_starts(),
             Event::Dial { worker, start } => self.dial(worker, start),
             Event::Beat { worker, session } => self.beat(worker, session),
+            Event::Looked { worker, session, question } => self.looked(worker, session, &question),
             Event::Say { worker, start } => self.hear_life(worker, start),
             Event::Clock { worker, life, clock } => {
                 if self.nodes[worker].life_is(life).is_some_and(|life| life.clock == clock) {
@@ -169,6 +170,7 @@ fn whose(event: &Event) -> Option<usize> {
         Event::LinkDown { worker, .. }
         | Event::Dial { worker, .. }
         | Event::Beat { worker, .. }
+        | Event::Looked { worker, .. }
         | Event::Say { worker, .. }
         | Event::Clock { worker, .. }
         | Event::Connected { worker, .. }

@@ -186,6 +186,12 @@ async fn fault(stage: &mut Stage<'_>, story: &Story, act: Act) -> Result<()> {
             let network = stage.network.as_ref().context("a network")?;
             if matches!(act, Act::Lose(..)) { network.lose(from, to) } else { network.find(from, to) }
         }
+        Act::Refuse(from, to) => {
+            let port = stage.cluster.daemon(&label_of(stage, story, to)?)?.grpc.clone();
+            let port = port.rsplit_once(':').and_then(|(_, port)| port.parse().ok()).context("a port")?;
+            let (from, to) = (number_of(stage, story, from)?, number_of(stage, story, to)?);
+            stage.network.as_ref().context("a network")?.refuse(from, to, port)
+        }
         Act::FillDisk(who) | Act::FreeDisk(who) => {
             let label = label_of(stage, story, who)?;
             let folder = stage.sandbox.path(&label);

@@ -51,6 +51,8 @@ pub struct Weather {
     pub forth: Way,
     /// The answers.
     pub back: Way,
+    /// Every connection is reset, those that come too.
+    pub resets: bool,
 }
 
 impl Weather {
@@ -58,6 +60,11 @@ impl Weather {
     pub fn black_hole() -> Self {
         let held = Way { held: true, bytes_per_second: None };
         Self { forth: held, back: held, ..Self::default() }
+    }
+
+    /// Every connection is reset.
+    pub fn reset() -> Self {
+        Self { resets: true, ..Self::default() }
     }
 
     /// Late by `delay` and up to `jitter` more.
@@ -144,6 +151,9 @@ impl Proxy {
     /// Changes the weather, for open connections too.
     pub fn set(&self, weather: Weather) {
         self.shared.weather.send_replace(weather);
+        if weather.resets {
+            self.cut();
+        }
     }
 
     /// Resets all open connections.
@@ -255,6 +265,10 @@ impl Shared {
 async fn serve(stream: TcpStream, shared: Arc<Shared>) {
     let (mut cuts, mut targets) = (shared.cuts.subscribe(), shared.target.subscribe());
     cuts.mark_unchanged();
+    if shared.weather.borrow().resets {
+        let _ = set_socket_linger(&stream, Some(Duration::ZERO));
+        return;
+    }
     let connected = async {
         let target = *targets.wait_for(Option::is_some).await.ok()?;
         TcpStream::connect(target?).await.ok()

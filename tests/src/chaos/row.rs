@@ -98,6 +98,8 @@ pub enum Act {
     Lose(Who, Who),
     /// It arrives again.
     Find(Who, Who),
+    /// A firewall says to the first that it may not call the second's port.
+    Refuse(Who, Who),
     /// Fills the disk of a daemon.
     FillDisk(Who),
     /// Makes room on it.
@@ -160,7 +162,7 @@ impl Act {
             | Self::FreeDisk(_)
             | Self::Descriptors(_) => false,
             Self::RingLink(_, weather) | Self::CoordinatorLink(_, weather) => {
-                weather.forth.held || weather.back.held
+                weather.forth.held || weather.back.held || weather.resets
             }
             other => !other.is_moment(),
         }
@@ -188,6 +190,8 @@ pub struct Row {
     pub acts: Vec<Act>,
     /// The ring must not change: nothing of it was lost.
     pub one_ring: bool,
+    /// Seconds from the first harm to the next ring's first step at most, if there is a bound.
+    pub within: Option<u64>,
     /// In the end the same checkpoints are there as without faults.
     pub keeps_checkpoints: bool,
     /// More flags of the one worker of the run without faults.
@@ -209,6 +213,7 @@ impl Row {
             replies_are_lost: false,
             acts: Vec::new(),
             one_ring: false,
+            within: None,
             keeps_checkpoints: false,
             clean_flags: Vec::new(),
             deadline: 60,
@@ -261,6 +266,11 @@ impl Row {
     /// Whose ring must not change.
     pub fn one_ring(self) -> Self {
         Self { one_ring: true, ..self }
+    }
+
+    /// That goes on within so many seconds.
+    pub fn within(self, seconds: u64) -> Self {
+        Self { within: Some(seconds), ..self }
     }
 
     /// With another deadline.

@@ -91,6 +91,7 @@ async fn within(sandbox: &Sandbox, row: &Row, seed: u64, clean: &clean::Results)
     let measured = first_fault.map(|(since, epoch)| measure(&events, &story.sights(), since, epoch));
     let measured = measured.transpose().with_context(|| told(&story))?.unwrap_or_default();
     verdict::needless(row, measured).with_context(|| told(&story))?;
+    verdict::in_time(row, measured).with_context(|| told(&story))?;
     // Of faults at random, the first may be one that nobody has to notice: no time is taken from it.
     let mixed = row.acts.iter().any(|act| matches!(act, Act::Mixed(_)));
     let steps_lost = measured.steps_lost;

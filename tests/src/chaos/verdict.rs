@@ -1,5 +1,7 @@
 //! What has to be true after a row.
 
+use std::time::Duration;
+
 use anyhow::{Result, ensure};
 use ringtune_proto::v1::{self, JobState};
 
@@ -54,6 +56,14 @@ pub(super) fn needless(row: &Row, measured: Measured) -> Result<()> {
     Ok(())
 }
 
+/// It went on in time.
+pub(super) fn in_time(row: &Row, measured: Measured) -> Result<()> {
+    let Some(most) = row.within.map(Duration::from_secs) else { return Ok(()) };
+    let took = measured.detect.zip(measured.resume).map(|(detect, resume)| detect + resume);
+    ensure!(took.is_some_and(|took| took <= most), "it did not go on within {most:?}: {measured:?}");
+    Ok(())
+}
+
 /// The job has to have succeeded.
 pub(super) fn succeeded(job: &v1::Job) -> Result<()> {
     ensure!(job.state() == JobState::Succeeded, "the job is {:?}: {}", job.state(), job.state_reason);
@@ -62,10 +72,7 @@ pub(super) fn succeeded(job: &v1::Job) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        collections::BTreeMap,
-        time::{Duration, Instant},
-    };
+    use std::{collections::BTreeMap, time::Instant};
 
     use ringtune_proto::v1::job_event::Event;
 

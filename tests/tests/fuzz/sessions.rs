@@ -83,6 +83,12 @@ fn claims(job_id: &str) -> Vec<SessionRequest> {
             compute_seconds: 0.5,
             ..Default::default()
         }),
+        Up::LinksSeen(v1::LinksSeen {
+            job_id: job_id.clone(),
+            look: 1,
+            broken: vec![v1::BrokenLink { worker_id: job_id.clone(), reason: "no answer".to_owned() }],
+            ..Default::default()
+        }),
         Up::RankLog(v1::RankLog { job_id, epoch: 1, line: Some(line) }),
         Up::Heartbeat(v1::Heartbeat::default()),
     ]

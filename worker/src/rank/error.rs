@@ -115,7 +115,6 @@ impl Error {
             error,
             ring::Error::Ring(RingError::PeerLost { .. } | RingError::Stalled { .. })
                 | ring::Error::Unreachable { .. }
-                | ring::Error::NotCalled { .. }
         )
     }
 }

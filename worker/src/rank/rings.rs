@@ -220,7 +220,6 @@ impl Life {
         (assignment.rank, assignment.ring_protocol) = (next.rank, next.protocol);
         self.rank.journal.speak_as(next.rank, next.view.epoch);
         self.take_seat()?;
-        self.seat = self.seat.take().map(|seat| seat.after_step(next.after_step));
         if self.rank.assignment.is_first() && !was_first {
             let (journal, file) = (self.rank.journal.clone(), self.rank.folder.join(LOG_FILE));
             ringtune_shared::tasks::spawn_blocking(move || journal.write_to(&file)).await?;

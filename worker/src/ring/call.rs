@@ -19,7 +19,7 @@ use ringtune_shared::tasks;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     task::{JoinError, JoinHandle},
-    time::{sleep, timeout},
+    time::{Instant as Moment, sleep, timeout},
 };
 use tonic::{Status, metadata::GRPC_CONTENT_TYPE};
 
@@ -129,6 +129,31 @@ impl<Io: AsyncRead + AsyncWrite + Send + Unpin + 'static> Http2<Io> {
             }
         };
         self.call(url, limit, fill).await
+    }
+
+    /// Asks again and again whether the connection stands, until it does not: when it last did, and what happened.
+    pub(super) async fn stands(self, (interval, limit): (Duration, Duration)) -> (Moment, String) {
+        let Self { requests: _requests, connection, pings } = self;
+        let mut last = Moment::now();
+        let asking = async {
+            let Some(mut pings) = pings else { return pending().await };
+            loop {
+                sleep(interval).await;
+                match timeout(limit, pings.ping(Ping::opaque())).await {
+                    Ok(Ok(_)) => last = Moment::now(),
+                    // The connection says why.
+                    Ok(Err(_)) => return pending().await,
+                    Err(_) => return "the connection gives no sign of life".to_owned(),
+                }
+            }
+        };
+        let reason = tokio::select! {
+            reason = asking => reason,
+            ended = connection => {
+                ended.map_or_else(|error| error.to_string(), |()| "the connection has ended".to_owned())
+            }
+        };
+        (last, reason)
     }
 
     /// A call that is over before the stream is opened.

@@ -16,7 +16,7 @@ pub enum Error {
     /// The members make no ring.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// The next rank, or the one that gives the state, cannot be reached.
+    /// A neighbour, or the rank that gives the state, cannot be reached.
     #[error("cannot reach rank {rank} at {address}: {reason}")]
     Unreachable {
         /// Whom.
@@ -35,16 +35,6 @@ pub enum Error {
         address: String,
         /// What it says.
         reason: String,
-    },
-    /// The previous rank did not dial.
-    #[error("rank {rank} at {address} did not connect within {seconds} s")]
-    NotCalled {
-        /// The previous rank.
-        rank: usize,
-        /// Its address.
-        address: String,
-        /// The deadline.
-        seconds: f64,
     },
     /// The state that another rank was to give did not come, or is not the one.
     #[error("the state of rank {rank} at {address}: {problem}")]

@@ -1,6 +1,9 @@
 //! The ways to other workers, and how the next rank is dialled.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use http::Uri;
 use ringtune_proto::v1;
@@ -8,7 +11,10 @@ use ringtune_security::{ConnectError, Connector, Invitation, Outgoing as Connect
 use ringtune_shared::{ids::WorkerId, ring::Place, tasks};
 use tokio::runtime::Handle;
 use tokio_util::task::AbortOnDropHandle;
-use tonic::transport::{Channel, Endpoint};
+use tonic::{
+    Code,
+    transport::{Channel, Endpoint},
+};
 use tracing::debug;
 
 use super::{
@@ -17,7 +23,7 @@ use super::{
     memory::{Offer, Sending},
     outgoing::Outgoing,
     stripes::{Trial, Wanted},
-    wire::{MOST_FRAME_BYTES, MOST_SEGMENT_BYTES, WINDOW_BYTES},
+    wire::{self, MOST_FRAME_BYTES, MOST_SEGMENT_BYTES, WINDOW_BYTES},
 };
 use crate::{
     error_chain::{cause_of, error_chain},
@@ -25,7 +31,9 @@ use crate::{
 };
 
 /// For one attempt to connect.
-const CONNECT_LIMIT: Duration = Duration::from_secs(10);
+const CONNECT_LIMIT: Duration = Duration::from_secs(3);
+/// For the answer of one that is only to answer.
+const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 /// At least: see [`keep_alive`].
 const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(20));
 
@@ -123,6 +131,25 @@ impl Line {
         let connecting = async move { endpoint.connect_with_connector(connector).await };
         let connected = AbortOnDropHandle::new(tasks::spawn_on(&self.runtime, connecting)).await;
         Ok(connected??)
+    }
+
+    /// Makes a connection, and has so many bytes answered.
+    ///
+    /// # Errors
+    /// There is none, or nobody answers.
+    pub(super) async fn reach(&self, bytes: usize) -> Result<Http2<Connected>, NoConnection> {
+        let connection = self.connector.connect(&self.measure).await;
+        let connection = connection.map_err(|error| NoConnection::of(&error))?;
+        let mut http2 = Http2::begin(connection).await.map_err(|error| NoConnection::of(&error))?;
+        let filler = wire::message(&v1::MeasureRequest { filler: vec![0; bytes] });
+        match http2.measure(self.measure.clone(), filler, Instant::now(), ANSWER_LIMIT).await {
+            Ok(_) => Ok(http2),
+            // One of an older release does not know the question, and one that is asked too much is there, too.
+            Err(status) if matches!(status.code(), Code::Unimplemented | Code::ResourceExhausted) => {
+                Ok(http2)
+            }
+            Err(status) => Err(NoConnection::of(&status)),
+        }
     }
 
     /// Opens a ring's streams on connections of their own, which stay in the runtime of rings.
@@ -237,8 +264,8 @@ pub(super) struct NoConnection {
 pub(super) enum Why {
     /// The host is there, and nobody listens: the process has ended.
     NobodyListens,
-    /// Somebody is there, and one of the two does not believe the other.
-    Disbelief,
+    /// Somebody is there, and by the clocks of the two a certificate is not good: no waiting mends that.
+    Hopeless,
     /// It may be better by then.
     Other,
 }
@@ -251,14 +278,9 @@ impl NoConnection {
             {
                 Why::NobodyListens
             }
-            None
-            | Some(
-                ConnectError::Unreachable { .. }
-                | ConnectError::Slow { .. }
-                | ConnectError::Closed { .. }
-                | ConnectError::Handshake { .. },
-            ) => Why::Other,
-            Some(_) => Why::Disbelief,
+            Some(error) if error.is_about_clocks() => Why::Hopeless,
+            // A new root, or somebody's new certificate, is known to one after the other.
+            None | Some(_) => Why::Other,
         };
         Self { reason: error_chain(error), why }
     }

@@ -20,6 +20,7 @@ mod memory;
 mod news;
 mod outgoing;
 mod rank;
+mod reach;
 mod registry;
 mod seat;
 mod service;

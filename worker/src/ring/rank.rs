@@ -58,7 +58,7 @@ impl Seat {
     /// one.
     ///
     /// # Errors
-    /// A neighbour that was not there in time or refuses; [`Error::Replaced`] when a newer epoch takes the place.
+    /// A neighbour that cannot be reached or refuses; [`Error::Replaced`] when a newer epoch takes the place.
     pub async fn connect(mut self) -> Result<RankRing, Error> {
         let ring = self.ring().await?;
         let news = News::none(ring.place().epoch);
@@ -187,7 +187,8 @@ impl RankRing {
             return Err(Error::Ring(RingError::Misuse("rows of different or no length".to_owned())));
         }
         let began = Instant::now();
-        let gathered = self.ring.gather_rows(&own.concat(), width, rows).await?;
+        let own = own.concat();
+        let gathered = self.seat.guard(self.ring.gather_rows(&own, width, rows)).await?;
         let (exchange, ranks) = (self.ring.last_exchange(), self.world_size());
         if let Some(all) = &mut self.exchanges {
             all.add(began, exchange, size_of_val(gathered.as_slice()), (ranks - 1, ranks));

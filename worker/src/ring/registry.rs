@@ -34,6 +34,9 @@ use crate::{http::Metrics, rank_state::RankState};
 const MOST_WAITING: usize = 128;
 /// Those of one worker: it has a neighbour or two, and in several jobs at most for a moment; all its streams wait at once.
 const MOST_WAITING_OF_ONE: usize = 2 * MOST_STRIPES;
+/// The previous rank's stream waits so long for this rank to take its seat, and then comes again: a coordinator that restarts
+/// between telling one rank and telling the next takes its time.
+const SEAT_PATIENCE: Duration = Duration::from_secs(120);
 /// A state that is asked for is offered within this time: all ranks conclude at the same time that it has to be.
 const OFFER_PATIENCE: Duration = Duration::from_secs(10);
 /// States that are sent at the same time; who comes later waits.
@@ -50,9 +53,6 @@ pub(super) type Called = (Stripe, IncomingStream);
 pub struct RingOptions {
     /// A neighbour without a sign of life for so long, and for one pulse more, is lost.
     pub peer_timeout: Duration,
-    /// How long the neighbours may take to connect, and how long the previous rank's stream waits for this rank to take
-    /// its seat: a coordinator that restarts between telling one rank and telling the next takes its time.
-    pub connect_timeout: Duration,
     /// In a secured cluster whom this worker believes: it calls its neighbours over TLS.
     pub trust: Option<Trust>,
     /// Neighbours on the same machine reach each other through Unix sockets, and this worker's is here. None: it has none, and
@@ -72,7 +72,6 @@ impl Default for RingOptions {
     fn default() -> Self {
         Self {
             peer_timeout: Duration::from_secs(2),
-            connect_timeout: Duration::from_secs(120),
             trust: None,
             local_socket: None,
             shared_memory: true,
@@ -256,7 +255,7 @@ impl Rings {
         };
         let late =
             || Status::not_found(format!("this worker has no rank of job {} in its epoch", opening.job));
-        self.wait((opening.calling, opening.job), self.shared.options.connect_timeout, look, late).await
+        self.wait((opening.calling, opening.job), SEAT_PATIENCE, look, late).await
     }
 
     /// The state that a rank asks for; waits for it to be offered.

@@ -11,16 +11,15 @@ use ringtune_shared::{
     ring::{Place, Ring, RingConfig, RingView},
     version::GROWING_RING_PROTOCOL,
 };
-use tokio::{
-    sync::mpsc,
-    time::{Instant, sleep, timeout_at},
-};
+use tokio::{sync::mpsc, time::sleep};
 use tokio_util::sync::CancellationToken;
+use tracing::debug;
 
 use super::{
     Error, Rings,
-    lines::{Dialled, NextRank, NoConnection, Why},
+    lines::{Dialled, NextRank, NoConnection},
     outgoing::{Ended, Outgoing},
+    reach::Vigil,
     registry::{Called, Registration},
     stripes::{Gathered, Trial, Wanted},
     transport::{GrpcTransport, IncomingStream},
@@ -30,12 +29,6 @@ use super::{
 const PULSE_INTERVAL: Duration = Duration::from_millis(500);
 /// Between two attempts to reach the next rank, at first and at most.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
-
-/// A neighbour listens from before it is given a rank for as long as it lives. So if nobody does for so long, it is gone.
-const NOBODY_LISTENS: Duration = Duration::from_secs(1);
-/// The members learn of a new root, or of somebody's new certificate, one after the other. Who does not believe the other
-/// for so long does not, and the ring is to be formed without it.
-const NOT_BELIEVED: Duration = Duration::from_secs(5);
 
 /// A place in one epoch of a job's ring, before the neighbours are connected. Dropping it gives the place up.
 #[derive(Debug)]
@@ -50,8 +43,8 @@ pub struct Seat {
     step_bytes: u64,
     /// When the certificates of its connections are good, once there are any.
     valid: Option<Validity>,
-    /// The members finish a step of the ring before it first.
-    after_step: bool,
+    /// Keeps an eye on the neighbours until all ranks are there.
+    vigil: Option<Vigil>,
     /// How the next rank is reached, where that is worth a word.
     reached: Option<String>,
 }
@@ -78,7 +71,7 @@ impl Rings {
             protocol,
             step_bytes: 0,
             valid: None,
-            after_step: false,
+            vigil: None,
             reached: None,
         })
     }
@@ -92,16 +85,22 @@ impl Seat {
         Self { step_bytes, ..self }
     }
 
-    /// Says whether the ring before it is whole, and its members finish a step there before they connect. That takes as long as it
-    /// takes: whoever is lost meanwhile is the coordinator's to find, and then there is another ring.
-    #[must_use]
-    pub fn after_step(self, after_step: bool) -> Self {
-        Self { after_step, ..self }
-    }
-
-    /// How long the neighbours may take to connect. None: as long as it takes.
-    fn limit(&self) -> Option<Duration> {
-        Some(self.registration.rings.options().connect_timeout).filter(|_| !self.after_step)
+    /// What a ring that all ranks are in gives. Until they are, a neighbour may be lost whom nobody has heard yet.
+    ///
+    /// # Errors
+    /// The future's, or a neighbour that is lost.
+    pub(super) async fn guard<T, E: Into<Error>>(
+        &mut self,
+        first: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, Error> {
+        let Some(vigil) = &mut self.vigil else { return first.await.map_err(Into::into) };
+        let given = tokio::select! {
+            biased;
+            given = first => given.map_err(Into::into)?,
+            lost = vigil.failed() => return Err(lost),
+        };
+        self.vigil = None;
+        Ok(given)
     }
 
     /// How the next rank is reached, for people: where there are several connections, or it was measured how many are worth while.
@@ -125,7 +124,8 @@ impl Seat {
     }
 
     /// Dials the next rank and waits for the previous one; what comes back is the exchange alone, which lasts as long as the
-    /// seat is held.
+    /// seat is held. That takes as long as it takes, while both neighbours answer at all: one may have a step to finish, or not
+    /// have heard of the ring yet.
     ///
     /// # Errors
     /// As [`Seat::connect`].
@@ -134,14 +134,26 @@ impl Seat {
         if place.world_size == 1 {
             return Ok(Ring::alone(place.job, place.epoch));
         }
-        let transport = self.transport().await?;
+        let view = &self.view;
+        let both =
+            [place.next(), place.previous()].map(|rank| view.members.get(rank).map(|member| (rank, member)));
+        let mut neighbours: Vec<_> = both.into_iter().flatten().collect();
+        neighbours.dedup_by_key(|(rank, _)| *rank);
+        let mut vigil = self.registration.rings.watch(&neighbours)?;
+        let transport = tokio::select! {
+            biased;
+            connected = self.transport() => connected?,
+            lost = vigil.failed() => return Err(lost),
+        };
+        self.vigil = Some(vigil);
         self.valid = transport.valid();
         let peer_timeout = self.registration.rings.options().peer_timeout;
         let default = RingConfig::default();
         let config = RingConfig {
             pulse_interval: PULSE_INTERVAL.min(peer_timeout / 4),
             peer_timeout,
-            first_sign: self.limit().unwrap_or(Duration::MAX),
+            // Until then the vigil is kept.
+            first_sign: Duration::MAX,
             segment_growth: if self.protocol < GROWING_RING_PROTOCOL { 1 } else { default.segment_growth },
             ..default
         };
@@ -153,9 +165,7 @@ impl Seat {
     /// The streams to and from the neighbours. Both at once: a ring is a cycle, and somebody has to be first.
     pub(super) async fn transport(&mut self) -> Result<GrpcTransport, Error> {
         let connections = self.registration.rings.options().connections;
-        let deadline = Deadline::after(self.limit());
         let (place, view) = (self.place, &self.view);
-        let previous = (place.previous(), view.previous_of(place.rank)?.address.clone());
         let member = view.next_of(place.rank)?;
         let next = NextRank {
             worker: member.worker,
@@ -168,60 +178,17 @@ impl Seat {
             metrics: self.registration.rings.metrics(),
         };
         let heard = CancellationToken::new();
-        let dial = dial(next, deadline, heard.cancelled());
+        let dial = dial(next, heard.cancelled());
         let listen = async {
-            let called = deadline.within(all_of_one(&mut self.registration.incoming)).await;
+            let called = all_of_one(&mut self.registration.incoming).await;
             heard.cancel();
-            match called {
-                Ok(Some(streams)) => Ok(streams),
-                Ok(None) => Err(Error::Replaced),
-                Err(Late { seconds }) => {
-                    let (rank, address) = previous;
-                    Err(Error::NotCalled { rank, address, seconds })
-                }
-            }
+            called.ok_or(Error::Replaced)
         };
         // A listener that has failed says more than the dialler that waits for it.
         let (incoming, dialled) = tokio::try_join!(biased; listen, dial)?;
         let Dialled { streams, trial } = dialled;
         self.reached = trial.text(place.next(), streams.len());
         Ok(GrpcTransport::new(streams, incoming))
-    }
-}
-
-/// Until when the neighbours may take to connect.
-#[derive(Clone, Copy, Debug)]
-struct Deadline(Option<(Instant, Duration)>);
-
-/// It is over, after so many seconds.
-struct Late {
-    seconds: f64,
-}
-
-impl Deadline {
-    fn after(limit: Option<Duration>) -> Self {
-        Self(limit.map(|limit| (Instant::now() + limit, limit)))
-    }
-
-    /// What a future gives before it.
-    async fn within<T>(self, future: impl Future<Output = T>) -> Result<T, Late> {
-        match self.0 {
-            None => Ok(future.await),
-            Some((at, limit)) => {
-                timeout_at(at, future).await.map_err(|_| Late { seconds: limit.as_secs_f64() })
-            }
-        }
-    }
-
-    /// Waits a while, unless it is over by then.
-    async fn pause(self, pause: Duration) -> Result<(), Late> {
-        if let Some((at, limit)) = self.0
-            && Instant::now() + pause >= at
-        {
-            return Err(Late { seconds: limit.as_secs_f64() });
-        }
-        sleep(pause).await;
-        Ok(())
     }
 }
 
@@ -237,40 +204,20 @@ async fn all_of_one(called: &mut mpsc::Receiver<Called>) -> Option<Vec<IncomingS
 }
 
 /// Dials until somebody takes the streams: a neighbour may not be listening yet, or may not know of the ring yet. What the
-/// next rank makes of them is watched until the previous one has called too; from then on the ring does that.
-async fn dial(
-    mut next: NextRank,
-    deadline: Deadline,
-    heard: impl Future<Output = ()>,
-) -> Result<Dialled, Error> {
+/// next rank makes of them is watched until the previous one has called too; from then on the ring does that. Whether the
+/// next rank is there at all is for the [`Vigil`] to say.
+async fn dial(mut next: NextRank, heard: impl Future<Output = ()>) -> Result<Dialled, Error> {
     let (rank, address) = (next.place.next(), next.address.clone());
     let unreachable = |reason| Error::Unreachable { rank, address: address.clone(), reason };
     let line = next.line().map_err(unreachable)?;
     tokio::pin!(heard);
     let (mut pause, longest) = PAUSES;
-    let (mut alone_since, mut disbelieved_since) = (None, None);
     let mut measured = Trial::default();
     loop {
         next.attempt += 1;
-        let reason = match deadline.within(next.dial(&line)).await {
-            Err(Late { seconds }) => return Err(unreachable(format!("no connection within {seconds} s"))),
-            Ok(Err(NoConnection { reason, why: Why::NobodyListens })) => {
-                let since = *alone_since.get_or_insert_with(Instant::now);
-                if since.elapsed() >= NOBODY_LISTENS {
-                    return Err(unreachable(reason));
-                }
-                pause = PAUSES.0;
-                reason
-            }
-            Ok(Err(NoConnection { reason, why: Why::Disbelief })) => {
-                let since = *disbelieved_since.get_or_insert_with(Instant::now);
-                if since.elapsed() >= NOT_BELIEVED {
-                    return Err(Error::Refused { rank, address: address.clone(), reason });
-                }
-                reason
-            }
-            Ok(Err(NoConnection { reason, why: Why::Other })) => reason,
-            Ok(Ok(Dialled { mut streams, trial })) => {
+        match next.dial(&line).await {
+            Err(NoConnection { reason, .. }) => debug!(reason, rank, "the next rank is not reached yet"),
+            Ok(Dialled { mut streams, trial }) => {
                 // Once is enough.
                 if next.wanted == Wanted::Measured {
                     (next.wanted, measured) = (Wanted::Exactly(streams.len()), trial);
@@ -278,17 +225,15 @@ async fn dial(
                 tokio::select! {
                     biased;
                     ended = first_ended(&mut streams) => match ended {
-                        Ended::TooEarly(reason) => reason,
+                        Ended::TooEarly(reason) => debug!(reason, rank, "the next rank is not there yet"),
                         Ended::Refused(reason) => return Err(Error::Refused { rank, address, reason }),
                         Ended::Broken(reason) => return Err(unreachable(reason)),
                     },
                     () = &mut heard => return Ok(Dialled { streams, trial: measured }),
                 }
             }
-        };
-        if let Err(Late { seconds }) = deadline.pause(pause).await {
-            return Err(unreachable(format!("{reason} (for {seconds} s)")));
         }
+        sleep(pause).await;
         pause = longest.min(pause * 2);
     }
 }

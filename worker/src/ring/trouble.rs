@@ -15,9 +15,7 @@ pub(super) fn trouble_of(error: &Error) -> Option<Trouble> {
             | RingError::Protocol { rank, .. }
             | RingError::StaleEpoch { rank, .. },
         ) => (TroubleKind::Damaged, *rank),
-        Error::Unreachable { rank, .. } | Error::Refused { rank, .. } | Error::NotCalled { rank, .. } => {
-            (TroubleKind::Unreachable, *rank)
-        }
+        Error::Unreachable { rank, .. } | Error::Refused { rank, .. } => (TroubleKind::Unreachable, *rank),
         Error::State { rank, problem, .. } => (kind_of(problem), *rank),
         Error::Ring(RingError::Cancelled | RingError::Misuse(_))
         | Error::Plan(_)
@@ -65,7 +63,10 @@ mod tests {
                 RingError::StaleEpoch { rank: 3, got: Epoch(1), current: Epoch(2) }.into(),
                 TroubleKind::Damaged,
             ),
-            (Error::NotCalled { rank: 3, address: address(), seconds: 1.0 }, TroubleKind::Unreachable),
+            (
+                Error::Unreachable { rank: 3, address: address(), reason: "silent".to_owned() },
+                TroubleKind::Unreachable,
+            ),
             (
                 Error::State { rank: 3, address: address(), problem: StateProblem::Cut { bytes: 7 } },
                 TroubleKind::Closed,

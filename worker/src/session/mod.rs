@@ -2,6 +2,7 @@
 //! around it ([`run`]), which dials for ever.
 
 mod link;
+mod looking;
 mod orders;
 mod service;
 mod standing;

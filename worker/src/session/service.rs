@@ -17,13 +17,14 @@ use tracing::{debug, error, warn};
 
 use super::{
     link::{self, LinkEvent, LinkOptions},
+    looking::Looking,
     orders::{EndOrder, RankControl, RankOrders},
     standing::Standing,
     state::{Effect, Event, Message, Session},
     types::{Assignment, RankEvent, RankKey},
     wire::{self, Heard},
 };
-use crate::{engine::Activity, http::Metrics};
+use crate::{engine::Activity, http::Metrics, ring::Rings};
 
 /// Events of ranks on their way to the loop.
 const QUEUED_EVENTS: usize = 256;
@@ -51,6 +52,8 @@ pub struct SessionOptions {
     pub leave_limit: Duration,
     /// And after that, how long the rank may keep what it has.
     pub keep_limit: Duration,
+    /// From where other workers are reached.
+    pub rings: Rings,
     /// Who watches over the worker.
     pub notifier: Notifier,
     /// Whether the engine gives signs of life.
@@ -68,6 +71,7 @@ pub async fn run(options: SessionOptions, launcher: impl RankLauncher, end: Canc
     let _link_guard = link_end.clone().drop_guard();
     let ends = (last_session.clone(), link_end);
     let link = tokio::spawn(link::keep(options.link, held_receiver, link_sender, ends));
+    let (looking, mut links_seen) = Looking::new(options.rings);
     let mut this = Loop {
         session: Session::default(),
         held: held_sender,
@@ -78,6 +82,7 @@ pub async fn run(options: SessionOptions, launcher: impl RankLauncher, end: Canc
         heartbeat: None,
         outbox: VecDeque::new(),
         timings: None,
+        looking,
         metrics: options.metrics,
         standing: Standing::default(),
     };
@@ -93,6 +98,7 @@ pub async fn run(options: SessionOptions, launcher: impl RankLauncher, end: Canc
         tokio::select! {
             Some(event) = link_events.recv() => this.link_event(event),
             Some((key, event)) = rank_events.recv() => this.rank_event(key, event),
+            Some(seen) = links_seen.recv() => this.say_links(seen),
             _ = telling.tick() => {
                 notifier.status(&this.status(draining));
                 // This loop runs, and the engine gets on: only both together are progress.
@@ -144,6 +150,7 @@ struct Loop<L> {
     outbox: VecDeque<v1::SessionRequest>,
     /// Goes out after all of that, if nothing newer has taken its place.
     timings: Option<v1::SessionRequest>,
+    looking: Looking,
     metrics: Arc<Metrics>,
     standing: Standing,
 }
@@ -164,6 +171,10 @@ impl<L: RankLauncher> Loop<L> {
             }
             LinkEvent::Message(message) => match wire::event(*message) {
                 Ok(Heard::Event(event)) => self.apply(event),
+                Ok(Heard::Question(question)) => {
+                    let begun = self.looking.begin(question);
+                    self.say_links(begun);
+                }
                 Ok(Heard::Nothing) => (),
                 Ok(Heard::Unknown) => {
                     debug!("skipped a message of the coordinator that this version does not know");
@@ -219,6 +230,14 @@ impl<L: RankLauncher> Loop<L> {
         let held = wire::held_ranks(&self.session.held());
         let heartbeat = v1::session_request::Message::Heartbeat(v1::Heartbeat { held });
         self.outbox.push_back(v1::SessionRequest { message: Some(heartbeat) });
+    }
+
+    /// A coordinator that was away meanwhile asks again.
+    fn say_links(&mut self, seen: v1::LinksSeen) {
+        if self.up.is_some() {
+            let message = v1::session_request::Message::LinksSeen(seen);
+            self.outbox.push_back(v1::SessionRequest { message: Some(message) });
+        }
     }
 
     fn apply(&mut self, event: Event) {

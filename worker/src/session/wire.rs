@@ -8,6 +8,7 @@ use ringtune_shared::{
 };
 
 use super::{
+    looking::Question,
     state::{Event, HeldRank, Message},
     types::{
         Assignment, Level, NextRing, Phase, Progress, ProgressStage, RankKey, StepSummary, Traffic, Trouble,
@@ -15,6 +16,9 @@ use super::{
     },
 };
 use crate::{engine::Precision, fault::Fault};
+
+/// Workers that are looked at for one question.
+pub(super) const MOST_LOOKED_AT: usize = 1024;
 
 /// A message from the coordinator that makes no sense. It is logged and passed over.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -34,6 +38,8 @@ fn wrong(message: &'static str, field: &'static str) -> impl Fn(&dyn ToString) -
 pub(super) enum Heard {
     /// The session is told.
     Event(Event),
+    /// Which workers are reached is found out beside it.
+    Question(Question),
     /// What a session has no event for: a second welcome, or whom to trust.
     Nothing,
     /// A message of a newer coordinator: it is skipped.
@@ -50,6 +56,7 @@ pub(super) fn event(response: v1::SessionResponse) -> Result<Heard, WireError> {
     Ok(Heard::Event(match message {
         // The link has followed it.
         Down::Welcome(_) | Down::Trust(_) => return Ok(Heard::Nothing),
+        Down::LookAtLinks(asked) => return Ok(Heard::Question(question(asked)?)),
         Down::EnterRing(enter) => match place_of(enter.ring.as_ref(), enter.rank) {
             None => Event::EnterRing(Box::new(next_ring(enter)?)),
             // One whose place can be told is answered with a failure.
@@ -147,16 +154,33 @@ fn assignment(wire: v1::Assignment) -> Result<Assignment, WireError> {
 fn ring_view(message: &'static str, wire: Option<v1::RingView>) -> Result<(RingView, u32), WireError> {
     let wrong = |field| wrong(message, field);
     let wire = wire.ok_or_else(|| wrong("ring")(&"absent"))?;
-    let member = |member: v1::RingMember| {
-        let worker = member.worker_id.parse().map_err(|error| wrong("ring.members.worker_id")(&error))?;
-        Ok(Member { worker, address: member.address })
-    };
-    let members = wire.members.into_iter().map(member).collect::<Result<_, WireError>>()?;
+    let members = members(wire.members, &wrong("ring.members.worker_id"))?;
     let protocol =
         Some(wire.protocol).filter(|protocol| RING_PROTOCOLS.contains(*protocol)).ok_or_else(|| {
             wrong("ring.protocol")(&format!("{}; this worker speaks {RING_PROTOCOLS}", wire.protocol))
         })?;
     Ok((RingView { job: job_id(message, &wire.job_id)?, epoch: Epoch(wire.epoch), members }, protocol))
+}
+
+fn members(
+    wire: Vec<v1::RingMember>,
+    wrong: &dyn Fn(&dyn ToString) -> WireError,
+) -> Result<Vec<Member>, WireError> {
+    let member = |member: v1::RingMember| {
+        let worker = member.worker_id.parse().map_err(|error| wrong(&error))?;
+        Ok(Member { worker, address: member.address })
+    };
+    wire.into_iter().map(member).collect()
+}
+
+fn question(wire: v1::LookAtLinks) -> Result<Question, WireError> {
+    const MESSAGE: &str = "LookAtLinks";
+    if wire.workers.len() > MOST_LOOKED_AT {
+        let text = format!("{} of them; allowed: 0 to {MOST_LOOKED_AT}", wire.workers.len());
+        return Err(wrong(MESSAGE, "workers")(&text));
+    }
+    let workers = members(wire.workers, &wrong(MESSAGE, "workers.worker_id"))?;
+    Ok(Question { job: job_id(MESSAGE, &wire.job_id)?, look: wire.look, workers })
 }
 
 fn rank_in(ring: &RingView, rank: i32) -> Option<usize> {

@@ -61,6 +61,12 @@ pub struct Options {
     /// So long a member may stay away after a restart of the coordinator if another one says that it lost it: nearly all
     /// that live are back by then.
     pub named: i64,
+    /// So long workers may take to say whom they reach; each tries for less.
+    pub look: i64,
+    /// Who was left out of a ring because of a link is not asked to join it for so long; each further time for twice as long.
+    pub apart: i64,
+    /// At most so long.
+    pub longest_apart: i64,
     /// A ring that changes so often without a new step goes back to the queue.
     pub fruitless: u32,
     /// Steps of a job whose states are remembered, the newest ones.
@@ -94,6 +100,9 @@ impl Default for Options {
             head: 2_000,
             entry: 1_500,
             named: 4_500,
+            look: 2_000,
+            apart: 10_000,
+            longest_apart: 600_000,
             fruitless: 12,
             hashes: 1000,
             queued_jobs: 20_000,

@@ -4,6 +4,9 @@
 //! decided here is who is lost, who stays, and who comes in for them.
 
 mod broken;
+mod links;
+
+use std::collections::BTreeSet;
 
 use super::time::Time;
 
@@ -23,6 +26,10 @@ pub(super) struct View {
     pub(super) grows: bool,
     /// The link that broke last, by its ranks, and how often in a row.
     pub(super) link: Option<((usize, usize), u32)>,
+    /// Links that do not work, as their ends say, each by its ranks, the lower one first.
+    pub(super) broken: BTreeSet<(usize, usize)>,
+    /// When the members were asked whom they reach; none: they were not since this ring was formed.
+    pub(super) asked: Option<Time>,
     /// Too few are left already: so long they wait for others.
     pub(super) spare_by: Option<Time>,
     pub(super) limits: Limits,
@@ -45,6 +52,8 @@ pub(super) struct Limits {
     pub(super) entry: i64,
     /// Whom another member lost may be away for so long after a restart of the coordinator.
     pub(super) named: i64,
+    /// Members look for so long which others they reach.
+    pub(super) look: i64,
 }
 
 /// A place in the ring.
@@ -56,6 +65,20 @@ pub(super) struct Seat {
     pub(super) leaving: bool,
     /// It has not got the state yet: without another member it can go on with nothing.
     pub(super) empty: bool,
+    pub(super) eyes: Eyes,
+}
+
+/// Whether a member says whom it reaches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Eyes {
+    /// It is of a release that does not.
+    Blind,
+    /// It has not said so yet.
+    Closed,
+    /// It lives, and looks.
+    Looking,
+    /// It has said so.
+    Open,
 }
 
 /// How far a member is.
@@ -107,12 +130,16 @@ pub(super) enum Presence {
 pub(super) enum Decision {
     /// Nothing, before this time at least, if there is one.
     Nothing(Option<Time>),
+    /// The members are to say whom they reach.
+    Look,
     /// These form the next ring.
     Reform(Plan),
     /// Too few are left: they wait for others.
     WaitForSpare {
         lost: Vec<usize>,
         leave: Vec<usize>,
+        /// As in a [`Plan`].
+        apart: Vec<usize>,
         /// When to look again.
         until: Time,
     },
@@ -137,6 +164,8 @@ pub(super) struct Plan {
     pub(super) lost: Vec<usize>,
     /// Those who are told to leave.
     pub(super) leave: Vec<usize>,
+    /// Who is left out, as it and others do not reach each other.
+    pub(super) apart: Vec<usize>,
     /// Joiners, who come after those that stay.
     pub(super) join: Vec<usize>,
     /// The ring is whole: it ends its step first.
@@ -164,6 +193,7 @@ pub(super) enum Why {
 /// |------------------------------------------------------|----------------------------------------------------------|
 /// | rank 0 finished, nobody works                        | the end                                                  |
 /// | nobody is left, or nobody who has the state          | the queue                                                |
+/// | broke, and nobody was asked yet whom it reaches      | they are                                                 |
 /// | broke, and it is clear who is lost; enough are left  | those who are left, and who is ready, form the next one  |
 /// | broke, too few are left                              | they wait for a spare, or for its time to be over: queue |
 /// | being formed, a member away                          | it is lost: see above                                    |

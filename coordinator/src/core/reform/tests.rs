@@ -14,6 +14,7 @@ const LIMITS: Limits = Limits {
     head: 3_000,
     entry: 1_500,
     named: 4_500,
+    look: 2_000,
 };
 
 fn ago(milliseconds: i64) -> Time {
@@ -21,7 +22,7 @@ fn ago(milliseconds: i64) -> Time {
 }
 
 fn seat(standing: Standing) -> Seat {
-    Seat { standing, presence: Presence::Here, leaving: false, empty: false }
+    Seat { standing, presence: Presence::Here, leaving: false, empty: false, eyes: Eyes::Blind }
 }
 
 fn away(standing: Standing, since: i64) -> Seat {
@@ -54,6 +55,8 @@ fn view(members: &[Seat]) -> View {
         world: members.len() + 1,
         grows: true,
         link: None,
+        broken: BTreeSet::new(),
+        asked: None,
         spare_by: None,
         limits: LIMITS,
     }
@@ -128,7 +131,8 @@ fn a_ring_that_is_being_formed_does_not_wait_for_a_member_that_is_away() {
     // Who has entered may be away for as long as it likes.
     assert_eq!(decide(&view(&[enters, away(Training, 9_000), enters])), Decision::Nothing(None));
     let short = View { min: 2, ..view(&[enters, gone]) };
-    let wait = Decision::WaitForSpare { lost: vec![1], leave: vec![], until: NOW.plus(600_000) };
+    let wait =
+        Decision::WaitForSpare { lost: vec![1], leave: vec![], apart: vec![], until: NOW.plus(600_000) };
     assert_eq!(decide(&short), wait);
 }
 
@@ -154,12 +158,88 @@ fn a_link_that_breaks_is_named_and_the_third_time_one_of_its_ends_is_left_out() 
     again.link = Some(((0, 1), 2));
     assert_eq!(decide(&again), broken((0, 2), &[]), "it was another one");
     again.link = Some(((0, 2), 2));
-    let plan = Plan { stay: vec![0, 1], lost: vec![2], link: Some((0, 2)), ..Plan::default() };
+    let plan = Plan { stay: vec![0, 1], apart: vec![2], link: Some((0, 2)), ..Plan::default() };
     assert_eq!(decide(&again), Decision::Reform(plan));
     // Whoever is ready comes in at once.
     let mut joined = view(&members);
     joined.ready = vec![false, true, true];
     assert_eq!(decide(&joined), broken((0, 2), &[1]));
+}
+
+/// It can say whom it reaches, and has come so far.
+fn looks(seat: Seat, eyes: Eyes) -> Seat {
+    Seat { eyes, ..seat }
+}
+
+/// Whose members were asked so long ago, and which links they found broken.
+fn asked(members: &[Seat], since: i64, broken: &[(usize, usize)]) -> View {
+    View { asked: Some(ago(since)), broken: broken.iter().copied().collect(), ..view(members) }
+}
+
+#[test]
+fn who_lost_somebody_that_may_live_asks_who_is_reached() {
+    use Eyes::{Blind, Closed, Looking, Open};
+    let train = seat(Standing::Training);
+    let broke = [looks(misses(0, 1), Closed), looks(train, Closed), train];
+    assert_eq!(decide(&view(&broke)), Decision::Look);
+    // Nobody understands the question; nobody is missed; who is missed is gone.
+    let blind = broke.map(|seat| looks(seat, Blind));
+    assert_eq!(decide(&view(&blind)), later(400));
+    let anew = looks(seat(Standing::Waiting { since: NOW, names: None }), Closed);
+    assert_eq!(decide(&view(&[anew, anew])), later(400));
+    let gone = looks(away(Standing::Training, 5), Closed);
+    assert_eq!(decide(&view(&[broke[0], gone])), reform(&[0], &[1]));
+    // 1. Asked. Whom somebody missed and who does not even say that it looks is lost.
+    let silent = [looks(misses(400, 1), Open), looks(train, Closed), looks(waits(390, 0), Open)];
+    assert_eq!(decide(&asked(&silent, 400, &[])), reform(&[0, 2], &[1]));
+    let early = [looks(misses(300, 1), Open), looks(train, Closed), looks(waits(290, 0), Open)];
+    assert_eq!(decide(&asked(&early, 300, &[])), later(100));
+    // 2. One that looks lives: it may not have noticed. It is waited for, but not for ever.
+    let members = [looks(misses(700, 1), Open), looks(train, Looking), looks(waits(690, 0), Open)];
+    assert_eq!(decide(&asked(&members, 700, &[(0, 1)])), later(1_300));
+    let all = Decision::Reform(Plan { stay: vec![0, 1, 2], link: Some((0, 1)), ..Plan::default() });
+    assert_eq!(decide(&asked(&members, 2_000, &[])), all);
+    // 3. Who is lost for other reasons makes nobody wait.
+    let mut gone = members;
+    gone[2] = looks(away(Standing::Training, 100), Closed);
+    gone[1] = looks(misses(600, 2), Looking);
+    assert_eq!(decide(&asked(&gone, 700, &[])), reform(&[0, 1], &[2]));
+}
+
+#[test]
+fn the_next_ring_is_made_of_members_that_reach_each_other() {
+    let left = |size: usize, broken: &[(usize, usize)]| {
+        let members: Vec<Seat> = (0..size).map(|_| looks(waits(500, 0), Eyes::Open)).collect();
+        let Decision::Reform(plan) = decide(&asked(&members, 500, broken)) else { panic!("{broken:?}") };
+        assert!(plan.lost.is_empty() && plan.leave.is_empty());
+        plan.apart
+    };
+    // Of two the first one goes on.
+    assert_eq!(left(2, &[(0, 1)]), [1]);
+    assert_eq!(left(3, &[(0, 1)]), [1]);
+    assert_eq!(left(3, &[(0, 2)]), [2]);
+    // Whom nobody reaches is left out, also rank 0: its clock may be wrong.
+    assert_eq!(left(3, &[(0, 1), (0, 2)]), [0]);
+    assert_eq!(left(5, &[(0, 3), (1, 3), (2, 3), (3, 4)]), [3]);
+    // One after the other.
+    assert_eq!(left(5, &[(0, 1), (2, 3)]), [1, 3]);
+    assert_eq!(left(5, &[(0, 1), (1, 2), (2, 3), (3, 4)]), [1, 3]);
+    assert_eq!(left(3, &[(0, 1), (0, 2), (1, 2)]), [1, 2]);
+    assert_eq!(left(3, &[]), []);
+    // Who has the state stays.
+    let newcomer = Seat { empty: true, ..looks(waits(500, 0), Eyes::Open) };
+    let full = looks(waits(500, 0), Eyes::Open);
+    let of = |members: &[Seat], broken: &[(usize, usize)]| match decide(&asked(members, 500, broken)) {
+        Decision::Reform(plan) => plan.apart,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(of(&[newcomer, full], &[(0, 1)]), [0]);
+    assert_eq!(of(&[newcomer, newcomer, full], &[(0, 2), (1, 2)]), [0, 1]);
+    // Too few are left: who is left out is not waited for.
+    let two = [full, full];
+    let wait =
+        Decision::WaitForSpare { lost: vec![], leave: vec![], apart: vec![1], until: NOW.plus(600_000) };
+    assert_eq!(decide(&View { min: 2, ..asked(&two, 500, &[(0, 1)]) }), wait);
 }
 
 #[test]
@@ -169,6 +249,7 @@ fn too_few_members_wait_for_others() {
     let wait = |lost: &[usize], until| Decision::WaitForSpare {
         lost: lost.to_vec(),
         leave: vec![],
+        apart: vec![],
         until: NOW.plus(until),
     };
     assert_eq!(decide(&short), wait(&[], 600_000));
@@ -299,12 +380,15 @@ fn seats() -> impl Strategy<Value = Vec<Seat>> {
         2 => Presence::Expected { soon: ago(since - 20_000), late: NOW.plus(since) },
         _ => Presence::Here,
     });
-    let seat = (standing, presence, 0u8..8, 0u8..4).prop_map(|(standing, presence, leaves, new)| Seat {
-        standing,
-        presence,
-        leaving: leaves == 0,
-        empty: new == 0 && matches!(standing, Standing::Entering | Standing::Waiting { .. }),
-    });
+    let eyes = prop::sample::select(vec![Eyes::Blind, Eyes::Closed, Eyes::Looking, Eyes::Open]);
+    let seat =
+        (standing, presence, 0u8..8, 0u8..4, eyes).prop_map(|(standing, presence, leaves, new, eyes)| Seat {
+            standing,
+            presence,
+            leaving: leaves == 0,
+            empty: new == 0 && matches!(standing, Standing::Entering | Standing::Waiting { .. }),
+            eyes,
+        });
     prop::collection::vec(seat, 1..6)
 }
 
@@ -314,6 +398,8 @@ proptest! {
         members in seats(), ready in prop::collection::vec(any::<bool>(), 0..4), min in 1usize..6,
         room in 0usize..3, grows in any::<bool>(), spare in prop::option::of(-5_000i64..5_000),
         link in prop::option::of((0usize..2, 2usize..5, 1u32..4)),
+        links in prop::collection::btree_set((0usize..3, 1usize..5), 0..4),
+        since in prop::option::of(0i64..3_000),
     ) {
         let world = members.len() + room;
         let (members, ready) = (members, ready);
@@ -321,6 +407,8 @@ proptest! {
             min: min.min(world), world, ready, grows,
             spare_by: spare.map(|spare| NOW.plus(spare)),
             link: link.map(|(one, other, times)| ((one, other), times)),
+            broken: links.iter().copied().filter(|(one, other)| one < other && *other < members.len()).collect(),
+            asked: since.map(ago),
             ..view(&members)
         };
         let decision = decide(&view);
@@ -332,7 +420,8 @@ proptest! {
         match decision {
             Decision::Reform(plan) => {
                 // Whoever was there is in one list, and in none twice; nobody comes back from the dead.
-                let mut all = [plan.stay.clone(), plan.lost.clone(), plan.leave.clone()].concat();
+                let mut all =
+                    [plan.stay.clone(), plan.lost.clone(), plan.leave.clone(), plan.apart.clone()].concat();
                 all.sort_unstable();
                 prop_assert!(all.iter().copied().eq(live.iter().copied()), "{plan:?}");
                 prop_assert!(!plan.stay.is_empty() && plan.stay.is_sorted());
@@ -353,12 +442,26 @@ proptest! {
                     prop_assert!(live.iter().all(|rank| members[*rank].standing == Standing::Training));
                 }
                 if let Some((one, other)) = plan.link {
-                    prop_assert!(one < other && plan.lost.iter().all(|lost| *lost == other));
+                    prop_assert!(one < other && plan.lost.is_empty());
                 }
+                // Those who stay reach each other. Nobody is left out but for a link, or by its own will.
+                if !plan.after_step && !all_done {
+                    let stays = |(one, other): &&(usize, usize)| {
+                        plan.stay.contains(one) && plan.stay.contains(other)
+                    };
+                    prop_assert_eq!(view.broken.iter().find(stays), None, "{:?}", plan);
+                }
+                let ends = |rank: usize| view.broken.iter().any(|(one, other)| *one == rank || *other == rank);
+                prop_assert!(plan.apart.iter().all(|rank| ends(*rank) || plan.link.is_some()));
             }
-            Decision::WaitForSpare { lost, leave, until } => {
+            Decision::Look => {
+                prop_assert!(view.asked.is_none());
+                prop_assert!(live.iter().any(|rank| members[*rank].eyes != Eyes::Blind));
+            }
+            Decision::WaitForSpare { lost, leave, apart, until } => {
                 prop_assert!(until > NOW && until <= view.spare_by.unwrap_or(NOW.plus(LIMITS.spare)));
-                let rest = live.iter().filter(|rank| !lost.contains(rank) && !leave.contains(rank));
+                let parted = [lost, leave, apart].concat();
+                let rest = live.iter().filter(|rank| !parted.contains(rank));
                 prop_assert!(rest.count() > 0);
             }
             Decision::Queue { why, lost, survivors } => {

@@ -10,6 +10,7 @@ use crate::core::effect::Write;
 use crate::core::input::{NewJob, NewVerification};
 use crate::core::job::Job;
 use crate::core::job_state::JobState;
+use crate::core::links::Links;
 use crate::core::pin::Pin;
 use crate::core::record::{EventBody, JobEvent, LogLevel};
 use crate::core::refusal::Refusal;
@@ -73,6 +74,7 @@ impl Turn<'_> {
             verification,
             trace: new.trace,
             refused_by: BTreeSet::new(),
+            links: Links::default(),
             waits_behind: false,
         };
         // What it waits for at first. Later on that is computed when somebody asks.

@@ -28,7 +28,9 @@ impl Turn<'_> {
                     })
                 };
                 let takes = |id: &JobId| {
-                    self.cluster.jobs.get(id).is_some_and(|job| !job.refused_by.contains(&worker))
+                    self.cluster.jobs.get(id).is_some_and(|job| {
+                        !job.refused_by.contains(&worker) && !job.links.keeps_apart(worker, self.now)
+                    })
                 };
                 let mut short = self.cluster.short.of_class(&class, want).filter(may_join).peekable();
                 if short.peek().is_none() {
@@ -50,6 +52,9 @@ impl Turn<'_> {
         let note = format!("{} is getting ready to join the ring", member.host_name);
         self.mark_held(worker);
         self.change_ring(id, |ring| ring.joining.push(Joiner { member, epoch }));
+        if let Some(links) = self.links_mut(id) {
+            links.joiners.remove(&worker);
+        }
         self.record(id, EventBody::note(LogLevel::Info, note));
         let timeout = self.cluster.options.session_timeout;
         self.cluster.deadlines.by(crate::core::deadlines::Subject::Job(id), self.now.plus(timeout));

@@ -5,6 +5,7 @@ mod drains;
 mod evictions;
 mod jobs;
 mod joiners;
+mod links;
 mod losses;
 mod placement;
 mod ranks;
@@ -103,6 +104,7 @@ impl<'a> Turn<'a> {
             Input::RankLog { sender, job, epoch, level, message } => {
                 self.rank_log(sender, (job, epoch), level, &message)?;
             }
+            Input::LinksSeen { sender, job, look, sight } => self.links_seen(sender, job, (look, sight))?,
             Input::Tick => self.tick(),
         }
         Ok(self.finish(about))

@@ -66,6 +66,7 @@ impl Turn<'_> {
         let told = job.told_to_stop().is_some();
         if !told {
             self.look_at_joiners(id);
+            self.look_at_apart(id);
             if let Some((worker, loss, reason)) = self.overdue_rank(id) {
                 self.lose(id, worker, loss, &reason);
                 return;
@@ -99,6 +100,7 @@ impl Turn<'_> {
         members
             .chain(joiners)
             .chain(ring_alone)
+            .chain(self.links_deadline(id))
             .chain(ring.broken.as_ref().map(|broken| broken.fail_by))
             .chain(stop)
             .min()
@@ -110,6 +112,13 @@ impl Turn<'_> {
         let timeout = self.cluster.options.session_timeout;
         let worker = self.cluster.workers.get(&member.worker);
         match worker.map(|worker| (worker.lost, worker.last_held)) {
+            // One that says nothing at all is lost with its session, which is looked at before: who holds its rank is another
+            // question.
+            Some((None, _))
+                if worker.is_some_and(|worker| worker.last_sign.plus(timeout / 2) <= self.now) =>
+            {
+                worker.map(|worker| worker.last_sign.plus(timeout + 1))
+            }
             Some((None, last_held)) => Some(last_held.plus(timeout)),
             _ if ring.reforms() => None,
             Some((Some(lost), _)) => Some(lost.plus(self.away_for(ring.started)).max(ring.patience)),

@@ -2,18 +2,22 @@
 
 mod hello;
 
+use std::collections::BTreeMap;
+
 use ringtune_proto::convert::{FieldError, parse, unsigned};
 use ringtune_proto::v1;
-use ringtune_shared::ids::Epoch;
+use ringtune_shared::ids::{Epoch, WorkerId};
 
 use crate::core::{
     AnyFloat, Fault, HeldRank, Input, LogLevel, Phase, Progress, ProgressStage, RankReport, RankTiming,
-    Sender, StepRecord, Traffic, Trouble, TroubleKind,
+    Sender, Sight, StepRecord, Traffic, Trouble, TroubleKind,
 };
 pub(super) use hello::hello;
 
 /// Ranks that one worker may say it holds.
 const MOST_HELD: usize = 64;
+/// Workers that one worker may say it does not reach.
+const MOST_LINKS: usize = 1024;
 /// Characters of what a rank saw of its neighbour.
 const LONGEST_TROUBLE: usize = 400;
 /// Seconds that a part of a step may take.
@@ -82,9 +86,25 @@ pub(super) fn words(sender: Sender, wire: v1::SessionRequest) -> Result<Heard, F
         }
         Some(Message::RankLog(log)) => rank_log(sender, log),
         Some(Message::RankTimings(wire)) => rank_timings(sender, &wire),
+        Some(Message::LinksSeen(seen)) => links_seen(sender, seen),
         Some(Message::Hello(_)) => Err(FieldError::new("hello", "came twice; allowed: first and once")),
         None => Ok(Unknown::Message.into()),
     }
+}
+
+fn links_seen(sender: Sender, wire: v1::LinksSeen) -> Result<Heard, FieldError> {
+    if wire.broken.len() > MOST_LINKS {
+        let text = format!("got {} workers; allowed: 0 to {MOST_LINKS}", wire.broken.len());
+        return Err(FieldError::new("links_seen.broken", text));
+    }
+    let broken = wire.broken.into_iter().map(|link| {
+        let worker: WorkerId = parse("links_seen.broken.worker_id", &link.worker_id)?;
+        Ok((worker, link.reason.chars().take(LONGEST_TROUBLE).collect()))
+    });
+    let broken = broken.collect::<Result<BTreeMap<WorkerId, String>, FieldError>>()?;
+    let sight = if wire.looking { Sight::Looking } else { Sight::Seen(broken) };
+    let job = parse("links_seen.job_id", &wire.job_id)?;
+    Ok(Input::LinksSeen { sender, job, look: wire.look, sight }.into())
 }
 
 fn rank_timings(sender: Sender, wire: &v1::RankTimings) -> Result<Heard, FieldError> {
@@ -345,6 +365,15 @@ mod tests {
         }
         let timings = v1::RankTimings { rank: -1, ..timings };
         assert_eq!(refused(Message::RankTimings(timings)), "rank_timings.rank");
+        let links = |broken| v1::LinksSeen { job_id: job_id.clone(), broken, ..Default::default() };
+        let link = v1::BrokenLink { worker_id: WorkerId::new().to_string(), reason: "x".repeat(1_000) };
+        let fine = v1::SessionRequest { message: Some(Message::LinksSeen(links(vec![link.clone()]))) };
+        let heard = words(sender(), fine).unwrap().input;
+        let Some(Input::LinksSeen { sight: Sight::Seen(broken), .. }) = heard else { panic!("{heard:?}") };
+        assert!(broken.values().all(|why| why.len() == LONGEST_TROUBLE));
+        assert_eq!(refused(Message::LinksSeen(links(vec![link; MOST_LINKS + 1]))), "links_seen.broken");
+        let nobody = links(vec![v1::BrokenLink::default()]);
+        assert_eq!(refused(Message::LinksSeen(nobody)), "links_seen.broken.worker_id");
         let held = vec![v1::HeldRank::default(); MOST_HELD + 1];
         assert_eq!(refused(Message::Heartbeat(v1::Heartbeat { held })), "heartbeat.held");
         assert_eq!(refused(Message::Hello(v1::Hello::default())), "hello");

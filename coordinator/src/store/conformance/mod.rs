@@ -16,7 +16,7 @@ use ringtune_shared::trace::TraceContext;
 use super::Store;
 use super::lists::{ArtifactQuery, JobFilter, JobOrder, JobQuery};
 use crate::core::{
-    ArtifactRecord, BrokenLink, Checkpoint, EventBody, Failure, Goal, Job, JobEvent, JobState, Joiner,
+    ArtifactRecord, BrokenLink, Checkpoint, EventBody, Failure, Goal, Job, JobEvent, JobState, Joiner, Links,
     LogLevel, Member, Phase, Pin, Reforming, RequestKey, Ring, StepRecord, Stop, Time, Write,
 };
 
@@ -73,6 +73,7 @@ pub(crate) fn queued_job(number: u64) -> Arc<Job> {
         verification: None,
         trace: None,
         refused_by: BTreeSet::new(),
+        links: Links::default(),
         waits_behind: false,
     })
 }

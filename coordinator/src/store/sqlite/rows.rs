@@ -10,7 +10,9 @@ use sqlx::Row;
 use sqlx::sqlite::SqliteRow;
 use tracing::error;
 
-use crate::core::{ArtifactRecord, EventBody, Job, JobEvent, JobState, RequestKey, Ring, StepRecord, Time};
+use crate::core::{
+    ArtifactRecord, EventBody, Job, JobEvent, JobState, Links, RequestKey, Ring, StepRecord, Time,
+};
 use crate::store::Error;
 
 /// What a query of jobs begins with: the columns that [`job`] reads. Rows of the other two tables may be missing in a
@@ -144,6 +146,7 @@ pub(super) fn job(row: &SqliteRow) -> Result<Job, Error> {
         // No job is damaged for it.
         trace: optional("trace")?.and_then(|text| text.parse().ok()),
         refused_by: BTreeSet::new(),
+        links: Links::default(),
         waits_behind: false,
         resumed: optional("resumed")?.map(|text| from_json("jobs.resumed", text)).transpose()?,
     })
@@ -179,6 +182,7 @@ fn stand_in(row: &SqliteRow, error: &Error, known: &Damaged) -> Option<Job> {
         verification: None,
         trace: None,
         refused_by: BTreeSet::new(),
+        links: Links::default(),
         waits_behind: false,
         resumed: None,
     })

@@ -11,7 +11,63 @@ use crate::chaos::{
 const WIDE: usize = 1024;
 
 pub(super) fn rows() -> Vec<Row> {
-    [cables(), connections(), slow_ones(), mixed()].concat()
+    [cables(), broken_for_good(), connections(), slow_ones(), mixed()].concat()
+}
+
+/// Links that break for so long that whoever was left out is tried again, and again.
+pub(super) fn long() -> Vec<Row> {
+    let row = |name, workers| {
+        Row::new(name, workers)
+            .on(Ground::Namespaces)
+            .flags(&["--gradient-takes=200"])
+            .steps(9_000)
+            .deadline(2_000)
+            .within(6)
+    };
+    let long = || pause(600_000..601_000);
+    vec![
+        row("a_link_of_two_is_dropped_for_ten_minutes", 2).acts([
+            Act::Step(20),
+            Act::Lose(Who::Worker(1), Who::Worker(2)),
+            long(),
+            Act::Members(1),
+            Act::Find(Who::Worker(1), Who::Worker(2)),
+            long(),
+            Act::Members(2),
+        ]),
+        row("a_link_of_five_is_dropped_for_ten_minutes", 5).acts([
+            Act::Step(20),
+            Act::Lose(Who::Rank(1), Who::Rank(2)),
+            long(),
+            Act::Members(4),
+        ]),
+    ]
+}
+
+/// The ring goes on without one end of the link, which is tried again and does not stop it.
+fn broken_for_good() -> Vec<Row> {
+    let row = |name, workers| Row::new(name, workers).steps(150).within(6);
+    let out = Act::Says("is left out of the ring");
+    vec![
+        row("a_link_of_two_is_reset_for_good", 2).on(Ground::Proxies).steps(600).acts([
+            Act::Step(20),
+            Act::RingLink(Who::Rank(1), Weather::reset()),
+            out,
+            Act::Says("does not join the ring"),
+        ]),
+        row("a_link_of_three_is_dropped_for_good", 3).on(Ground::Namespaces).acts([
+            Act::Step(20),
+            Act::Lose(Who::Rank(1), Who::Rank(2)),
+            out,
+            Act::Members(2),
+        ]),
+        row("a_link_of_five_is_rejected_for_good", 5).on(Ground::Namespaces).acts([
+            Act::Step(20),
+            Act::Refuse(Who::Rank(1), Who::Rank(2)),
+            out,
+            Act::Members(4),
+        ]),
+    ]
 }
 
 fn cables() -> Vec<Row> {

@@ -18,7 +18,7 @@ pub fn all() -> Vec<Row> {
 
 /// Rows that take many minutes: they are played when they are named.
 pub fn long() -> Vec<Row> {
-    coordinator::long()
+    [coordinator::long(), links::long()].concat()
 }
 
 /// A row by its name.

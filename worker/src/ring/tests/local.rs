@@ -14,7 +14,7 @@ async fn worker(folder: &tempfile::TempDir, trust: Option<Trust>) -> (Rings, Soc
 
 async fn worker_with(folder: &tempfile::TempDir, options: RingOptions) -> (Rings, SocketAddr) {
     let local_socket = Some(folder.path().join(format!("{}.sock", WorkerId::new())));
-    listening(RingOptions { local_socket, connect_timeout: LIMIT, ..options }).await
+    listening(RingOptions { local_socket, ..options }).await
 }
 
 fn folder() -> tempfile::TempDir {

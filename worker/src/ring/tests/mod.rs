@@ -17,6 +17,7 @@ use super::{Error, RingOptions, RingServer, RingThread, Rings, Seat};
 use crate::{callers::GuardCalls, http::Metrics, membership::testing::Cluster};
 
 mod local;
+mod reach;
 mod seats;
 mod secured;
 mod states;
@@ -70,7 +71,7 @@ fn view_of_members(
 }
 
 fn quick(peer_timeout: Duration) -> RingOptions {
-    RingOptions { peer_timeout, connect_timeout: Duration::from_secs(20), ..RingOptions::default() }
+    RingOptions { peer_timeout, ..RingOptions::default() }
 }
 
 /// Whom a worker is, as its certificate names it; without one: whoever.
@@ -224,22 +225,4 @@ fn what_a_rank_sent_has_arrived_when_it_has_left() {
     });
     drop(leaving);
     assert_eq!(taking.join().unwrap(), 40);
-}
-
-#[tokio::test]
-async fn a_neighbour_that_is_not_there_is_named_by_the_deadline() {
-    let (rings, address) =
-        listening(RingOptions { connect_timeout: Duration::from_millis(300), ..RingOptions::default() })
-            .await;
-    // The other one listens, but takes no seat and never calls.
-    let (_other, other_address) = listening(RingOptions::default()).await;
-    let seat = rings
-        .take_seat(&view(JobId::new(), Epoch::FIRST, [address, other_address]), 0, 2, RING_PROTOCOLS.max)
-        .unwrap();
-    assert!(matches!(seat.connect().await, Err(Error::NotCalled { rank: 1, .. })));
-    let nowhere: SocketAddr = "127.0.0.1:1".parse().unwrap();
-    let seat = rings
-        .take_seat(&view(JobId::new(), Epoch::FIRST, [address, nowhere]), 0, 2, RING_PROTOCOLS.max)
-        .unwrap();
-    assert!(matches!(seat.connect().await, Err(Error::Unreachable { rank: 1, .. })));
 }

@@ -8,12 +8,10 @@ use crate::{
     session::TroubleKind,
 };
 
-const LIMIT: Duration = Duration::from_secs(20);
-
 async fn workers(count: usize) -> Vec<(Rings, SocketAddr)> {
     let mut workers = Vec::new();
     for _ in 0..count {
-        workers.push(listening(RingOptions { connect_timeout: LIMIT, ..RingOptions::default() }).await);
+        workers.push(listening(RingOptions::default()).await);
     }
     workers
 }
@@ -108,45 +106,9 @@ async fn a_rank_that_connects_long_after_the_others_breaks_no_ring() {
     step(&mut rings).await;
 }
 
-/// Others finish a step of the ring before it, however long that takes.
-#[tokio::test]
-async fn a_rank_waits_for_those_who_finish_a_step_longer_than_for_others() {
-    let limit = Duration::from_millis(300);
-    let mut workers = Vec::new();
-    for _ in 0..3 {
-        let options = RingOptions { connect_timeout: limit, peer_timeout: limit, ..RingOptions::default() };
-        workers.push(listening(options).await);
-    }
-    let job = JobId::new();
-    for (epoch, after_step) in [(1, false), (2, true)] {
-        let view = view_of(job, epoch, &workers);
-        let seat = |rank: usize| {
-            let seat = workers[rank].0.take_seat(&view, rank, 3, RING_PROTOCOLS.max).unwrap();
-            seat.after_step(after_step)
-        };
-        let newcomer = ringtune_shared::tasks::spawn(seat(2).connect());
-        tokio::time::sleep(4 * limit).await;
-        if !after_step {
-            let error = newcomer.await.unwrap().unwrap_err();
-            assert!(
-                matches!(error, Error::NotCalled { rank: 1, .. } | Error::Unreachable { rank: 0, .. }),
-                "{error}"
-            );
-            continue;
-        }
-        let (first, last) = (ringtune_shared::tasks::spawn(seat(1).connect()), seat(0));
-        tokio::time::sleep(4 * limit).await;
-        let mut rings = vec![last.connect().await.unwrap()];
-        for other in [first, newcomer] {
-            rings.push(other.await.unwrap().unwrap());
-        }
-        step(&mut rings).await;
-    }
-}
-
 #[tokio::test]
 async fn an_address_where_nobody_listens_yet_is_dialled_again() {
-    let one = listening(RingOptions { connect_timeout: LIMIT, ..RingOptions::default() }).await;
+    let one = listening(RingOptions::default()).await;
     let reserved = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = reserved.local_addr().unwrap();
     drop(reserved);
@@ -159,18 +121,6 @@ async fn an_address_where_nobody_listens_yet_is_dialled_again() {
     serve(&two, TcpListener::bind(address).await.unwrap());
     let late = two.take_seat(&view, 1, 2, RING_PROTOCOLS.max).unwrap().connect().await.unwrap();
     step(&mut [early.await.unwrap().unwrap(), late]).await;
-}
-
-#[tokio::test]
-async fn a_neighbour_that_nobody_listens_for_is_gone_long_before_the_limit() {
-    let one = listening(RingOptions { connect_timeout: 20 * LIMIT, ..RingOptions::default() }).await;
-    let reserved = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = reserved.local_addr().unwrap();
-    drop(reserved);
-    let view = view(JobId::new(), Epoch::FIRST, [one.1, address]);
-    let seat = one.0.take_seat(&view, 0, 2, RING_PROTOCOLS.max).unwrap();
-    let error = tokio::time::timeout(LIMIT, seat.connect()).await.unwrap().unwrap_err();
-    assert!(matches!(&error, Error::Unreachable { rank: 1, .. }), "{error}");
 }
 
 #[tokio::test]

@@ -34,8 +34,7 @@ struct Worker {
 async fn worker(cluster: &Cluster) -> Worker {
     let certified = cluster.worker();
     let trust = certified.trust();
-    let options =
-        RingOptions { connect_timeout: LIMIT, trust: Some(trust.clone()), ..RingOptions::default() };
+    let options = RingOptions { trust: Some(trust.clone()), ..RingOptions::default() };
     let (rings, address) = listening(options).await;
     Worker { certified, trust, rings, address }
 }

@@ -29,12 +29,38 @@ impl Turn<'_> {
         }
     }
 
+    /// These have no place in the ring any more, as they and others do not reach each other. They are asked again later.
+    pub(super) fn leave_out(&mut self, id: JobId, ring: &Ring, apart: &[usize]) {
+        for rank in apart {
+            let Some(member) = ring.members.get(*rank) else { continue };
+            let look = self.cluster.jobs.get(&id).and_then(|job| job.links.of_ring(ring.epoch));
+            let others = ring.present().map(|(_, other)| other.worker);
+            let why = look.and_then(|look| {
+                let (from, to, why) = others.filter(|other| *other != member.worker).find_map(|other| {
+                    let (from, why) = look.between(member.worker, other)?;
+                    Some((from, if from == other { member.worker } else { other }, why))
+                })?;
+                let name = |worker| self.name_in(ring, worker);
+                Some(format!("{} does not reach {}: {why}", name(from), name(to)))
+            });
+            let words = words_about(ring, *rank).unwrap_or("its link broke again and again");
+            let why = why.unwrap_or_else(|| words.to_owned());
+            let seconds = self.keep_apart(id, member.worker) / 1000;
+            let text = format!(
+                "{} is left out of the ring: {why}. It is tried again in {seconds} s",
+                name(ring, *rank)
+            );
+            self.note_loss(id, &text);
+        }
+    }
+
     /// Notes why a ring changes, and returns it for those who are told.
     pub(super) fn say_why(&mut self, id: JobId, old: &Ring, plan: &Plan) -> String {
         self.note_lost(id, &plan.lost);
         let gone = (0..old.members.len()).filter(|rank| old.members[*rank].gone);
         let lost: Vec<String> = gone.chain(plan.lost.iter().copied()).map(|rank| name(old, rank)).collect();
         let leave: Vec<String> = plan.leave.iter().map(|rank| name(old, *rank)).collect();
+        let apart: Vec<String> = plan.apart.iter().map(|rank| name(old, *rank)).collect();
         let hosts = plan.join.iter().filter_map(|joiner| old.joining.get(*joiner));
         let hosts: Vec<&str> = hosts.map(|joiner| joiner.member.host_name.as_str()).collect();
         let mut parts = Vec::new();
@@ -49,6 +75,9 @@ impl Turn<'_> {
         }
         if !lost.is_empty() {
             parts.push(format!("{} lost", was(&lost)));
+        }
+        if !apart.is_empty() {
+            parts.push(format!("{} left out", is(&apart)));
         }
         if !leave.is_empty() {
             parts.push(format!("{} leaving", is(&leave)));

@@ -21,14 +21,23 @@ pub(super) use view::is_worth_a_member;
 impl Turn<'_> {
     /// Something changed about a job's ring: what follows for its membership, where it runs and can re-form.
     pub(super) fn look_at_ring(&mut self, id: JobId) {
+        self.ask_about_joiners(id);
         let Some(view) = self.view(id) else { return };
         match decide(&view) {
             Decision::Nothing(until) => self.look_again(id, until),
             Decision::End => self.succeed(id),
+            Decision::Look => {
+                self.ask_members(id);
+                self.look_at_ring(id);
+            }
             Decision::Reform(plan) => self.reform(id, &plan),
-            Decision::WaitForSpare { lost, leave, until } => {
-                self.part_with(id, &lost, &leave);
+            Decision::WaitForSpare { lost, leave, apart, until } => {
+                let ring = self.ring(id);
+                self.part_with(id, &lost, &[leave, apart.clone()].concat());
                 self.wait_for_spare(id);
+                if let Some(ring) = ring {
+                    self.leave_out(id, &ring, &apart);
+                }
                 self.look_again(id, Some(until));
             }
             Decision::Queue { why, lost, survivors } => {
@@ -122,7 +131,13 @@ impl Turn<'_> {
         match why {
             Why::AllLost => self.leave_ring(id, "all its workers are lost", survivors),
             Why::StateLost => self.leave_ring(id, "all workers that had its state are lost", survivors),
-            Why::NoSpare => self.leave_ring(id, "no other worker came in time", survivors),
+            Why::NoSpare => {
+                // A link that does not work is the network's failure: it counts as no try.
+                if let Some(job) = self.job_mut(id).filter(|job| !job.links.apart.is_empty()) {
+                    job.tries = job.tries.saturating_sub(1);
+                }
+                self.leave_ring(id, "no other worker came in time", survivors);
+            }
             Why::Leaving => {
                 // That is nobody's failure: it counts as no try.
                 if let Some(job) = self.job_mut(id) {
@@ -169,10 +184,7 @@ impl Turn<'_> {
         let members = next.members.clone();
         let now = self.now;
         self.change_ring(id, |ring| *ring = next);
-        if plan.link.is_some() {
-            // Nothing is wrong with it but its way to a neighbour: as a joiner it would come to the same place.
-            left.iter().filter(|(_, is_told)| !is_told).for_each(|(worker, _)| self.let_rest(*worker));
-        }
+        self.leave_out(id, &old, &plan.apart);
         for member in &members {
             self.cluster.change_worker(member.worker, |worker| worker.last_held = now);
         }
@@ -224,7 +236,7 @@ impl Turn<'_> {
             let members: Vec<_> = ranks.iter().filter_map(|rank| old.members.get(*rank)).collect();
             members.into_iter().map(move |member| (member.worker, told)).collect::<Vec<_>>()
         };
-        (ring, [gone(&plan.lost, false), gone(&plan.leave, true)].concat())
+        (ring, [gone(&plan.lost, false), gone(&plan.apart, false), gone(&plan.leave, true)].concat())
     }
 
     /// A worker that was a member has no place any more. `leaves`: it is told to leave, after this step or at once.

@@ -1,10 +1,13 @@
 //! A job's ring as the decision sees it.
 
+use std::collections::BTreeSet;
+
 use ringtune_shared::ids::{JobId, WorkerId};
 
 use crate::core::job::{Job, Member, Pause, Phase, Ring, TroubleKind};
 use crate::core::job_state::JobState;
-use crate::core::reform::{Limits, Named, Presence, Seat, Standing, View};
+use crate::core::links::{Look, Sight};
+use crate::core::reform::{Eyes, Limits, Named, Presence, Seat, Standing, View};
 use crate::core::turn::Turn;
 
 /// Fewer steps than these are not worth another member.
@@ -24,10 +27,12 @@ impl Turn<'_> {
             joiner.member.phase == Phase::Ready
                 && self.presence(ring, joiner.member.worker) == Presence::Here
                 && !self.is_withdrawn(joiner.member.worker)
+                && self.is_reached(id, joiner.member.worker, ring)
         });
+        let look = job.links.of_ring(ring.epoch);
         Some(View {
             now: self.now,
-            members: ring.members.iter().map(|member| self.seat_of(ring, member)).collect(),
+            members: ring.members.iter().map(|member| self.seat_of(ring, member, look)).collect(),
             ready: ready.collect(),
             min: min as usize,
             world: world as usize,
@@ -36,6 +41,8 @@ impl Turn<'_> {
                 let (one, other) = (ring.rank_of(link.workers.0)?, ring.rank_of(link.workers.1)?);
                 Some(((one.min(other), one.max(other)), link.times))
             }),
+            broken: look.map(|look| broken_links(ring, look)).unwrap_or_default(),
+            asked: look.map(|look| look.since),
             spare_by: ring.reforming.as_ref().and_then(|reforming| reforming.spare_by),
             limits: Limits {
                 verdict: options.verdict,
@@ -45,11 +52,12 @@ impl Turn<'_> {
                 head: options.head,
                 entry: options.entry,
                 named: options.named,
+                look: options.look,
             },
         })
     }
 
-    fn seat_of(&self, ring: &Ring, member: &Member) -> Seat {
+    fn seat_of(&self, ring: &Ring, member: &Member, look: Option<&Look>) -> Seat {
         let done = matches!(member.phase, Phase::Done | Phase::Finished);
         let standing = match member.phase {
             _ if member.gone => Standing::Gone { done },
@@ -62,7 +70,14 @@ impl Turn<'_> {
             Phase::Failed | Phase::Stopped => Standing::Gone { done: false },
         };
         let leaving = self.is_withdrawn(member.worker);
-        Seat { standing, presence: self.presence(ring, member.worker), leaving, empty: member.newcomer }
+        let eyes = match look.map(|look| look.asked.get(&member.worker)) {
+            None if self.can_look(member.worker) => Eyes::Closed,
+            None | Some(None) => Eyes::Blind,
+            Some(Some(Sight::Asked)) => Eyes::Closed,
+            Some(Some(Sight::Looking)) => Eyes::Looking,
+            Some(Some(Sight::Seen(_))) => Eyes::Open,
+        };
+        Seat { standing, presence: self.presence(ring, member.worker), leaving, empty: member.newcomer, eyes }
     }
 
     fn presence(&self, ring: &Ring, worker: WorkerId) -> Presence {
@@ -81,6 +96,21 @@ impl Turn<'_> {
     fn is_withdrawn(&self, worker: WorkerId) -> bool {
         self.cluster.workers.get(&worker).is_some_and(|worker| worker.draining || worker.leaving)
     }
+}
+
+/// The links that do not work between members, by their ranks.
+fn broken_links(ring: &Ring, look: &Look) -> BTreeSet<(usize, usize)> {
+    let ends = |(from, sight): (&WorkerId, &Sight)| -> Vec<(WorkerId, WorkerId)> {
+        match sight {
+            Sight::Seen(broken) => broken.keys().map(|to| (*from, *to)).collect(),
+            _ => Vec::new(),
+        }
+    };
+    let ranks = |(from, to)| {
+        let (one, other) = (ring.rank_of(from)?, ring.rank_of(to)?);
+        (one != other).then_some((one.min(other), one.max(other)))
+    };
+    look.asked.iter().flat_map(ends).filter_map(ranks).collect()
 }
 
 fn waiting(ring: &Ring, pause: Option<&Pause>, now: crate::core::Time) -> Standing {

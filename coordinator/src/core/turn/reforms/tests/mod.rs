@@ -1,7 +1,10 @@
 //! Rings that lose members, and get others.
 
 mod done_again;
+mod evictions;
+mod links;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use ringtune_shared::ids::{ContentHash, Epoch, JobId, WorkerId};
@@ -10,8 +13,8 @@ use ringtune_shared::version::Dialect;
 
 use crate::core::{
     Action, ArtifactRecord, Capabilities, Cluster, Down, EnterRing, EventBody, Failure, HeldRank, Hello,
-    Input, Job, JobState, NewJob, Options, Phase, Place, RankReport, ReasonCode, Recovered, Sender,
-    SessionId, StepRecord, Time, Trouble, TroubleKind, WorkerState, Write,
+    Input, Job, JobState, LookAtLinks, NewJob, Options, Phase, Place, RankReport, ReasonCode, Recovered,
+    Sender, SessionId, Sight, StepRecord, Time, Trouble, TroubleKind, WorkerState, Write,
 };
 
 /// A job whose first ranks train, and perhaps more workers. Worker n is on host n.
@@ -25,6 +28,10 @@ struct World {
     /// What the job's log says.
     notes: Vec<String>,
     ended: Option<Arc<Job>>,
+    /// Which worker does not reach which.
+    broken: BTreeSet<(usize, usize)>,
+    /// Who does not answer.
+    mute: BTreeSet<usize>,
 }
 
 impl World {
@@ -47,6 +54,8 @@ impl World {
             told: Vec::new(),
             notes: Vec::new(),
             ended: None,
+            broken: BTreeSet::new(),
+            mute: BTreeSet::new(),
         };
         (0..ranks).for_each(|_| world.arrive());
         let (id, spec) = (world.job, Arc::new(parse_job_toml(job).unwrap()));
@@ -92,6 +101,7 @@ impl World {
         let effects = self.cluster.apply(input, self.now).unwrap();
         let placed = self.cluster.place(self.now);
         self.cluster.check_indexes().unwrap();
+        let mut questions = Vec::new();
         for effects in [effects, placed] {
             for write in effects.writes {
                 match write {
@@ -108,9 +118,30 @@ impl World {
                 if let Action::Send(session, message) = action
                     && let Some(worker) = self.workers.iter().position(|one| one.session == session)
                 {
-                    self.told.push((worker, message));
+                    match message {
+                        Down::LookAtLinks(question) => questions.push((worker, question)),
+                        message => self.told.push((worker, message)),
+                    }
                 }
             }
+        }
+        questions.into_iter().for_each(|(worker, question)| self.look(worker, &question));
+    }
+
+    /// A worker says whom it reaches, unless it is mute.
+    fn look(&mut self, worker: usize, question: &LookAtLinks) {
+        if self.mute.contains(&worker) {
+            return;
+        }
+        let number = |id| self.workers.iter().position(|one| one.worker == id).unwrap();
+        let not_reached = |(id, address): &(WorkerId, String)| {
+            let broken = self.broken.contains(&(worker, number(*id)));
+            broken.then(|| (*id, format!("{address}: it did not answer")))
+        };
+        let seen = Sight::Seen(question.workers.iter().filter_map(not_reached).collect());
+        for sight in [Sight::Looking, seen] {
+            let (sender, job, look) = (self.workers[worker], question.job, question.look);
+            self.apply(Input::LinksSeen { sender, job, look, sight });
         }
     }
 
@@ -443,55 +474,4 @@ fn a_joiner_that_never_got_its_place_is_told_of_the_ring_as_it_is_now() {
     world.told_to_enter();
     world.say(1, 3, None, Phase::Ready);
     assert_eq!(world.told_to_enter(), [(0, 4, Some(0), true), (1, 4, Some(1), true)]);
-}
-
-#[test]
-fn a_member_whose_certificate_is_revoked_is_lost_at_once() {
-    for session in [true, false] {
-        let mut world = World::training(3, 1, 0);
-        world.step(0, 1, 1, "one");
-        let Sender { worker, session: current } = world.workers[1];
-        world.apply(Input::Evicted { worker, session: session.then_some(current) });
-        assert_eq!(world.told_to_enter(), [(0, 2, Some(0), false), (2, 2, Some(1), false)]);
-        assert_eq!(world.job().reason, "re-forming the ring: rank 1 on host-1 was lost");
-        let why = "rank 1 on host-1: its certificate was revoked";
-        assert!(world.notes.iter().any(|note| note == why), "{:?}", world.notes);
-        let known = world.cluster.worker(worker).unwrap();
-        assert_eq!((known.session, world.cluster.worker_state(known)), (None, WorkerState::Lost));
-        assert_eq!(world.cluster.place_of(worker), None);
-        // With a certificate that is good it takes ranks again, as soon as it has let go of the old one.
-        world.hello(1, 1, vec![world.held(1, Some(1), Phase::Training)]);
-        assert!(world.told.iter().any(|(one, told)| *one == 1 && matches!(told, Down::StopRank { .. })));
-        world.apply(Input::Heartbeat(world.workers[1], Vec::new()));
-        assert!(matches!(world.cluster.place_of(worker), Some(Place::Joins(_))));
-    }
-}
-
-#[test]
-fn an_older_sessions_certificate_evicts_nobody() {
-    let mut world = World::training(2, 1, 0);
-    let Sender { worker, session } = world.workers[1];
-    world.hello(1, 1, vec![world.held(1, Some(1), Phase::Training)]);
-    world.apply(Input::Evicted { worker, session: Some(session) });
-    assert!(world.cluster.worker(worker).unwrap().session.is_some());
-    assert_eq!(world.told_to_enter(), []);
-    let nobody = WorkerId::new();
-    world.apply(Input::Evicted { worker: nobody, session: None });
-    assert_eq!(world.job().rings, 1);
-}
-
-#[test]
-fn a_member_that_is_away_and_a_joiner_can_be_evicted() {
-    let mut world = World::training(2, 1, 1);
-    let Sender { worker: away, .. } = world.workers[1];
-    world.go(1);
-    assert_eq!(world.told_to_enter(), [], "it may come back");
-    world.apply(Input::Evicted { worker: away, session: None });
-    assert_eq!(world.told_to_enter(), [(0, 2, Some(0), false)]);
-    let Sender { worker: joiner, session } = world.workers[2];
-    assert!(matches!(world.cluster.place_of(joiner), Some(Place::Joins(_))));
-    world.apply(Input::Evicted { worker: joiner, session: Some(session) });
-    assert_eq!(world.cluster.place_of(joiner), None);
-    let why = "host-2 does not join the ring: its certificate was revoked";
-    assert!(world.notes.iter().any(|note| note == why), "{:?}", world.notes);
 }
