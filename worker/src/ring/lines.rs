@@ -144,8 +144,13 @@ impl Line {
         let filler = wire::message(&v1::MeasureRequest { filler: vec![0; bytes] });
         match http2.measure(self.measure.clone(), filler, Instant::now(), ANSWER_LIMIT).await {
             Ok(_) => Ok(http2),
-            // One of an older release does not know the question, and one that is asked too much is there, too.
-            Err(status) if matches!(status.code(), Code::Unimplemented | Code::ResourceExhausted) => {
+            // Who does not know the question, or does not answer it to everybody, is there.
+            Err(status)
+                if matches!(
+                    status.code(),
+                    Code::Unimplemented | Code::ResourceExhausted | Code::PermissionDenied
+                ) =>
+            {
                 Ok(http2)
             }
             Err(status) => Err(NoConnection::of(&status)),

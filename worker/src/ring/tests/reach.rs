@@ -73,8 +73,9 @@ async fn a_neighbour_that_falls_silent_before_the_first_exchange_is_lost() {
             passing.spawn(async move {
                 let mut far = tokio::net::TcpStream::connect(two_address).await.unwrap();
                 tokio::select! {
+                    biased;
+                    () = async { drop(open.wait_for(|open| !open).await) } => std::future::pending().await,
                     _ = tokio::io::copy_bidirectional(&mut near, &mut far) => (),
-                    _ = open.wait_for(|open| !open) => std::future::pending().await,
                 }
             });
         }

@@ -134,3 +134,16 @@ fn workers_that_cannot_say_whom_they_reach_are_treated_as_before() {
     assert_eq!(world.told_to_enter(), [(0, 4, Some(0), false)]);
     assert_eq!(said(&world, "rank 1 on host-1 is left out of the ring"), 1, "{:?}", world.notes);
 }
+
+#[test]
+fn a_worker_that_says_nothing_more_is_cut_off_and_does_not_drop_its_rank() {
+    let mut world = World::training(2, 1, 0);
+    world.pass(4, &[1]);
+    // A line for the log says nothing of what it holds.
+    let (sender, job) = (world.workers[1], world.job);
+    let (epoch, level, message) = (Epoch(1), crate::core::LogLevel::Info, "a line".to_owned());
+    world.apply(Input::RankLog { sender, job, epoch, level, message });
+    world.pass(20, &[1]);
+    assert_eq!(said(&world, "does not hold it"), 0, "{:?}", world.notes);
+    assert_eq!(said(&world, "rank 1 on host-1: connection lost"), 1, "{:?}", world.notes);
+}
