@@ -102,23 +102,20 @@ impl Vigil {
 /// Waits until a worker gives no sign of life for so long, or cannot be reached whatever one waits for; and why.
 async fn lost(line: &Line, patience: Duration) -> String {
     let mut heard = Instant::now();
+    let mut reason = format!("it gave no sign of life for {} s", patience.as_secs_f64());
     sleep(FIRST_LOOK).await;
     loop {
-        let reason = match timeout_at(heard + patience, line.reach(0)).await {
-            Err(_) => return format!("it gave no sign of life for {} s", patience.as_secs_f64()),
-            Ok(Ok(connection)) => {
-                let (last, reason) = connection.stands((PULSE, patience)).await;
-                heard = last;
-                reason
-            }
+        match timeout_at(heard + patience, line.reach(0)).await {
+            Err(_) => return reason,
+            Ok(Ok(connection)) => (heard, reason) = connection.stands((PULSE, patience)).await,
             Ok(Err(none)) => {
+                reason = none.reason;
                 let over = none.why == Why::NobodyListens && heard.elapsed() >= NOBODY_LISTENS;
                 if over || none.why == Why::Hopeless {
-                    return none.reason;
+                    return reason;
                 }
-                none.reason
             }
-        };
+        }
         if heard.elapsed() >= patience {
             return reason;
         }

@@ -186,7 +186,7 @@ fn who_lost_somebody_that_may_live_asks_who_is_reached() {
     let blind = broke.map(|seat| looks(seat, Blind));
     assert_eq!(decide(&view(&blind)), later(400));
     let anew = looks(seat(Standing::Waiting { since: NOW, names: None }), Closed);
-    assert_eq!(decide(&view(&[anew, anew])), later(400));
+    assert_eq!(decide(&view(&[anew, anew])), reform(&[0, 1], &[]));
     let gone = looks(away(Standing::Training, 5), Closed);
     assert_eq!(decide(&view(&[broke[0], gone])), reform(&[0], &[1]));
     // 1. Asked. Whom somebody missed and who does not even say that it looks is lost.

@@ -268,7 +268,7 @@ async fn a_revoked_member_loses_its_place_at_once() {
         one.rings.take_seat(&view_of(JobId::new(), &[&one, &two]), 0, 2, RING_PROTOCOLS.max).unwrap();
     let error = tokio::time::timeout(LIMIT, seat.connect()).await.unwrap().unwrap_err();
     assert!(
-        matches!(&error, Error::Refused { rank: 0, reason, .. } if reason.contains("revoked")),
+        matches!(&error, Error::Unreachable { rank: 0, reason, .. } if reason.contains("revoked")),
         "{error}"
     );
 }

@@ -79,7 +79,7 @@ fn one_that_does_not_answer_is_lost_and_one_that_has_not_noticed_is_not() {
     world.waits(0, 1, 0, 1);
     world.pass(1, &[1]);
     assert_eq!(world.told_to_enter(), [(0, 2, Some(0), false)]);
-    assert_eq!(said(&world, "rank 1 on host-1 was lost"), 1, "{:?}", world.notes);
+    assert_eq!(said(&world, "rank 1 on host-1 was lost: "), 1, "{:?}", world.notes);
 }
 
 #[test]
