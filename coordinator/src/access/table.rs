@@ -117,7 +117,7 @@ pub const GRPC: [Row; 37] = [
 ];
 
 /// Routes of the HTTP port; `{…}` stands for a part that may be anything.
-pub const HTTP: [Row; 12] = [
+pub const HTTP: [Row; 13] = [
     read("GET /", Who::Everybody),
     read("GET /assets/{name}", Who::Everybody),
     read("GET /healthz", Who::Everybody),
@@ -128,6 +128,7 @@ pub const HTTP: [Row; 12] = [
     read("POST /logout", Who::Everybody),
     read("POST /api/{service}/{method}", Who::AsCalls),
     read("GET /api/events", Who::AsCalls),
+    read("GET /api/files/{job}", Who::AsCalls),
     read("GET /api/files/{job}/{name}", Who::AsCalls),
     read("GET /api/contents/{sha256}", Who::AsCalls),
 ];
@@ -286,7 +287,7 @@ mod tests {
         assert_eq!(who("GET", "/api/session"), Some(Who::Everybody));
         for (method, path) in [
             ("GET", "/api/ringtune.v1.JobService/GetJob"),
-            ("GET", "/api/files/x"),
+            ("GET", "/api/files/"),
             ("GET", "/api/files//y"),
             ("GET", "/api/files/x/y/z"),
             ("GET", "/api/files/x/y/"),

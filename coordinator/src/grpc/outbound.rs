@@ -47,6 +47,7 @@ pub(super) fn job_without_spec(job: &Job) -> v1::Job {
     v1::Job {
         job_id: job.id.to_string(),
         name: job.spec.common.name.clone(),
+        kind: job.spec.kind().as_str().to_owned(),
         spec: None,
         state: job_state(job.state).into(),
         state_reason: job.reason.clone(),

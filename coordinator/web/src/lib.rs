@@ -3,7 +3,7 @@
 //! - [`page`]: `/` and `/assets/…`, which are in the program.
 //! - `unary`: `POST /api/SERVICE/METHOD`, each call of the API that has one answer, as the Connect protocol's JSON.
 //! - `events`: `GET /api/events`, what happens as server-sent events.
-//! - `files`: `GET /api/files/…` and `GET /api/contents/…`.
+//! - `files`: `GET /api/files/…`, also all of a job as one archive, and `GET /api/contents/…`.
 //! - `session`: who looks, login and logout.
 //! - [`guard`]: what a web site elsewhere could make a browser send is refused.
 //!
@@ -36,9 +36,11 @@ pub use self::calls::Calls;
 
 /// Streams of events that may be open at a time.
 const STREAMS: usize = 256;
+/// Archives that may be under way at a time.
+const ARCHIVES: usize = 16;
 
 /// Everything that is served here: method and path, with `{…}` for a part that may be anything.
-pub const ROUTES: [(&str, &str); 9] = [
+pub const ROUTES: [(&str, &str); 10] = [
     ("GET", "/"),
     ("GET", "/assets/{name}"),
     ("GET", "/api/session"),
@@ -46,6 +48,7 @@ pub const ROUTES: [(&str, &str); 9] = [
     ("POST", "/logout"),
     ("POST", "/api/{service}/{method}"),
     ("GET", "/api/events"),
+    ("GET", "/api/files/{job}"),
     ("GET", "/api/files/{job}/{name}"),
     ("GET", "/api/contents/{sha256}"),
 ];
@@ -75,6 +78,7 @@ struct Gateway {
     options: Options,
     pool: DescriptorPool,
     streams: Arc<Semaphore>,
+    archives: Arc<Semaphore>,
 }
 
 /// All that is served here. Who may have it is decided around it, and by the API's services.
@@ -84,13 +88,15 @@ struct Gateway {
 pub fn router(options: Options) -> Result<Router, Error> {
     let pool = DescriptorPool::decode(ringtune_proto::FILE_DESCRIPTOR_SET)?;
     let pages = page::Pages::embedded();
-    let gateway = Arc::new(Gateway { options, pool, streams: Arc::new(Semaphore::new(STREAMS)) });
+    let [streams, archives] = [STREAMS, ARCHIVES].map(|places| Arc::new(Semaphore::new(places)));
+    let gateway = Arc::new(Gateway { options, pool, streams, archives });
     let api = Router::new()
         .route("/api/session", get(session::session))
         .route("/login", post(session::login))
         .route("/logout", post(session::logout))
         .route("/api/{service}/{method}", post(unary::call))
         .route("/api/events", get(events::events))
+        .route("/api/files/{job}", get(files::archive))
         .route("/api/files/{job}/{name}", get(files::file))
         .route("/api/contents/{sha256}", get(files::content))
         .with_state(gateway);

@@ -143,9 +143,10 @@ fn coordinator_allows(who: Who, caller: &Somebody) -> bool {
 }
 
 /// What is asked for of a route, and what is answered to those who may.
-const ASKED: [(&str, &str, u16); 5] = [
+const ASKED: [(&str, &str, u16); 6] = [
     ("/assets/{name}", "/assets/page.css", 200),
     ("/api/{service}/{method}", "/api/ringtune.v1.ClusterService/GetCluster", 200),
+    ("/api/files/{job}", "/api/files/0193f2a4-5b6c-7d8e-9f00-112233445566", 404),
     ("/api/files/{job}/{name}", "/api/files/0193f2a4-5b6c-7d8e-9f00-112233445566/x", 404),
     (
         "/api/contents/{sha256}",

@@ -1,7 +1,9 @@
-//! `GET /api/files/JOB/NAME` and `GET /api/contents/SHA256`: files, whole or in part.
+//! `GET /api/files/JOB/NAME`, `GET /api/files/JOB` and `GET /api/contents/SHA256`: files, whole or in part, or all of a job.
 
+mod archive;
 mod kind;
 mod range;
+mod tar;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,6 +22,7 @@ use ringtune_proto::v1::{self, artifact_service_client::ArtifactServiceClient, d
 use ringtune_shared::ids::ContentHash;
 use tonic::{Status, Streaming};
 
+pub(crate) use self::archive::archive;
 use self::range::Part;
 use crate::caller::Caller;
 use crate::{Calls, Gateway, answer, calls};
@@ -93,20 +96,52 @@ async fn found(
         .map_err(|_| Status::internal("the file's hash is none"))?;
     let picture = kind::picture(&file.first().await?);
     // 2. What goes with it.
-    let mut response = Response::new(Body::empty());
+    let mut response = described(wanted.cached, &etag);
     let headers = response.headers_mut();
-    headers.insert(CONTENT_SECURITY_POLICY, POLICY);
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static(wanted.cached));
-    headers.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
-    headers.insert(ETAG, etag.clone());
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(picture.unwrap_or("application/octet-stream")));
     if picture.is_none() {
         headers.insert(CONTENT_DISPOSITION, kind::attachment(&wanted.name));
     }
     // 3. Which part of it.
+    match chosen(response, asked, size)? {
+        Chosen::All(response) => Ok(response),
+        Chosen::Bytes(mut response, bytes) => {
+            if method != Method::HEAD && !bytes.is_empty() {
+                if look {
+                    file = File::open(calls, caller, wanted.source, bytes).await?;
+                }
+                *response.body_mut() = Body::from_stream(file.bytes());
+            }
+            Ok(response)
+        }
+    }
+}
+
+/// An answer without its bytes.
+fn described(cached: &'static str, etag: &HeaderValue) -> Response {
+    let mut response = Response::new(Body::empty());
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_SECURITY_POLICY, POLICY);
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static(cached));
+    headers.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
+    headers.insert(ETAG, etag.clone());
+    response
+}
+
+/// What is answered.
+enum Chosen {
+    /// This is all.
+    All(Response),
+    /// These bytes belong to it.
+    Bytes(Response, Range<u64>),
+}
+
+/// Which part of something of this size is asked for; `response` is [`described`].
+fn chosen(mut response: Response, asked: &HeaderMap, size: u64) -> Result<Chosen, Status> {
+    let etag = response.headers()[ETAG].clone();
     if asked.get(IF_NONE_MATCH).is_some_and(|known| *known == etag) {
         *response.status_mut() = StatusCode::NOT_MODIFIED;
-        return Ok(response);
+        return Ok(Chosen::All(response));
     }
     let bytes = match range::part(asked, size, &etag) {
         Part::Whole => 0..size,
@@ -121,17 +156,11 @@ async fn found(
             let mut response =
                 answer::with_status(StatusCode::RANGE_NOT_SATISFIABLE, &Status::out_of_range(text));
             insert(&mut response, CONTENT_RANGE, format!("bytes */{size}"))?;
-            return Ok(response);
+            return Ok(Chosen::All(response));
         }
     };
     insert(&mut response, CONTENT_LENGTH, (bytes.end - bytes.start).to_string())?;
-    if method != Method::HEAD && !bytes.is_empty() {
-        if look {
-            file = File::open(calls, caller, wanted.source, bytes).await?;
-        }
-        *response.body_mut() = Body::from_stream(file.bytes());
-    }
-    Ok(response)
+    Ok(Chosen::Bytes(response, bytes))
 }
 
 fn insert(response: &mut Response, name: http::HeaderName, value: String) -> Result<(), Status> {

@@ -93,6 +93,58 @@ async fn files_are_saved_and_pictures_shown_by_what_they_are() {
 }
 
 #[tokio::test]
+async fn all_files_of_a_job_come_as_one_archive() {
+    let coordinator = Coordinator::fresh().await;
+    let browser = Browser::of(&coordinator);
+    let job = coordinator.create(1).await.job_id;
+    let large: Vec<u8> = (0..3_000_000_u32).map(|number| number as u8).collect();
+    let files = [
+        (".bashrc", HTML),
+        ("-rf", b"x"),
+        ("a.png", PNG),
+        ("empty", b""),
+        ("large.bin", &large),
+        ("ä😀", PNG),
+    ];
+    for (name, bytes) in files {
+        coordinator.put(&job, name, bytes).await;
+    }
+    let path = format!("/api/files/{job}");
+    let whole = browser.get(&path).await;
+    assert_eq!((whole.status, whole.header("content-type")), (200, Some("application/x-tar")));
+    assert_eq!(whole.header("content-length"), Some(whole.body.len().to_string().as_str()));
+    let disposition = whole.header("content-disposition").unwrap();
+    let folder = disposition.split('"').nth(1).unwrap().strip_suffix(".tar").unwrap();
+    assert!(disposition.starts_with("attachment; ") && folder.ends_with(&job[28..]), "{disposition}");
+    let mut found = Vec::new();
+    for entry in tar::Archive::new(whole.body.as_slice()).entries().unwrap() {
+        let mut entry = entry.unwrap();
+        let (path, mut bytes) = (entry.path().unwrap().into_owned(), Vec::new());
+        std::io::Read::read_to_end(&mut entry, &mut bytes).unwrap();
+        assert_eq!(path.parent().unwrap().to_str(), Some(folder), "no file stands outside of it");
+        found.push((path.file_name().unwrap().to_str().unwrap().to_owned(), bytes));
+    }
+    found.sort();
+    let mut expected = files.map(|(name, bytes)| (name.to_owned(), bytes.to_vec()));
+    expected.sort();
+    assert!(found == expected, "{:?}", found.iter().map(|(name, _)| name).collect::<Vec<_>>());
+
+    // A download that broke off goes on where it was, as long as the files are the same.
+    let etag = whole.header("etag").unwrap().to_owned();
+    let rest = browser.and("range", "bytes=1000000-").and("if-range", &etag).get(&path).await;
+    assert!(rest.status == 206 && rest.body == whole.body[1_000_000..], "{}", rest.status);
+    assert_eq!(browser.send("HEAD", &path, b"").await.header("etag"), Some(etag.as_str()));
+    coordinator.put(&job, "one more", PNG).await;
+    let anew = browser.and("range", "bytes=1000000-").and("if-range", &etag).get(&path).await;
+    assert!(anew.status == 200 && anew.body.len() > whole.body.len());
+
+    for nothing in ["/api/files/x", "/api/files/0193f2a4-5b6c-7d8e-9f00-112233445566"] {
+        assert!([400, 404].contains(&browser.get(nothing).await.status), "{nothing}");
+    }
+    coordinator.stop().await;
+}
+
+#[tokio::test]
 async fn paths_that_lead_elsewhere_lead_nowhere() {
     let coordinator = Coordinator::fresh().await;
     let browser = Browser::of(&coordinator);
@@ -151,12 +203,14 @@ async fn somebody_elses_file_is_not_there() {
     let coordinator = secured().await;
     let job = coordinator.create(1).await.job_id;
     coordinator.put(&job, "a.png", PNG).await;
-    let path = format!("/api/files/{job}/a.png");
     let browser = Browser::of(&coordinator);
-    assert_eq!(browser.get(&path).await.status, 401);
-    for (role, status) in [(v1::Role::Submitter, 404), (v1::Role::Observer, 200), (v1::Role::Admin, 200)] {
-        let token = coordinator.token(role, "eve").await.secret;
-        assert_eq!(browser.by_cookie(&token).get(&path).await.status, status, "{role:?}");
+    for path in [format!("/api/files/{job}/a.png"), format!("/api/files/{job}")] {
+        assert_eq!(browser.get(&path).await.status, 401);
+        for (role, status) in [(v1::Role::Submitter, 404), (v1::Role::Observer, 200), (v1::Role::Admin, 200)]
+        {
+            let token = coordinator.token(role, "eve").await.secret;
+            assert_eq!(browser.by_cookie(&token).get(&path).await.status, status, "{path} as {role:?}");
+        }
     }
     coordinator.stop().await;
 }
