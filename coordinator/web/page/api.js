@@ -103,6 +103,11 @@ export function fileAddress(jobId, name) {
   return `/api/files/${encodeURIComponent(jobId)}/${encodeURIComponent(name)}`;
 }
 
+/** Where all files of a job are read, as one archive. */
+export function archiveAddress(jobId) {
+  return `/api/files/${encodeURIComponent(jobId)}`;
+}
+
 /** Where a content is read. */
 export function contentAddress(hash) {
   return `/api/contents/${encodeURIComponent(hash)}`;

@@ -14,17 +14,17 @@ function opened(dialog) {
 }
 
 /**
- * Asks before something is done. `fields` are inputs with a name, shown with their labels; `act` gets their values, and the
- * dialog stays, with what went wrong, if it throws.
+ * Asks before something is done. `fields` are inputs with a name, shown with their labels, or texts of several `rows`; `act` gets
+ * their values, and the dialog stays, with what went wrong, if it throws.
  */
-export function question({ title, text, yes, no = "Back", danger = false, fields = [], act }) {
+export function question({ title, text, yes, no = "Back", danger = false, wide = false, fields = [], act }) {
   const problem = element("p", { class: "problem", role: "alert" });
   const button = element("button", { type: "submit", class: danger ? "danger" : "main" }, yes);
   const back = element("button", { type: "button", onclick: () => dialog.close() }, no);
-  const inputs = fields.map(({ label, ...attributes }) => element("label", {}, label, element("input", attributes)));
+  const inputs = fields.map(({ label, ...attributes }) => element("label", {}, label, input(attributes)));
   const form = element("form", { method: "dialog" }, element("h2", { id: "question" }, title),
     ...text.map((line) => element("p", {}, line)), ...inputs, problem, element("div", { class: "actions" }, back, button));
-  const dialog = element("dialog", { "aria-labelledby": "question" }, form);
+  const dialog = element("dialog", { "aria-labelledby": "question", class: wide ? "wide" : null }, form);
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
     button.disabled = true;
@@ -38,6 +38,16 @@ export function question({ title, text, yes, no = "Back", danger = false, fields
     button.disabled = false;
   });
   return opened(dialog);
+}
+
+function input({ rows, value, ...attributes }) {
+  const node = rows === undefined ? element("input", attributes) : element("textarea", { rows, class: "file", ...attributes });
+  if (value !== undefined) {
+    node.value = value;
+    // It is read from its beginning.
+    node.setSelectionRange(0, 0);
+  }
+  return node;
 }
 
 /** Shows one of several pictures; arrows go to the others. Each has `address`, `name` and `text`. */

@@ -42,7 +42,6 @@ export function count(value) {
 /** 3 s, 2 min 05 s, 3 h 07 min, 2 d 4 h. */
 export function duration(seconds) {
   if (!Number.isFinite(seconds)) return "–";
-  const two = (value) => String(value).padStart(2, "0");
   const whole = Math.max(0, Math.round(seconds));
   if (whole < 60) return `${whole} s`;
   if (whole < 3600) return `${Math.floor(whole / 60)} min ${two(whole % 60)} s`;
@@ -103,21 +102,30 @@ export function millis(timestamp) {
   return timestamp ? Date.parse(timestamp) : NaN;
 }
 
-/** 14:03:59, in the reader's own time. */
-export function clock(timestamp) {
-  const date = new Date(millis(timestamp));
-  if (Number.isNaN(date.getTime())) return "–";
-  const two = (value) => String(value).padStart(2, "0");
-  return `${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}`;
+const two = (value) => String(value).padStart(2, "0");
+
+/** The zone of the reader's own time at a date, in which all times of the page are: UTC, UTC+1, UTC−3:30. */
+export function zone(date) {
+  const ahead = -date.getTimezoneOffset();
+  if (ahead === 0) return "UTC";
+  const [hours, minutes] = [Math.floor(Math.abs(ahead) / 60), Math.abs(ahead) % 60];
+  return `UTC${ahead > 0 ? "+" : "−"}${hours}${minutes > 0 ? `:${two(minutes)}` : ""}`;
 }
 
-/** 2026-11-23 14:03:59, in the reader's own time. */
-export function dateAndTime(timestamp) {
+/** A timestamp of the API in the reader's own time: { day: "2026-11-23", time: "14:03:59", zone: "UTC+1" }; null without one. */
+export function local(timestamp) {
   const date = new Date(millis(timestamp));
-  if (Number.isNaN(date.getTime())) return "–";
-  const two = (value) => String(value).padStart(2, "0");
-  const day = `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())}`;
-  return `${day} ${clock(timestamp)}`;
+  if (Number.isNaN(date.getTime())) return null;
+  return {
+    day: `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())}`,
+    time: `${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}`, zone: zone(date),
+  };
+}
+
+/** 2026-11-23 14:03:59 UTC+1, in the reader's own time. */
+export function dateAndTime(timestamp) {
+  const found = local(timestamp);
+  return found === null ? "–" : `${found.day} ${found.time} ${found.zone}`;
 }
 
 /** The end of an id, by which people tell jobs from each other: it begins with the time. */

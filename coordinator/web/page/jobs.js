@@ -1,5 +1,5 @@
 // The jobs that the page knows: merged from lists and from the stream, and chosen for the table. All of it is pure.
-import { hasEnded, jobState } from "./words.js";
+import { hasEnded, jobKind, jobState } from "./words.js";
 import { millis } from "./format.js";
 
 /** Rows of a page of the table. */
@@ -7,7 +7,7 @@ export const ROWS = 50;
 
 /**
  * Puts jobs into a map by their id. What is older than what is there is left out: a list may arrive after what the stream
- * said meanwhile. The table needs no spec. Says which ids have changed.
+ * said meanwhile. The table needs no spec but its kind. Says which ids have changed.
  */
 export function mergeJobs(known, jobs) {
   const changed = [];
@@ -42,6 +42,7 @@ const SORTS = {
   age: (job) => millis(job.createTime) || 0,
   name: (job) => (job.name ?? "").toLowerCase(),
   owner: (job) => ownerOf(job).toLowerCase(),
+  kind: jobKind,
   state: (job) => jobState(job.state),
   progress: (job) => share(job) ?? -1,
   loss: (job) => job.loss ?? Infinity,
@@ -51,12 +52,12 @@ const SORTS = {
 export const SORT_KEYS = Object.keys(SORTS);
 
 /**
- * The jobs for the table: those that a search, a state and an owner leave, in an order such as "name" or, the greatest
+ * The jobs for the table: those that a search, a state, a kind and an owner leave, in an order such as "name" or, the greatest
  * first, "-name". Jobs that are equal in it are the newest first.
  */
 export function selectJobs(jobs, list) {
   const words = list.q.toLowerCase().split(/\s+/u).filter((word) => word !== "");
-  const chosen = [...jobs].filter((job) => inState(job, list.state) && (list.owner === "" || ownerOf(job) === list.owner)
+  const chosen = [...jobs].filter((job) => inState(job, list.state) && (list.kind === "" || jobKind(job) === list.kind) && (list.owner === "" || ownerOf(job) === list.owner)
     && words.every((word) => textOf(job).includes(word)));
   const downwards = list.sort.startsWith("-");
   const key = SORTS[list.sort.replace("-", "")] ?? SORTS.age;
@@ -82,15 +83,29 @@ function inState(job, state) {
 }
 
 function textOf(job) {
-  const labels = Object.entries(job.queue?.labels ?? {}).map(([key, value]) => `${key}=${value}`);
-  return [job.name ?? "", job.jobId, ownerOf(job), jobState(job.state), ...labels].join(" ").toLowerCase();
+  const words = [job.name ?? "", job.jobId, ownerOf(job), jobState(job.state), jobKind(job), ...labelsOf(job)];
+  return words.join(" ").toLowerCase();
 }
 
-/** All owners, in order. */
-export function ownersOf(jobs) {
-  const owners = new Set([...jobs].map(ownerOf));
-  owners.delete("");
-  return [...owners].sort((one, other) => one.localeCompare(other));
+/** The labels of a job as they are searched for, in order: key=value. */
+export function labelsOf(job) {
+  return Object.entries(job.queue?.labels ?? {}).map(([key, value]) => `${key}=${value}`).sort();
+}
+
+/** All values that jobs have of something, such as their owners, in order; none is left out. */
+export function valuesOf(jobs, of) {
+  const values = new Set([...jobs].map(of));
+  values.delete("");
+  return [...values].sort((one, other) => one.localeCompare(other));
+}
+
+/** What may be done with some jobs: those that can be cancelled, deleted, and compared because they have steps. */
+export function chosenJobs(jobs, ids) {
+  const chosen = [...ids].map((id) => jobs.get(id)).filter((job) => job !== undefined);
+  return {
+    all: chosen, toCancel: chosen.filter((job) => !hasEnded(job.state)), toDelete: chosen.filter((job) => hasEnded(job.state)),
+    toCompare: chosen.filter((job) => job.loss !== undefined),
+  };
 }
 
 /** One page of rows, and how many pages there are; a page beyond the last is the last. */

@@ -6,6 +6,7 @@ import { count } from "./format.js";
 import { mergeJobs } from "./jobs.js";
 import { format, parse } from "./routes.js";
 import { Stream } from "./stream.js";
+import { compareView } from "./view_compare.js";
 import { jobView } from "./view_job.js";
 import { jobsView, readJobs, readNewest } from "./view_jobs.js";
 import { loginView, showWho } from "./view_login.js";
@@ -179,6 +180,7 @@ function route() {
   if (chosen.view !== "job") app.stream.follow(null);
   if (chosen.view === "job") showView(jobView(app, chosen));
   else if (chosen.view === "workers") showView(workersView(app));
+  else if (chosen.view === "compare") showView(compareView(app, chosen));
   else if (chosen.view === "jobs") showView(jobsView(app, chosen));
   else showView(lostView());
 }

@@ -1,6 +1,6 @@
 // What happened to a job: changes of state and log lines, the newest visible.
 import { element, isolated, keep, show } from "./dom.js";
-import { clock, dateAndTime, visible } from "./format.js";
+import { dateAndTime, local, visible } from "./format.js";
 import { section } from "./parts.js";
 import { jobState, logLevel } from "./words.js";
 
@@ -15,18 +15,34 @@ export function logPart() {
   function update(model) {
     show(node, model.lines.length > 0);
     const atEnd = log.scrollTop + log.clientHeight >= log.scrollHeight - 30;
-    keep(list, model.lines, (line) => line.sequence, makeLine);
+    keep(list, daysAnd(model.lines), (line) => line.day ?? line.sequence, (line) => (line.day ? makeDay(line) : makeLine(line)));
     if (atEnd || log.dataset.filled === undefined) log.scrollTop = log.scrollHeight;
     if (!node.hidden) log.dataset.filled = "";
   }
   return { node, update };
 }
 
+// Lines say their time alone: above the first of each day is the day, and in which zone all of them are.
+function daysAnd(lines) {
+  let before = null;
+  return lines.flatMap((line) => {
+    const at = local(line.time);
+    const day = at === null ? before : `${at.day}, times in ${at.zone}`;
+    const both = day === before ? [line] : [{ day }, line];
+    before = day;
+    return both;
+  });
+}
+
+function makeDay({ day }) {
+  return element("li", { class: "day" }, day);
+}
+
 function makeLine(line) {
   const level = line.level === "state" ? "state" : logLevel(line.level);
   const rank = line.rank === undefined ? "" : `rank ${line.rank}: `;
   const text = line.change ? changeText(line.change) : visible((line.message ?? "").slice(0, LONGEST_LINE));
-  return element("li", { class: `is-${level}` }, element("time", { datetime: line.time, title: dateAndTime(line.time) }, clock(line.time)),
+  return element("li", { class: `is-${level}` }, element("time", { datetime: line.time, title: dateAndTime(line.time) }, local(line.time)?.time ?? "–"),
     element("span", { class: "level" }, level), element("span", { class: "text" }, rank, isolated(text)));
 }
 

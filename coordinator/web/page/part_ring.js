@@ -6,6 +6,7 @@ import { preparing } from "./job_model.js";
 import { badge, cell, progressBar, rowHead, section, setBadge, setProgress, table } from "./parts.js";
 import { MOST_NAMED, arcs, bars, fade, nodeRadius, places, sends, shares } from "./ring.js";
 import { rankPhase, stage } from "./words.js";
+import { called, distinctions } from "./workers.js";
 
 const SIZE = { width: 480, height: 316 };
 const CENTRE = { x: 240, y: 156 };
@@ -26,25 +27,27 @@ export function ringPart() {
     const ring = fade(model.ring, now());
     const timings = new Map(bars([...model.timings.values()]).map((bar) => [bar.rank, bar]));
     const doing = new Map(preparing(model).map((rank) => [rank.rank ?? 0, rank]));
+    const distinct = distinctions([...ring.members, ...ring.lost, ...ring.history.flatMap((change) => [...change.gone, ...change.fresh])]);
+    const nameOf = (member, longest) => called(member, distinct.get(member.workerId), longest);
     show(node, ring.members.length > 0 || ring.history.length > 0);
     show(frame, ring.members.length > 0);
     show(legend, timings.size > 0);
     const all = shares([...timings.values()]);
     show(average, all !== null);
     if (all) setText(average, `A step, on average: ${all.compute} % computing, ${all.exchange} % exchanging, ${all.wait} % waiting`);
-    draw(svg, frame, ring, timings);
+    draw(svg, frame, ring, { timings, nameOf });
     keep(rows.body, ring.members, (member) => `${member.rank} ${member.workerId}`, makeRank,
-      (row, member) => updateRank(row, member, timings.get(member.rank), doing.get(member.rank)));
-    keep(changes, ring.history, (change) => change.epoch, () => element("li", {}), (line, change) => tell(line, change));
+      (row, member) => updateRank(row, member, { timing: timings.get(member.rank), doing: doing.get(member.rank), name: nameOf(member, 60) }));
+    keep(changes, ring.history, (change) => change.epoch, () => element("li", {}), (line, change) => tell(line, change, nameOf));
   }
   return { node, update };
 }
 
-function draw(svg, frame, ring, timings) {
+function draw(svg, frame, ring, { timings, nameOf }) {
   const size = ring.members.length;
   const node = nodeRadius(size, RADIUS);
   setAttribute(frame, "class", ring.broken ? "ring broken" : "ring");
-  setAttribute(svg, "aria-label", describe(ring));
+  setAttribute(svg, "aria-label", describe(ring, nameOf));
   const parts = arcs(size, CENTRE, RADIUS, node).flatMap((path, rank) => [
     drawn("path", { d: path, class: "arc" }), ...(size <= MOST_NAMED ? [arrow(rank, size, node)] : []),
   ]);
@@ -56,24 +59,24 @@ function draw(svg, frame, ring, timings) {
     const straggler = timings.get(member.rank)?.straggler;
     const kinds = ["node", rankPhase(member.phase), ring.came.has(member.workerId) && "came", straggler && "straggler"];
     const words = [rankPhase(member.phase), ring.came.has(member.workerId) && "new"];
-    parts.push(rankNode(where[place], node, { kinds, words, member, straggler, named: size <= MOST_NAMED, text: String(member.rank) }));
+    parts.push(rankNode(where[place], node, { kinds, words, member, nameOf, straggler, named: size <= MOST_NAMED, text: String(member.rank) }));
   });
   ring.lost.slice(0, 4).forEach((member, place) => {
     const at = { x: 24, y: 34 + 48 * place, sine: 1, cosine: 0, anchor: "start" };
-    parts.push(rankNode(at, 13, { kinds: ["node", "gone"], words: ["left the ring"], member, named: true, text: "✕" }));
+    parts.push(rankNode(at, 13, { kinds: ["node", "gone"], words: ["left the ring"], member, nameOf, named: true, text: "✕" }));
   });
   svg.replaceChildren(...parts);
 }
 
-function rankNode(at, radius, { kinds, words, member, straggler, named, text }) {
+function rankNode(at, radius, { kinds, words, member, nameOf, straggler, named, text }) {
   const group = drawn("g", { class: kinds.filter(Boolean).join(" "), "data-worker": member.workerId },
-    drawn("title", {}, `rank ${member.rank}: ${oneLine(member.hostName, 80, "")}, ${words.filter(Boolean).join(", ")}`),
+    drawn("title", {}, `rank ${member.rank}: ${nameOf(member, 80)}, ${words.filter(Boolean).join(", ")}`),
     drawn("circle", { cx: at.x, cy: at.y, r: radius }));
   if (radius >= 9) group.append(drawn("text", { x: at.x, y: at.y, class: "rank" }, text));
   if (!named) return group;
   const x = at.anchor === "middle" ? at.x : at.x + Math.sign(at.sine) * (radius + 7);
   const y = at.anchor === "middle" ? at.y + (at.cosine < 0 ? -radius - 20 : radius + 15) : at.y - 2;
-  group.append(drawn("text", { x, y, "text-anchor": at.anchor }, oneLine(member.hostName, 14, "(no host name)")),
+  group.append(drawn("text", { x, y, "text-anchor": at.anchor }, oneLine(nameOf(member, 8), 24)),
     drawn("text", { x, y: y + 13, "text-anchor": at.anchor, class: straggler ? "straggling" : "phase" },
     straggler ? "◆ straggler" : words.filter(Boolean).join(", ")));
   return group;
@@ -86,9 +89,9 @@ function arrow(rank, size) {
   return drawn("path", { class: "arrow", d: "M-5 -5L6 0L-5 5Z", transform: `translate(${x.toFixed(1)} ${y.toFixed(1)}) rotate(${((turn * 180) / Math.PI).toFixed(1)})` });
 }
 
-function describe(ring) {
-  const names = ring.members.slice(0, MOST_NAMED).map((member) => `rank ${member.rank} ${oneLine(member.hostName, 40, "")} ${rankPhase(member.phase)}`);
-  const lost = ring.lost.map((member) => `${oneLine(member.hostName, 40, "a worker")} left`);
+function describe(ring, nameOf) {
+  const names = ring.members.slice(0, MOST_NAMED).map((member) => `rank ${member.rank} ${nameOf(member, 40)} ${rankPhase(member.phase)}`);
+  const lost = ring.lost.map((member) => `${nameOf(member, 40)} left`);
   return `Ring of epoch ${ring.epoch}${ring.broken ? ", is formed anew" : ""}: ${[...names, ...lost].join(", ")}`;
 }
 
@@ -96,15 +99,16 @@ function makeRank(member) {
   const measured = element("div", { hidden: true }, element("div", { class: "bars", "aria-hidden": "true" },
     element("span", { class: "compute" }), element("span", { class: "exchange" }), element("span", { class: "wait" })), element("div", { class: "quiet" }), element("div", { class: "quiet" }));
   return element("tr", { role: "row", "data-rank": member.rank },
-    rowHead({ class: "wide" }, `${member.rank} `, isolated(oneLine(member.hostName, 60, "(no host name)")), " ", element("span", { class: "quiet mono" }, shortId(member.workerId))),
+    rowHead({ class: "wide" }, `${member.rank} `, isolated(""), " ", element("span", { class: "quiet mono" }, shortId(member.workerId))),
     cell("", {}, badge()), cell("", {}, element("div", { hidden: true }, element("span", { class: "quiet" }), progressBar())),
     cell("", { class: "wide" }, measured, element("span", { class: "straggles", hidden: true }, "◆ straggler: the others wait for it")));
 }
 
 const MARKS = { training: "▶", waiting: "◷", ready: "◑", preparing: "◔", assigned: "◷", finished: "✓", done: "✓", failed: "✕", stopped: "⊘" };
 
-function updateRank(row, member, timing, doing) {
-  const [, phase, busy, step] = row.children;
+function updateRank(row, member, { timing, doing, name }) {
+  const [host, phase, busy, step] = row.children;
+  setText(host.children[0], name);
   const word = rankPhase(member.phase);
   setBadge(phase.firstChild, word, MARKS[word] ?? "·");
   const [what, bar] = busy.firstChild.children;
@@ -126,8 +130,8 @@ function updateRank(row, member, timing, doing) {
   if (timing.straggler) setText(straggles, `◆ straggler${timing.slowdown > 0 ? `, ${timing.slowdown.toFixed(1)} times as slow` : ""}: the others wait for it`);
 }
 
-function tell(line, change) {
-  const names = (members) => members.map((member) => oneLine(member.hostName, 40, "a worker")).join(", ");
+function tell(line, change, nameOf) {
+  const names = (members) => members.map((member) => nameOf(member, 40)).join(", ");
   const said = [change.gone.length > 0 && `${names(change.gone)} left`, change.fresh.length > 0 && `${names(change.fresh)} came`].filter(Boolean);
   setText(line, `epoch ${count(change.epoch)}, ${age(now() - change.now)} ago: ${said.join("; ") || "the same workers"}; ${count(change.members)} ranks now`);
 }

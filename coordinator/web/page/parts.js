@@ -43,6 +43,15 @@ export function jobLink(jobId, name) {
   return element("a", { href: `#/jobs/${encodeURIComponent(jobId)}`, class: "clipped" }, isolated(oneLine(name)));
 }
 
+/** A job's labels, each in a box; a click calls `choose`, where it is given. */
+export function labels(texts, choose) {
+  return texts.map((text) => {
+    const shown = isolated(oneLine(text, 60));
+    return choose ? element("button", { type: "button", class: "label", title: "Show jobs with this label", onclick: () => choose(text) }, shown)
+      : element("span", { class: "label" }, shown);
+  });
+}
+
 /** A table whose rows become cards on a narrow screen; its roles are said, as they would be lost with its layout. */
 export function table(caption, columns, attributes = {}) {
   const heads = columns.map(({ label, key, narrow, number }) => element("th", {

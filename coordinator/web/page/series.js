@@ -71,11 +71,38 @@ export function thin(points, most) {
   return points.filter((point) => kept.has(point));
 }
 
-/** Evenly chosen points for a table, the first and the last among them. */
+/**
+ * Points for a table: the first and the last, those with a validation loss, and others, evenly chosen. Where those with a
+ * validation loss are too many, they are evenly chosen, too: evenly chosen steps would miss most of them.
+ */
 export function sampled(points, most) {
   if (points.length <= most) return points;
-  const places = Array.from({ length: most }, (_, place) => Math.round((place * (points.length - 1)) / (most - 1)));
-  return [...new Set(places)].map((place) => points[place]);
+  const validated = points.filter((point) => point.validationLoss !== null);
+  const chosen = new Set([points[0], points.at(-1), ...evenly(validated, most - 2)]);
+  const others = points.filter((point) => !chosen.has(point));
+  for (const point of evenly(others, most - chosen.size)) chosen.add(point);
+  return points.filter((point) => chosen.has(point));
+}
+
+function evenly(points, most) {
+  if (points.length <= most) return points;
+  if (most < 2) return points.slice(0, Math.max(0, most));
+  return Array.from({ length: most }, (_, place) => points[Math.round((place * (points.length - 1)) / (most - 1))]);
+}
+
+/** The [step, value] pairs of one field, where it has a value. */
+export function pairs(points, key) {
+  return points.filter((point) => point[key] !== null).map((point) => [point.step, point[key]]);
+}
+
+/** Steps that are read at once to have all of a part. */
+export const MOST_DETAIL = 10_000;
+
+/** Whether steps of a part are missing that can be read. */
+export function isThin(points, { from, to }) {
+  const there = points.filter((point) => point.step >= from && point.step <= to).length;
+  const last = Math.min(to, points.at(-1)?.step ?? 0);
+  return to - from < MOST_DETAIL && there < last - Math.max(from, points[0]?.step ?? 0) + 1;
 }
 
 /** The place of the point whose step is nearest; -1 where there is none. */

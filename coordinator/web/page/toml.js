@@ -22,10 +22,26 @@ export function jobFile(spec, queue) {
   return `${lines.join("\n")}\n`;
 }
 
+/** What a job file says, by keys such as train.learning_rate and concepts[1].placeholder_token, each as it is written there. */
+export function jobFields(spec) {
+  const found = new Map();
+  for (const key of ["kind", "name"]) if (spec[key]) found.set(key, value(key, spec[key]));
+  for (const section of SECTIONS) for (const [key, given] of fieldsOf(spec[camel(section)])) found.set(`${section}.${key}`, given);
+  (spec.concepts ?? []).forEach((concept, place) => {
+    for (const [key, given] of fieldsOf(concept)) found.set(`concepts[${place + 1}].${key}`, given);
+  });
+  return found;
+}
+
 function table(lines, title, fields) {
-  const written = Object.entries(fields ?? {}).map(([key, given]) => [snake(key), given])
-    .filter(([, given]) => given !== "" && given !== null).map(([key, given]) => `${key} = ${value(key, given)}`);
+  const written = fieldsOf(fields).map(([key, given]) => `${key} = ${given}`);
   if (written.length > 0) lines.push("", title, ...written);
+}
+
+// Keys and values as they are written; what is empty is not.
+function fieldsOf(fields) {
+  return Object.entries(fields ?? {}).map(([key, given]) => [snake(key), given])
+    .filter(([, given]) => given !== "" && given !== null && given !== undefined).map(([key, given]) => [key, value(key, given)]);
 }
 
 function camel(key) {

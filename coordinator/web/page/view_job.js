@@ -1,19 +1,22 @@
 // One job: what it is, how far it is, and everything that it says.
+import { runAgain } from "./again.js";
 import { call, list, now, requestId } from "./api.js";
 import { question } from "./dialogs.js";
 import { batched, element, isolated, setAttribute, setText, show } from "./dom.js";
 import { secondsLeft, stepsPerSecond } from "./eta.js";
 import { age, count, dateAndTime, duration, millis, number, oneLine, pace, shortId, visible } from "./format.js";
 import { addLines, applyEvents, applyJob, applyProgress, applySteps, applyTimings, newModel } from "./job_model.js";
+import { labelsOf } from "./jobs.js";
 import { chartsPart } from "./part_charts.js";
 import { filesPart, specPart } from "./part_files.js";
 import { logPart } from "./part_log.js";
 import { picturesPart } from "./part_pictures.js";
 import { ringPart } from "./part_ring.js";
 import { textsPart } from "./part_texts.js";
-import { jobBadge, jobLink, setJobBadge } from "./parts.js";
-import { THINNED_POINTS } from "./series.js";
-import { hasEnded, jobState } from "./words.js";
+import { jobBadge, jobLink, labels, setJobBadge } from "./parts.js";
+import { format } from "./routes.js";
+import { MOST_DETAIL, THINNED_POINTS, pointOf } from "./series.js";
+import { VERIFICATION, hasEnded, jobKind, jobState } from "./words.js";
 
 /** Lines of the log that are read at first, of each sort. */
 const LINES = 200;
@@ -25,7 +28,7 @@ export function jobView(app, { id }) {
   let left = false;
   let seen = { state: null, epoch: 0 };
   const head = jobHead(app, () => model);
-  const [charts, pictures, texts, ring] = [chartsPart(), picturesPart(app), textsPart(app), ringPart()];
+  const [charts, pictures, texts, ring] = [chartsPart(readSteps), picturesPart(app), textsPart(app), ringPart()];
   const [log, files, spec] = [logPart(), filesPart(), specPart()];
   const parts = [charts, pictures, texts, ring, log, files, spec];
   const problem = element("p", { class: "notice problem", role: "alert", hidden: true });
@@ -42,6 +45,17 @@ export function jobView(app, { id }) {
     tell();
   };
   const soon = batched(update);
+
+  // All steps of a part, for a chart that shows it. Without them the thinned ones stay.
+  async function readSteps(from, to) {
+    try {
+      const wanted = { jobId: id, afterStep: String(from - 1), pageSize: Math.min(MOST_DETAIL, to - from + 1) };
+      return ((await call("JobService/ListSteps", wanted)).steps ?? []).map(pointOf);
+    } catch (error) {
+      app.isRefused(error);
+      return [];
+    }
+  }
 
   // Only changes of state and of the ring are said aloud.
   const tell = () => {
@@ -136,6 +150,7 @@ function jobHead(app, current) {
   const name = isolated("");
   const heading = element("h1", { tabindex: "-1" }, name);
   const state = jobBadge(null);
+  const tag = element("span", { class: "tag", hidden: true }, VERIFICATION);
   const actions = element("div", { class: "actions" });
   const reason = element("p", { class: "reason" });
   const bar = element("progress", { max: 1, value: 0 });
@@ -155,7 +170,7 @@ function jobHead(app, current) {
     owner: fact("Owner"), kind: fact("Kind"), precision: fact("Precision"), created: fact("Created"), of: fact("Verifies"),
     id: fact("Id", "mono"), labels: fact("Labels", "labels"),
   };
-  const node = element("div", { class: "jobhead" }, element("div", { class: "line" }, heading, state, actions), reason, bar, facts);
+  const node = element("div", { class: "jobhead" }, element("div", { class: "line" }, heading, tag, state, actions), reason, bar, facts);
   const can = buttons(app, actions, current);
 
   function update(model) {
@@ -175,13 +190,14 @@ function jobHead(app, current) {
     const took = (job.endTime ? millis(job.endTime) / 1000 : now()) - millis(job.startTime) / 1000;
     set.took(Number.isFinite(took) ? duration(took) : "");
     set.owner(oneLine(job.queue?.owner, 128, ""));
-    set.kind((job.spec?.kind ?? "").replaceAll("_", " "));
+    show(tag, job.verification !== undefined);
+    set.kind(jobKind({ ...job, verification: undefined }));
     set.precision(job.precision === "no" ? "fp32" : visible(job.precision ?? ""));
     set.created(`${dateAndTime(job.createTime)} (${age(now() - millis(job.createTime) / 1000)} ago)`);
     set.of(verification(job));
     set.id(job.jobId);
-    const labels = Object.entries(job.queue?.labels ?? {});
-    set.labels(labels.length > 0 ? labels.flatMap(([key, value]) => [isolated(`${oneLine(key, 80)}=${oneLine(value, 80, "")}`), " "]) : "");
+    const texts = labelsOf(job);
+    set.labels(texts.length > 0 ? labels(texts) : "");
     can(job);
   }
   return { node, heading, update };
@@ -219,6 +235,9 @@ function buttons(app, box, current) {
       location.hash = `#/jobs/${encodeURIComponent(job.jobId)}`;
     },
   }));
+  const again = button("Run again", "JobService/CreateJob", false, () => runAgain(app, current().job));
+  const compare = element("a", { class: "button", hidden: true }, "Compare");
+  box.append(compare);
   const remove = button("Delete", "JobService/DeleteJob", true, () => question({
     title: "Delete this job?", text: [about(), "Its history and its artifacts are deleted with it."], yes: "Delete the job", danger: true,
     act: async () => {
@@ -230,6 +249,9 @@ function buttons(app, box, current) {
   return (job) => {
     show(cancel, !hasEnded(job.state));
     show(remove, hasEnded(job.state));
+    show(again, job.spec !== undefined && !job.verification);
+    show(compare, job.loss !== undefined);
+    setAttribute(compare, "href", format({ view: "compare", ids: [job.jobId] }));
     show(verify, Number(job.step ?? 0) > 0 && !job.verification);
   };
 }

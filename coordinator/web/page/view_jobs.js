@@ -3,10 +3,11 @@ import { list, now } from "./api.js";
 import { batched, element, isolated, keep, setAttribute, setText, show } from "./dom.js";
 import { age, dateAndTime, duration, millis, number, oneLine, shortId } from "./format.js";
 import { secondsLeft } from "./eta.js";
-import { ownerOf, ownersOf, pageOf, selectJobs } from "./jobs.js";
-import { cell, jobBadge, jobLink, progressBar, rowHead, setJobBadge, setProgress, table } from "./parts.js";
+import { labelsOf, ownerOf, pageOf, selectJobs, valuesOf } from "./jobs.js";
+import { cell, jobBadge, jobLink, labels, progressBar, rowHead, setJobBadge, setProgress, table } from "./parts.js";
 import { format } from "./routes.js";
-import { JOB_STATES } from "./words.js";
+import { chosenBar } from "./view_jobs_chosen.js";
+import { JOB_STATES, jobKind, tellingReason } from "./words.js";
 
 /** Jobs that the page reads without being asked; the newest. */
 const MOST_JOBS = 2000;
@@ -15,8 +16,8 @@ const PORTION = 500;
 const SHOWN = "rows-shown";
 
 const COLUMNS = [
-  { label: "State", key: "state" }, { label: "Name", key: "name" }, { label: "Owner", key: "owner" },
-  { label: "Progress", key: "progress" }, { label: "Time left" }, { label: "Loss", key: "loss", number: true },
+  { label: "Chosen", narrow: true }, { label: "State", key: "state" }, { label: "Name", key: "name" }, { label: "Kind", key: "kind" },
+  { label: "Owner", key: "owner" }, { label: "Progress", key: "progress" }, { label: "Time left" }, { label: "Loss", key: "loss", number: true },
   { label: "Age", key: "age", number: true },
 ];
 
@@ -44,20 +45,33 @@ export function jobsView(app, route) {
     update();
   };
   const controls = filters(chosen, choose);
-  const rows = table("Jobs", COLUMNS, { class: "stacked" });
+  const rows = table("Jobs", COLUMNS, { class: "stacked jobs" });
+  let shown = [];
+  const chosenOnes = chosenBar(app, () => update());
+  const all = element("input", {
+    type: "checkbox", "aria-label": "Choose all jobs of this page",
+    onchange: (event) => chosenOnes.set(shown.map((job) => job.jobId), event.target.checked),
+  });
+  rows.heads[0].append(all);
+  const actions = { choose: (id, on) => chosenOnes.set([id], on), label: (label) => choose({ q: label }) };
   const turns = sorting(rows.heads, () => chosen.sort, (sort) => choose({ sort }));
   const frame = element("div", { class: "card scrolled" }, rows.node);
   const empty = element("p", { class: "notice quiet", hidden: true });
   const pages = pager((page) => choose({ page }));
   const heading = element("h1", { tabindex: "-1" }, "Jobs");
-  const node = element("div", {}, element("div", { class: "head" }, heading, controls.node), frame, empty, pages.node);
+  const node = element("div", {}, element("div", { class: "head" }, heading, controls.node), chosenOnes.node, frame, empty, pages.node);
 
   function update() {
     const found = selectJobs(app.jobs.values(), chosen);
     const page = pageOf(found, chosen.page);
-    controls.owners(ownersOf(app.jobs.values()));
+    shown = page.rows;
+    controls.update(app.jobs.values(), chosen);
     turns();
-    keep(rows.body, page.rows, (job) => job.jobId, makeRow, (row, job) => updateRow(row, job, app));
+    keep(rows.body, page.rows, (job) => job.jobId, (job) => makeRow(job, actions), (row, job) => updateRow(row, job, app, actions));
+    chosenOnes.update();
+    for (const row of rows.body.children) row.firstChild.firstChild.checked = chosenOnes.ids.has(row.dataset.job);
+    all.checked = shown.length > 0 && shown.every((job) => chosenOnes.ids.has(job.jobId));
+    all.indeterminate = !all.checked && shown.some((job) => chosenOnes.ids.has(job.jobId));
     show(frame, page.rows.length > 0);
     show(empty, page.rows.length === 0);
     setText(empty, emptyText(app));
@@ -84,23 +98,35 @@ function filters(chosen, choose) {
     element("option", { value: "" }, "all"), element("option", { value: "active" }, "not ended"),
     JOB_STATES.filter(([, word]) => word !== "paused").map(([, word]) => element("option", { value: word }, word)));
   state.value = chosen.state;
-  const owner = element("select", { name: "owner", onchange: (event) => choose({ owner: event.target.value }) },
-    element("option", { value: "" }, "everybody"));
-  if (chosen.owner !== "") owner.append(element("option", { value: chosen.owner }, oneLine(chosen.owner)));
-  owner.value = chosen.owner;
-  const known = new Set(["", chosen.owner]);
+  const kind = choice("Kind", "kind", "all", chosen.kind, choose);
+  const owner = choice("Owner", "owner", "everybody", chosen.owner, choose);
   const node = element("div", { class: "filters", role: "search", "aria-label": "Which jobs" },
-    element("label", {}, "Search", search), element("label", {}, "State", state), element("label", {}, "Owner", owner));
+    element("label", {}, "Search", search), element("label", {}, "State", state), kind.node, owner.node);
   return {
     node,
-    owners(names) {
-      for (const name of names.slice(0, 500)) {
-        if (known.has(name)) continue;
-        known.add(name);
-        owner.append(element("option", { value: name }, oneLine(name, 60)));
-      }
+    update(jobs, now) {
+      const known = [...jobs];
+      kind.add(valuesOf(known, jobKind));
+      owner.add(valuesOf(known, ownerOf));
+      if (document.activeElement !== search && search.value !== now.q) search.value = now.q;
     },
   };
+}
+
+// One of the values that jobs have; more come as jobs do.
+function choice(label, key, every, chosen, choose) {
+  const select = element("select", { name: key, onchange: (event) => choose({ [key]: event.target.value }) }, element("option", { value: "" }, every));
+  const known = new Set([""]);
+  const add = (values) => {
+    for (const value of values.slice(0, 500)) {
+      if (known.has(value)) continue;
+      known.add(value);
+      select.append(element("option", { value }, oneLine(value, 60)));
+    }
+  };
+  if (chosen !== "") add([chosen]);
+  select.value = chosen;
+  return { node: element("label", {}, label, select), add };
 }
 
 /** Makes buttons of the heads that sort; what it returns shows the order. */
@@ -122,27 +148,43 @@ function sorting(heads, current, choose) {
   };
 }
 
-function makeRow(job) {
+function makeRow(job, { choose, label }) {
   const link = jobLink(job.jobId, job.name);
+  const box = element("input", { type: "checkbox", "aria-label": `Choose ${oneLine(job.name, 60)}`, onchange: (event) => choose(job.jobId, event.target.checked) });
   return element("tr", { role: "row", "data-job": job.jobId },
-    cell("", { class: "short" }, jobBadge(job)),
-    rowHead({ class: "name wide" }, element("div", { class: "joined" }, link, element("span", { class: "quiet mono" }, shortId(job.jobId)))),
-    cell("owner", { class: "name" }, element("span", { class: "clipped" }, isolated(""))),
+    cell("", { class: "choose" }, box), cell("", { class: "short" }, jobBadge(job)),
+    rowHead({ class: "name wide" }, element("div", { class: "joined" }, link, element("span", { class: "quiet mono" }, shortId(job.jobId))),
+      element("div", { class: "labels" }, labels(labelsOf(job), label)), element("div", { class: "why" })),
+    cell("", { class: "brief kind" }), cell("owner", { class: "name" }, element("span", { class: "clipped" }, isolated(""))),
     cell("", { class: "wide" }, progressBar()), cell("left", { class: "short" }),
     cell("loss", { class: "number" }), cell("age", { class: "number" }));
 }
 
 function updateRow(row, job, app) {
-  const [state, , owner, progress, left, loss, born] = row.children;
+  const [, state, name, kind, owner, progress, left, loss, born] = row.children;
   setJobBadge(state.firstChild, job);
-  setAttribute(state, "title", oneLine(job.stateReason, 400, "") || null);
+  const why = oneLine(tellingReason(job), 400, "");
+  setText(name.lastChild, why);
+  setAttribute(name.lastChild, "title", why || null);
+  setAttribute(name.lastChild, "class", job.state === "JOB_STATE_FAILED" ? "why problem" : "why quiet");
+  setKind(kind, job);
   setText(owner.firstChild.firstChild, oneLine(ownerOf(job), 60, ""));
+  setAttribute(owner, "data-label", ownerOf(job) === "" ? null : "owner");
   setProgress(progress.firstChild, `Steps of ${oneLine(job.name, 60)}`, Number(job.step ?? 0), Number(job.totalSteps ?? 0));
   const seconds = secondsLeft(app.samples.get(job.jobId), job);
   setText(left, Number.isFinite(seconds) ? duration(seconds) : "");
   setText(loss, job.loss === undefined ? "" : number(Number(job.loss)));
   setText(born, age(now() - millis(job.createTime) / 1000));
   setAttribute(born, "title", dateAndTime(job.createTime));
+}
+
+// A verification says of which job.
+function setKind(node, job) {
+  const of = job.verification?.jobId;
+  const key = `${jobKind(job)} ${of ?? ""}`;
+  if (node.dataset.shown === key) return;
+  node.dataset.shown = key;
+  node.replaceChildren(element("span", { class: of ? "tag" : null }, jobKind(job)), ...(of ? [" of ", jobLink(of, shortId(of))] : []));
 }
 
 function pager(choose) {

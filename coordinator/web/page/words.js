@@ -18,6 +18,25 @@ export function hasEnded(state) {
   return ENDED.has(state);
 }
 
+// What says no more than the state does.
+const NOTHING_MORE = new Set([
+  "JOB_REASON_PREPARING", "JOB_REASON_TRAINING", "JOB_REASON_DRAWING", "JOB_REASON_WRITING", "JOB_REASON_VERIFYING", "JOB_REASON_COMPLETED",
+]);
+
+/** Why a job is in its state, where that is more than the state says; empty otherwise. */
+export function tellingReason(job) {
+  return NOTHING_MORE.has(job.reasonCode) ? "" : (job.stateReason ?? "");
+}
+
+/** What a job is called that computes another one's steps again. */
+export const VERIFICATION = "verification";
+
+/** What sort of job it is, as it is told apart in lists: its kind, or that it verifies another one. */
+export function jobKind(job) {
+  if (job.verification) return VERIFICATION;
+  return (job.kind ?? job.spec?.kind ?? "").replaceAll("_", " ");
+}
+
 function without(prefix, value) {
   return String(value ?? "").replace(prefix, "").toLowerCase().replaceAll("_", " ");
 }

@@ -180,6 +180,29 @@ impl<'a> Browser<'a> {
             .map(drop)
     }
 
+    /// Drags the pointer over an element, between two shares of its width, half-way down.
+    pub(crate) async fn drag(&self, css: &str, from: f64, to: f64) -> Result<()> {
+        self.run(&format!("document.querySelector({}).scrollIntoView({{ block: 'center' }})", json!(css)))
+            .await?;
+        let place = |share: f64| format!("Math.round(box.left + box.width * {share})");
+        let script = format!(
+            "const box = document.querySelector({}).getBoundingClientRect(); return [{}, {}, Math.round(box.top + box.height / 2)]",
+            json!(css),
+            place(from),
+            place(to)
+        );
+        let at = self.run(&script).await?;
+        let move_to = |x: &Value| json!({"type": "pointerMove", "duration": 0, "x": x, "y": at[2]});
+        let strokes = json!([
+            move_to(&at[0]),
+            {"type": "pointerDown", "button": 0},
+            move_to(&at[1]),
+            {"type": "pointerUp", "button": 0},
+        ]);
+        let pointer = json!({"type": "pointer", "id": "mouse", "actions": strokes});
+        self.ask("/actions", json!({"actions": [pointer]})).await.map(drop)
+    }
+
     /// Fails if anything went wrong on the page: errors of scripts, what the policy refused, files that are not there.
     /// `but` is a part of what may be there.
     pub(crate) async fn is_clean(&self, but: &[&str]) -> Result<()> {

@@ -10,6 +10,7 @@ mod many;
 mod modules;
 mod pictures;
 mod running;
+mod runs;
 mod texts;
 mod webdriver;
 

@@ -26,20 +26,25 @@ async fn pass_their_own_tests() -> Result<()> {
 }
 
 /// Modules that only compute: node tests them, and nothing in them depends on what a page shows.
-const PURE: [&str; 13] = [
+const PURE: [&str; 18] = [
     "chart_scale",
+    "compare",
     "eta",
     "format",
     "job_model",
     "jobs",
     "previews",
+    "results",
     "ring",
     "routes",
     "series",
     "smoothing",
     "stream",
+    "texts",
     "toml",
+    "toml_read",
     "words",
+    "workers",
 ];
 
 #[test]

@@ -76,7 +76,9 @@ async fn previews_come_while_it_trains() -> Result<()> {
     let read = browser.run("return document.activeElement.getAttribute('aria-valuetext')").await?;
     ensure!(read.as_str().is_some_and(|text| text.starts_with("step 1: loss 0.")), "{read}");
     browser.run("document.querySelector('details').open = true").await?;
-    browser.wait("the table", "document.querySelectorAll('details tbody tr').length === 60").await?;
+    browser
+        .wait("the table", "document.querySelector('details').querySelectorAll('tbody tr').length === 60")
+        .await?;
 
     // What it left comes whole.
     let script = "const done = arguments[0]; const link = document.querySelector('.files a[href$=\"learned_embeds.safetensors\"]');\

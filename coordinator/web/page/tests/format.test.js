@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { age, briefly, bytes, count, duration, megabytes, number, oneLine, pace, shortId, visible } from "../format.js";
+import { age, briefly, bytes, count, dateAndTime, duration, local, megabytes, number, oneLine, pace, shortId, visible, zone } from "../format.js";
 
 test("what cannot be seen is made visible, and nothing turns the direction of what follows", () => {
   assert.equal(visible("\u202egpj.exe"), "‹U+202E›gpj.exe");
@@ -44,4 +44,15 @@ test("times and sizes have units", () => {
   assert.deepEqual([0, 1023, 1536, "3400000000"].map(bytes), ["0 bytes", "1023 bytes", "1.5 KiB", "3.17 GiB"]);
   assert.deepEqual([0, 999, "1234567", -1000].map(count), ["0", "999", "1\u202f234\u202f567", "−1\u202f000"]);
   assert.deepEqual([2.5, 0.25, 0, NaN].map(pace), ["2.5 steps/s", "4 s/step", "–", "–"]);
+});
+
+test("a time says its zone, and the zone is that of its day", () => {
+  const ahead = (minutes) => ({ getTimezoneOffset: () => -minutes });
+  assert.deepEqual([0, 60, 330, -210, -600].map(ahead).map(zone), ["UTC", "UTC+1", "UTC+5:30", "UTC−3:30", "UTC−10"]);
+  const before = process.env.TZ;
+  process.env.TZ = "Europe/Berlin";
+  assert.equal(dateAndTime("2026-01-02T23:04:05Z"), "2026-01-03 00:04:05 UTC+1");
+  assert.deepEqual(local("2026-07-02T23:04:05.678Z"), { day: "2026-07-03", time: "01:04:05", zone: "UTC+2" });
+  process.env.TZ = before ?? "";
+  assert.deepEqual([dateAndTime(undefined), dateAndTime("x"), local("")], ["–", "–", null]);
 });

@@ -24,7 +24,7 @@ function contrast(one, other) {
 const TEXT = ["text", "quiet", "accent", "good", "busy", "warn", "bad", "second"];
 const PAPERS = ["paper", "card", "raised"];
 const PAIRS = [["on-accent", "accent"], ["on-danger", "danger"], ["text", "warn-paper"]];
-const MARKS = ["control", "smooth", "second", "compute", "exchange", "wait", "accent"];
+const MARKS = ["control", "smooth", "second", "compute", "exchange", "wait", "accent", ...Array.from({ length: 8 }, (_, place) => `run-${place + 1}`)];
 
 for (const [name, text] of [["light", light], ["dark", dark]]) {
   test(`the ${name} palette can be read`, () => {

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { addPoints, nearest, pointOf, sampled, thin } from "../series.js";
+import { MOST_DETAIL, addPoints, isThin, nearest, pairs, pointOf, sampled, thin } from "../series.js";
 
 const point = (step, loss = Math.sin(step), validationLoss = null) => ({ step, loss, validationLoss, learningRate: 0.1, stepsPerSecond: 1, epoch: 1 });
 const range = (from, to) => Array.from({ length: to - from + 1 }, (_, place) => point(from + place));
@@ -55,4 +55,22 @@ test("the nearest point is found", () => {
   const points = [point(10), point(20), point(40)];
   assert.deepEqual([-5, 10, 14, 16, 29, 31, 99].map((step) => nearest(points, step)), [0, 0, 0, 1, 1, 2, 2]);
   assert.equal(nearest([], 3), -1);
+});
+
+test("a table shows validation losses, which evenly chosen steps miss", () => {
+  const points = range(1, 1000).map((one) => (one.step % 100 === 50 ? { ...one, validationLoss: 0.5 } : one));
+  const rows = sampled(points, 60);
+  assert.equal(rows.length, 60);
+  assert.deepEqual(pairs(rows, "validationLoss").map(([step]) => step), [50, 150, 250, 350, 450, 550, 650, 750, 850, 950]);
+  // Also where all steps have one.
+  const all = sampled(range(1, 1000).map((one) => ({ ...one, validationLoss: 1 })), 60);
+  assert.deepEqual([all.length, all[0].step, all.at(-1).step], [60, 1, 1000]);
+});
+
+test("a part is read anew where steps of it are missing and can be read", () => {
+  const thinned = range(1, 5000).filter(({ step }) => step % 5 === 0);
+  assert.equal(isThin(thinned, { from: 1000, to: 2000 }), true);
+  assert.equal(isThin(range(1, 500), { from: 100, to: 200 }), false);
+  assert.equal(isThin(range(1, 500), { from: 100, to: 900 }), false);
+  assert.equal(isThin(thinned, { from: 1, to: MOST_DETAIL + 1 }), false);
 });

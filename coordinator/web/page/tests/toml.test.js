@@ -19,6 +19,10 @@ test("a spec becomes the job file that it came from", () => {
   ].join("\n"));
 });
 
+test("what is not there is not written", () => {
+  assert.equal(jobFile({ kind: "k", model: undefined }, { owner: undefined, labels: { a: "b" }, priority: null }), 'kind = "k"\n\n[queue]\nlabels = { a = "b" }\n');
+});
+
 test("a section of two words is found", () => {
   const spec = { kind: "generate_text", model: { base: "/gpt2" }, generateText: { prompts: ["a", ""], numSamples: "2", topK: "0", topP: 0.5, seed: "7" } };
   assert.equal(jobFile(spec, {}), [
