@@ -34,7 +34,7 @@ use crate::{
         self,
         authority::{Pki, PkiError},
     },
-    open_files,
+    open_files, orphan,
     quotas::Quotas,
     reload::{Changing, owner_limits},
     service,
@@ -171,6 +171,7 @@ impl Daemon {
         })
         .await?;
         let snapshots = handle.snapshots();
+        tokio::spawn(orphan::end_without_workers(snapshots.clone(), shutdown.clone()));
         let changing = Changing { access: access.clone(), quotas: quotas.clone(), jobs: handle.limits() };
         let readiness = http::Readiness::default();
         let end = shutdown.soft.clone();

@@ -15,6 +15,7 @@ mod manager;
 pub mod metrics;
 pub mod network;
 mod open_files;
+mod orphan;
 pub mod quotas;
 pub mod reload;
 pub mod service;

@@ -71,7 +71,7 @@ async fn live(flags: &CommonArguments, settings: Settings, logs: &Logs) -> Resul
     let shutdown = Shutdown::on_signals().map_err(daemon::Error::Process)?;
     let hangups = Hangups::listen().map_err(daemon::Error::Process)?;
     if flags.lifeline {
-        shutdown.end_with_stdin().map_err(daemon::Error::Process)?;
+        shutdown.notice_the_end_of_stdin().map_err(daemon::Error::Process)?;
     }
     let launch = Launch { notifier: Notifier::of_process(), ..flags.launch() };
     let again = flags.clone();

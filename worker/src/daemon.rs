@@ -276,6 +276,7 @@ pub async fn run_with(
         leave_limit: LEAVE_LIMIT,
         keep_limit: KEEP_LIMIT,
         rings: context.rings.clone(),
+        orphaned: shutdown.orphaned.clone(),
         notifier,
         engine: engine.activity().clone(),
     };

@@ -119,7 +119,12 @@ async fn live(
     let shutdown = Shutdown::on_signals().map_err(daemon::Error::Announce)?;
     let hangups = Hangups::listen().map_err(daemon::Error::Announce)?;
     if arguments.common.lifeline {
-        shutdown.end_with_stdin().map_err(daemon::Error::Announce)?;
+        shutdown.notice_the_end_of_stdin().map_err(daemon::Error::Announce)?;
+        let Shutdown { soft, orphaned, .. } = shutdown.clone();
+        tokio::spawn(async move {
+            orphaned.cancelled().await;
+            soft.cancel();
+        });
     }
     let launch = Launch { notifier: Notifier::of_process(), ..arguments.common.launch() };
     let again = arguments.clone();

@@ -35,6 +35,8 @@ pub struct Arguments {
 pub enum Command {
     /// Run a job on this machine from start to end, leaving no process behind
     Run(RunArguments),
+    /// Save what runs left that were killed, or could not save their files
+    Recover(RecoverArguments),
     /// Start a coordinator and workers on this machine and keep them until Ctrl-C
     Up(UpArguments),
     /// Give a job to a coordinator; prints its job id
@@ -116,7 +118,8 @@ Examples:
   ringtune run dicoo.toml --set train.learning_rate=1e-3 --set name=dicoo-2
   ringtune run --from-diffusers-args \"accelerate launch textual_inversion.py …\"
 
-Ctrl-C cancels the job and saves what it has; a second Ctrl-C exits at once.")]
+Ctrl-C cancels the job and saves what it has, and so does closing the terminal; a second Ctrl-C exits at once.
+What a run that was killed had is kept: `ringtune recover` saves it.")]
 pub struct RunArguments {
     /// The job file
     #[arg(value_name = "JOB.toml", required_unless_present = "from_diffusers_args")]
@@ -140,6 +143,24 @@ pub struct RunArguments {
     /// Only check the job file and print the job with every default filled in
     #[arg(long)]
     pub print_job: bool,
+    /// How to print.
+    #[command(flatten)]
+    pub output: OutputArguments,
+}
+
+/// Arguments of `recover`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Each run's files go where it was to save them. Its folder is removed once all of them are there.
+A job that was not done goes on from its newest checkpoint: run it again with the same -o, and with
+--set train.resume_from_checkpoint=latest (gpt2.resume_from_checkpoint for a GPT-2).")]
+pub struct RecoverArguments {
+    /// The folder of one run, as `run` and `up` name it [default: all that are left]
+    #[arg(value_name = "FOLDER")]
+    pub folder: Option<PathBuf>,
+    /// Where to save its artifacts [default: where the run was to save them]
+    #[arg(short = 'o', long = "output-dir", value_name = "DIR", requires = "folder")]
+    pub output_dir: Option<PathBuf>,
     /// How to print.
     #[command(flatten)]
     pub output: OutputArguments,

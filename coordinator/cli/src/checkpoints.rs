@@ -71,6 +71,16 @@ pub enum Start {
     From(CheckpointFile),
 }
 
+impl Start {
+    /// The first step of a job that goes on from a file of this machine.
+    pub fn first_step(&self) -> Option<u64> {
+        match self {
+            Self::From(checkpoint) => Some(checkpoint.step + 1),
+            Self::Beginning | Self::Uploaded => None,
+        }
+    }
+}
+
 /// A checkpoint's file, which was read and checked. It may be larger than memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CheckpointFile {

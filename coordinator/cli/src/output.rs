@@ -1,6 +1,9 @@
 //! How the commands print: data to stdout, as text for people or as one JSON object per line; remarks to stderr.
 
-use std::io::{self, Write as _};
+use std::{
+    io::{self, Write as _},
+    sync::OnceLock,
+};
 
 use clap::ValueEnum;
 use prost_types::Timestamp;
@@ -16,16 +19,33 @@ pub enum OutputFormat {
     Json,
 }
 
+/// What kept data from being printed first, where that ends nothing.
+static UNPRINTED: OnceLock<io::Error> = OnceLock::new();
+
 /// Writes data to stdout and remarks to stderr.
 #[derive(Debug, Clone, Copy)]
 pub struct Output {
     format: OutputFormat,
+    /// What cannot be printed ends nothing.
+    goes_on: bool,
 }
 
 impl Output {
     /// An output of that format.
     pub fn new(format: OutputFormat) -> Self {
-        Self { format }
+        Self { format, goes_on: false }
+    }
+
+    /// Of work that is worth more than what it prints: where nobody reads any more (a closed terminal, `| head`), or a disk is
+    /// full, it goes on. [`Self::complete`] tells it in the end.
+    pub fn of_work(format: OutputFormat) -> Self {
+        Self { format, goes_on: true }
+    }
+
+    /// # Errors
+    /// Why something could not be printed meanwhile.
+    pub fn complete(self) -> io::Result<()> {
+        UNPRINTED.get().map_or(Ok(()), |error| Err(io::Error::new(error.kind(), error.to_string())))
     }
 
     /// Whether data is printed as JSON.
@@ -35,6 +55,20 @@ impl Output {
 
     /// Prints one piece of data: `text` for people, `object` as a line of JSON.
     pub fn data(self, text: &str, object: &impl Serialize) -> io::Result<()> {
+        match self.print(text, object) {
+            Err(error) if self.goes_on => {
+                if UNPRINTED.get().is_none() {
+                    remark(&format!("warning: cannot write the output ({error}); the work goes on"));
+                }
+                // Only the first one is told.
+                let _ = UNPRINTED.set(error);
+                Ok(())
+            }
+            printed => printed,
+        }
+    }
+
+    fn print(self, text: &str, object: &impl Serialize) -> io::Result<()> {
         let mut stdout = io::stdout().lock();
         match self.format {
             OutputFormat::Text => writeln!(stdout, "{text}")?,

@@ -2,6 +2,7 @@
 
 pub mod arguments;
 pub mod check;
+pub mod end_signals;
 pub mod lifecycle;
 pub mod listen;
 pub mod logging;

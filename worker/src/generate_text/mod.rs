@@ -9,9 +9,8 @@ mod sampling;
 
 use std::{io::Write as _, pin::pin, sync::Arc, time::Instant};
 
-use ringtune_shared::job::ModelLocation;
+use ringtune_shared::{daemon::end_signals::EndSignals, job::ModelLocation};
 use ringtune_text::Tokenizer;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 
 pub use arguments::{Format, GenerateTextArguments, PrecisionName};
 pub use error::Error;
@@ -216,22 +215,16 @@ fn ended_by_stop(printed: Result<(), Error>) -> Result<Option<Ended>, Error> {
     }
 }
 
-/// Ctrl-C, or SIGTERM.
-struct Stop {
-    interrupt: Signal,
-    terminate: Signal,
-}
+/// Ctrl-C, SIGTERM, or a terminal that is closed.
+struct Stop(EndSignals);
 
 impl Stop {
     fn listen() -> Result<Self, Error> {
-        Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
+        Ok(Self(EndSignals::of_command()?))
     }
 
     async fn asked(&mut self) {
-        tokio::select! {
-            _ = self.interrupt.recv() => (),
-            _ = self.terminate.recv() => (),
-        }
+        self.0.next().await;
     }
 
     /// The outcome of `work`, unless somebody asks to stop before; then it is dropped.

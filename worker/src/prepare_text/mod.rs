@@ -9,6 +9,7 @@ mod places;
 
 use std::{io::Write as _, path::Path, pin::pin, sync::Arc, time::Duration};
 
+use ringtune_shared::daemon::end_signals::EndSignals;
 use ringtune_sources::{
     DownloadProgress, Environment, ModelSources, Patience, ProgressSender, Upload, progress_channel,
 };
@@ -17,7 +18,6 @@ use ringtune_text::{
     VAL_FILE, prepare,
 };
 use serde_json::{Value, json};
-use tokio::signal::unix::{SignalKind, signal};
 
 pub use arguments::{Format, PrepareTextArguments};
 pub use error::Error;
@@ -156,22 +156,16 @@ where
     }
 }
 
-/// Ctrl-C, or SIGTERM.
-struct Stop {
-    interrupt: tokio::signal::unix::Signal,
-    terminate: tokio::signal::unix::Signal,
-}
+/// Ctrl-C, SIGTERM, or a terminal that is closed.
+struct Stop(EndSignals);
 
 impl Stop {
     fn listen() -> Result<Self, Error> {
-        Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
+        Ok(Self(EndSignals::of_command()?))
     }
 
     async fn asked(&mut self) {
-        tokio::select! {
-            _ = self.interrupt.recv() => (),
-            _ = self.terminate.recv() => (),
-        }
+        self.0.next().await;
     }
 
     /// The outcome of `work`, unless somebody asks to stop before; then it is dropped.

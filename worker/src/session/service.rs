@@ -32,6 +32,8 @@ const QUEUED_EVENTS: usize = 256;
 const MOST_WAITING: usize = 500_000;
 /// How often the service manager hears of the worker.
 const TELL: Duration = Duration::from_secs(1);
+/// So long a worker whose parent is gone looks for its coordinator before it ends with what it has not been able to keep.
+const NOBODY_LEFT: Duration = Duration::from_secs(3);
 /// How long the last words may take on their way out.
 const GOODBYE: Duration = Duration::from_secs(1);
 
@@ -54,6 +56,8 @@ pub struct SessionOptions {
     pub keep_limit: Duration,
     /// From where other workers are reached.
     pub rings: Rings,
+    /// Whoever started the worker is gone, and with it a coordinator that it had started too.
+    pub orphaned: CancellationToken,
     /// Who watches over the worker.
     pub notifier: Notifier,
     /// Whether the engine gives signs of life.
@@ -90,11 +94,13 @@ pub async fn run(options: SessionOptions, launcher: impl RankLauncher, end: Canc
     let mut telling = interval(notifier.pace().map_or(TELL, |pace| pace.min(TELL)));
     telling.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut draining = false;
-    let (mut leave_until, mut keep_until) = (None, None);
+    let (mut leave_until, mut keep_until, mut alone_until) = (None, None, None);
     loop {
         if draining && this.session.is_idle() && (this.outbox.is_empty() || this.up.is_none()) {
             break;
         }
+        let is_alone = draining && options.orphaned.is_cancelled() && this.up.is_none();
+        alone_until = is_alone.then(|| alone_until.unwrap_or(Instant::now() + NOBODY_LEFT));
         tokio::select! {
             Some(event) = link_events.recv() => this.link_event(event),
             Some((key, event)) = rank_events.recv() => this.rank_event(key, event),
@@ -120,6 +126,10 @@ pub async fn run(options: SessionOptions, launcher: impl RankLauncher, end: Canc
             }
             () = reached(keep_until) => {
                 keep_until = None;
+                this.apply(Event::DrainIsOver);
+            }
+            () = reached(alone_until) => {
+                alone_until = None;
                 this.apply(Event::DrainIsOver);
             }
         }

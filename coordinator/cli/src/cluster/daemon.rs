@@ -13,6 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde::Deserialize;
 use tokio::{
     io::{AsyncBufReadExt as _, BufReader},
@@ -23,8 +24,8 @@ use super::{ClusterError, Ports};
 
 /// How long a daemon may take until it listens: libtorch is large, and the machine may be busy.
 const START_TIMEOUT: Duration = Duration::from_secs(90);
-/// How long a daemon may take to end; its own drain is bounded by 10 s.
-const STOP_TIMEOUT: Duration = Duration::from_secs(15);
+/// How long a daemon may take to end: a worker has 30 s for its step and its files, a coordinator 10 s.
+const STOP_TIMEOUT: Duration = Duration::from_secs(35);
 /// With less room than this on its disk a log may stay empty.
 const LOG_BYTES: u64 = 64 << 10;
 /// Lines of a log shown when something fails, and the bytes looked at for them.
@@ -204,6 +205,10 @@ impl Daemon {
 
     /// Lets it end, and kills it when it takes too long.
     pub(super) async fn stop(mut self) {
+        // Told, not left: an end of the lifeline alone means that nobody looks after the daemons any more. One that has ended
+        // needs no signal.
+        let id = self.child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
+        let _ = id.map(|id| kill_process(id, Signal::TERM));
         drop(self.lifeline.take());
         if tokio::time::timeout(STOP_TIMEOUT, self.child.wait()).await.is_err() {
             crate::output::remark(&format!("the {} does not end; killing it", self.label()));

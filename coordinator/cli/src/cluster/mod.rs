@@ -3,6 +3,7 @@
 mod binaries;
 mod daemon;
 mod keep_up;
+mod kept_run;
 mod state_folder;
 
 use std::{io, path::PathBuf, time::Duration};
@@ -18,10 +19,15 @@ use tokio::sync::mpsc;
 pub use binaries::{COORDINATOR, WORKER, find_program};
 pub use daemon::Daemon;
 use daemon::{Announcement, DaemonCommand};
+pub use kept_run::{KeptRun, RunRecord};
 pub use state_folder::{KeptFolder, RunFolder, state_home};
 
 use crate::client::{Client, ClientError, CoordinatorUrl};
 
+/// What the coordinator is called, its folder and its log.
+const COORDINATOR_LABEL: &str = "coordinator";
+/// What workers are called, with their numbers.
+const WORKER_LABEL: &str = "worker-";
 /// What is said of daemons that end, on its way to whoever shows it.
 pub const NOTES: usize = 16;
 /// How long the workers may take to join.
@@ -111,8 +117,10 @@ pub enum ClusterError {
         /// The last lines of the missing workers' logs.
         log_tail: String,
     },
-    /// Another `ringtune up` has the state folder.
-    #[error("another `ringtune up` is using {}; stop it first, or set XDG_STATE_HOME to another folder", folder.display())]
+    /// Another command, or what it started, has the state folder.
+    #[error(
+        "another `ringtune up` (or `recover`), or daemons that are still ending, use {}; stop it first, or set XDG_STATE_HOME to another folder", folder.display()
+    )]
     InUse {
         /// The state folder.
         folder: PathBuf,
@@ -133,7 +141,7 @@ pub enum Ports {
 pub struct ClusterPlan {
     /// Existing folder for state and logs.
     pub folder: PathBuf,
-    /// Workers to start, at least one.
+    /// Workers to start; none where only the coordinator's files are wanted.
     pub workers: u32,
     /// Which ports they take.
     pub ports: Ports,
@@ -151,11 +159,11 @@ impl LocalCluster {
     pub async fn start(plan: &ClusterPlan) -> Result<Self, ClusterError> {
         let (coordinator_program, worker_program) = (find_program(COORDINATOR)?, find_program(WORKER)?);
         let coordinator =
-            Daemon::start(DaemonCommand::new("coordinator", coordinator_program, &plan.folder, plan.ports))
+            Daemon::start(DaemonCommand::new(COORDINATOR_LABEL, coordinator_program, &plan.folder, plan.ports))
                 .await?;
         let url = format!("http://{}", coordinator.announcement().grpc);
         let starts = (1..=plan.workers).map(|number| {
-            let label = format!("worker-{number}");
+            let label = format!("{WORKER_LABEL}{number}");
             let mut command = DaemonCommand::new(&label, worker_program.clone(), &plan.folder, plan.ports);
             command.argument("--coordinator", &url);
             // They read the machine alike, so that no core is two workers'.

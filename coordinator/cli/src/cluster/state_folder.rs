@@ -1,4 +1,4 @@
-//! Folders for the daemons' state and logs: temporary for `run`, kept for `up`.
+//! Folders for the daemons' state and logs: for `run` as long as nothing is in them that is nowhere else, kept for `up`.
 
 use std::{
     ffi::OsString,
@@ -9,15 +9,24 @@ use std::{
 
 use tempfile::TempDir;
 
-use super::ClusterError;
+use super::{
+    ClusterError,
+    kept_run::{KeptRun, RunRecord},
+};
+use crate::output::remark;
 
 const LOCK: &str = "lock";
 const RUN_PREFIX: &str = "run-";
 
-/// A temporary folder, removed when dropped. What killed runs left behind is removed by the next one.
+/// A folder of one run, removed when dropped, unless there is a job whose files are not saved yet: then it is kept, and
+/// said where ([`KeptRun`]). So it is with what killed runs left behind, by the next one.
 #[derive(Debug)]
 pub struct RunFolder {
-    folder: TempDir,
+    /// Taken out where it is kept.
+    folder: Option<TempDir>,
+    path: PathBuf,
+    /// There is a job whose files are not saved yet.
+    has_job: bool,
     _lock: File,
 }
 
@@ -31,7 +40,7 @@ pub struct KeptFolder {
 impl RunFolder {
     /// Makes a new folder.
     pub fn create() -> Result<Self, ClusterError> {
-        Self::create_in(&state_home().join("ringtune").join("runs"))
+        Self::create_in(&runs_folder())
     }
 
     fn create_in(parent: &Path) -> Result<Self, ClusterError> {
@@ -42,25 +51,43 @@ impl RunFolder {
         // lock is there.
         let parent_lock = lock_file(parent).map_err(failed)?;
         parent_lock.lock().map_err(failed)?;
-        remove_dead_runs(parent);
+        settle_dead_runs(parent);
         let folder = tempfile::Builder::new().prefix(RUN_PREFIX).tempdir_in(parent).map_err(failed)?;
         let lock = lock_file(folder.path()).map_err(failed)?;
         lock.try_lock().map_err(|error| failed(error.into()))?;
-        Ok(Self { folder, _lock: lock })
+        let path = folder.path().to_owned();
+        Ok(Self { folder: Some(folder), path, has_job: false, _lock: lock })
     }
 
     /// The folder.
     pub fn path(&self) -> &Path {
-        self.folder.path()
+        &self.path
     }
 
-    /// Keeps the folder for good, under `name`, which later runs leave alone; returns where it is.
-    pub fn keep(self, name: &str) -> Result<PathBuf, ClusterError> {
-        let folder = self.folder.keep();
-        let kept = folder.with_file_name(name);
-        match fs::rename(&folder, &kept) {
-            Ok(()) => Ok(kept),
-            Err(source) => Err(ClusterError::File { doing: "cannot keep the folder", path: folder, source }),
+    /// From now on the folder has a job's files, which are nowhere else: whatever becomes of this process, they are kept.
+    pub fn holds(&mut self, job: &RunRecord) -> Result<(), ClusterError> {
+        self.has_job = true;
+        job.write(&self.path)
+    }
+
+    /// All of the job's files are saved elsewhere.
+    pub fn is_saved(&mut self) {
+        self.has_job = false;
+    }
+}
+
+impl Drop for RunFolder {
+    fn drop(&mut self) {
+        if !self.has_job {
+            return;
+        }
+        // Where it cannot get another name the next run tries again.
+        let folder = self.folder.take().map(TempDir::keep).unwrap_or_else(|| self.path.clone());
+        match KeptRun::keep(&folder) {
+            Ok(kept) => remark(&kept.how_to_go_on()),
+            Err(source) => {
+                remark(&ClusterError::File { doing: "cannot keep the folder", path: folder, source }.to_string())
+            }
         }
     }
 }
@@ -92,25 +119,39 @@ impl KeptFolder {
     }
 }
 
-fn lock_file(folder: &Path) -> io::Result<File> {
+pub(super) fn lock_file(folder: &Path) -> io::Result<File> {
     File::options().create(true).truncate(false).write(true).open(folder.join(LOCK))
 }
 
-/// Removes the folders of runs that no process holds any more.
-fn remove_dead_runs(parent: &Path) {
+/// The same as each new run does for those before it, where there are any.
+pub(super) fn settle(parent: &Path) {
+    if parent.is_dir()
+        && let Ok(lock) = lock_file(parent)
+        && lock.lock().is_ok()
+    {
+        settle_dead_runs(parent);
+    }
+}
+
+/// Removes the folders of runs that no process holds any more, but keeps those that have a job's files.
+fn settle_dead_runs(parent: &Path) {
     let Ok(entries) = fs::read_dir(parent) else { return };
     for entry in entries.flatten() {
-        let is_run = entry.file_name().to_string_lossy().starts_with(RUN_PREFIX);
-        // What cannot be removed now is tried again by the next run.
-        if is_run && is_dead(&entry.path()) && fs::remove_dir_all(entry.path()).is_err() {
+        let (folder, is_run) = (entry.path(), entry.file_name().to_string_lossy().starts_with(RUN_PREFIX));
+        if !is_run || !is_dead(&folder) {
             continue;
         }
+        // What cannot be done now is tried again by the next run.
+        let _ = match RunRecord::read(&folder) {
+            Some(_) => KeptRun::keep(&folder).map(drop),
+            None => fs::remove_dir_all(&folder),
+        };
     }
 }
 
 /// Whether neither a command nor a daemon lives in this folder: a living command holds the lock file, a
 /// living daemon its log.
-fn is_dead(folder: &Path) -> bool {
+pub(super) fn is_dead(folder: &Path) -> bool {
     let Ok(entries) = fs::read_dir(folder) else { return false };
     entries
         .flatten()
@@ -122,6 +163,11 @@ fn is_dead(folder: &Path) -> bool {
 fn is_lock(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name == LOCK)
         || path.extension().is_some_and(|extension| extension == "log")
+}
+
+/// Where runs have their folders.
+pub(super) fn runs_folder() -> PathBuf {
+    state_home().join("ringtune").join("runs")
 }
 
 /// Where programs keep their state: XDG_STATE_HOME, else ~/.local/state, else the folder for temporary files.
@@ -140,7 +186,19 @@ fn state_home_from(state_home: Option<OsString>, home: Option<OsString>) -> Path
 
 #[cfg(test)]
 mod tests {
+    use uuid::Uuid;
+
     use super::*;
+
+    fn record() -> RunRecord {
+        RunRecord {
+            job_id: Uuid::from_u128(7),
+            name: "toy".to_owned(),
+            output_dir: "/out".into(),
+            resume_option: Some("train.resume_from_checkpoint".to_owned()),
+            first_step: None,
+        }
+    }
 
     #[test]
     fn a_run_removes_what_dead_runs_left_and_nothing_else() {
@@ -151,29 +209,53 @@ mod tests {
         fs::create_dir(&ending).expect("made");
         let log = File::create(ending.join("worker-1.log")).expect("log");
         log.try_lock().expect("locked");
-        // A dead run.
+        // A dead run that never had a job.
         let dead = parent.path().join("run-dead");
         fs::create_dir_all(dead.join("coordinator")).expect("made");
         fs::write(dead.join("coordinator.log"), "x").expect("log");
 
-        let next = RunFolder::create_in(parent.path()).expect("second");
+        let mut next = RunFolder::create_in(parent.path()).expect("second");
         assert!(living.path().is_dir() && ending.is_dir() && next.path().is_dir());
         assert!(!dead.exists());
 
+        next.holds(&record()).expect("written");
+        next.is_saved();
         let path = next.path().to_owned();
         drop(next);
-        assert!(!path.exists(), "a run removes its own folder");
+        assert!(!path.exists(), "a run whose job is saved removes its own folder");
+        assert_eq!(KeptRun::all_in(parent.path()), []);
     }
 
     #[test]
-    fn what_is_kept_survives_later_runs() {
-        let parent = tempfile::tempdir().expect("folder");
-        let run = RunFolder::create_in(parent.path()).expect("first");
-        fs::write(run.path().join("result"), "hours of work").expect("written");
-        let kept = run.keep("kept-job").expect("kept");
-        drop(RunFolder::create_in(parent.path()).expect("second"));
-        assert_eq!(kept, parent.path().join("kept-job"));
-        assert_eq!(fs::read_to_string(kept.join("result")).expect("there"), "hours of work");
+    fn a_job_that_is_not_saved_is_kept_however_its_run_ends() {
+        for killed in [false, true] {
+            let parent = tempfile::tempdir().expect("folder");
+            let mut run = RunFolder::create_in(parent.path()).expect("first");
+            for daemon in ["coordinator", "worker-1"] {
+                fs::create_dir(run.path().join(daemon)).expect("made");
+                fs::write(run.path().join(format!("{daemon}.log")), "x").expect("log");
+            }
+            fs::write(run.path().join("coordinator/result"), "hours of work").expect("written");
+            run.holds(&record()).expect("written");
+            if killed {
+                // What a process leaves that cannot clean up: its folder, without the locks.
+                let folder = run.folder.take().map(TempDir::keep).expect("a folder");
+                run.has_job = false;
+                drop(run);
+                assert!(folder.is_dir() && KeptRun::all_in(parent.path()).is_empty());
+            } else {
+                drop(run);
+            }
+            drop(RunFolder::create_in(parent.path()).expect("a later run"));
+            drop(RunFolder::create_in(parent.path()).expect("another one"));
+            let all = KeptRun::all_in(parent.path());
+            let [kept] = all.as_slice() else { panic!("{all:?}") };
+            assert_eq!(kept.record, Some(record()));
+            let result = kept.folder.join("coordinator/result");
+            assert_eq!(fs::read_to_string(result).expect("there"), "hours of work");
+            assert!(kept.folder.join("worker-1.log").exists());
+            assert!(!kept.folder.join("worker-1").exists(), "a worker's caches are nothing to keep");
+        }
     }
 
     #[test]

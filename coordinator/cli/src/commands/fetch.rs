@@ -11,6 +11,7 @@ use uuid::Uuid;
 use super::{pipeline, reach::client_of};
 use crate::{
     arguments::FetchArguments,
+    checkpoints::set_metrics_aside,
     client::{Client, SavedArtifact},
     error::Error,
     objects::ArtifactObject,
@@ -73,6 +74,25 @@ pub(super) async fn save_artifacts(
         saved.push(file);
     }
     Ok(saved)
+}
+
+/// Saves all that a job has in a folder that may have what it went on from. `first_step`: the first one of a job that goes on
+/// from a checkpoint.
+pub(super) async fn save_job(
+    client: &Client,
+    job: Uuid,
+    first_step: Option<u64>,
+    folder: &Path,
+    output: Output,
+) -> Result<Vec<SavedArtifact>, Error> {
+    if let Some(first) = first_step {
+        set_metrics_aside(folder, first).map_err(|source| Error::File {
+            doing: "cannot rename metrics.csv in",
+            path: folder.to_owned(),
+            source,
+        })?;
+    }
+    save_artifacts(client, job, folder, &[], output).await
 }
 
 /// A job's name as the name of a folder: nothing in it that a path could mean.

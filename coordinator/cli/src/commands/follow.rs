@@ -157,7 +157,8 @@ impl Follow<'_> {
                 Happening::Interrupted => {
                     display.remark("cancelling the job; Ctrl-C again exits at once");
                     cancelled_at = Some(tokio::time::Instant::now());
-                    self.client.cancel_job(self.job_id, "cancelled with Ctrl-C").await?;
+                    let reason = format!("cancelled with {}", interrupts.cause());
+                    self.client.cancel_job(self.job_id, &reason).await?;
                 }
                 Happening::Note(note) => display.remark(&note),
                 Happening::GivenUp(error) => return Err(error.into()),

@@ -12,6 +12,7 @@ mod login;
 mod pipeline;
 mod queries;
 mod reach;
+mod recover;
 mod run;
 mod submit;
 mod table;
@@ -20,40 +21,48 @@ mod up;
 mod verify;
 mod watch;
 
+use std::pin::Pin;
+
 use ringtune_proto::v1;
 
 use crate::{arguments::Command, error::Error, interrupt::Interrupts};
 
-/// Runs a subcommand to its end.
+/// Runs a subcommand to its end. Those that have something to save, or to cancel, look at interrupts themselves; the others
+/// end with the first.
 pub async fn dispatch(command: Command, interrupts: &Interrupts) -> Result<(), Error> {
-    match command {
-        Command::Run(arguments) => Box::pin(run::run(arguments, interrupts)).await,
-        Command::Up(arguments) => up::up(arguments, interrupts).await,
-        Command::Submit(arguments) => Box::pin(submit::submit(arguments, interrupts)).await,
-        Command::List(arguments) => queries::list(arguments).await,
-        Command::Status(arguments) => queries::status(arguments).await,
-        Command::Watch(arguments) => Box::pin(watch::watch(arguments, interrupts)).await,
-        Command::Verify(arguments) => Box::pin(verify::verify(arguments, interrupts)).await,
-        Command::Cancel(arguments) => queries::cancel(arguments).await,
-        Command::Delete(arguments) => queries::delete(arguments).await,
-        Command::Workers(arguments) => queries::workers(arguments).await,
-        Command::Drain(arguments) => queries::drain(arguments, true).await,
-        Command::Undrain(arguments) => queries::drain(arguments, false).await,
-        Command::Fetch(arguments) => fetch::fetch(arguments).await,
-        Command::Login(arguments) => Box::pin(login::login(arguments, interrupts)).await,
-        Command::Logout(arguments) => login::logout(arguments).await,
-        Command::Whoami(arguments) => login::whoami(arguments).await,
-        Command::Token(command) => Box::pin(tokens::token(command)).await,
-        Command::Cert(command) => Box::pin(certificates::cert(command)).await,
-        Command::Ca(command) => Box::pin(authority::ca(command)).await,
-        Command::Generate(arguments) => daemon_tools::generate(arguments),
-        Command::Pipeline(arguments) => daemon_tools::pipeline(arguments),
-        Command::GenerateText(arguments) => daemon_tools::generate_text(arguments),
-        Command::PrepareText(arguments) => daemon_tools::prepare_text(arguments),
-        Command::Doctor(arguments) => daemon_tools::doctor(arguments),
-        Command::Debug(command) => Box::pin(debug::debug(command)).await,
-        Command::Completions(arguments) => documents::completions(&arguments),
-        Command::Man(arguments) => documents::man(&arguments),
+    let short: Pin<Box<dyn Future<Output = Result<(), Error>>>> = match command {
+        Command::Run(arguments) => return Box::pin(run::run(arguments, interrupts)).await,
+        Command::Recover(arguments) => Box::pin(recover::recover(arguments)),
+        Command::Up(arguments) => return up::up(arguments, interrupts).await,
+        Command::Submit(arguments) => return Box::pin(submit::submit(arguments, interrupts)).await,
+        Command::List(arguments) => Box::pin(queries::list(arguments)),
+        Command::Status(arguments) => Box::pin(queries::status(arguments)),
+        Command::Watch(arguments) => return Box::pin(watch::watch(arguments, interrupts)).await,
+        Command::Verify(arguments) => return Box::pin(verify::verify(arguments, interrupts)).await,
+        Command::Cancel(arguments) => Box::pin(queries::cancel(arguments)),
+        Command::Delete(arguments) => Box::pin(queries::delete(arguments)),
+        Command::Workers(arguments) => Box::pin(queries::workers(arguments)),
+        Command::Drain(arguments) => Box::pin(queries::drain(arguments, true)),
+        Command::Undrain(arguments) => Box::pin(queries::drain(arguments, false)),
+        Command::Fetch(arguments) => Box::pin(fetch::fetch(arguments)),
+        Command::Login(arguments) => return Box::pin(login::login(arguments, interrupts)).await,
+        Command::Logout(arguments) => Box::pin(login::logout(arguments)),
+        Command::Whoami(arguments) => Box::pin(login::whoami(arguments)),
+        Command::Token(command) => Box::pin(tokens::token(command)),
+        Command::Cert(command) => Box::pin(certificates::cert(command)),
+        Command::Ca(command) => Box::pin(authority::ca(command)),
+        Command::Generate(arguments) => return daemon_tools::generate(arguments),
+        Command::Pipeline(arguments) => return daemon_tools::pipeline(arguments),
+        Command::GenerateText(arguments) => return daemon_tools::generate_text(arguments),
+        Command::PrepareText(arguments) => return daemon_tools::prepare_text(arguments),
+        Command::Doctor(arguments) => return daemon_tools::doctor(arguments),
+        Command::Debug(command) => Box::pin(debug::debug(command)),
+        Command::Completions(arguments) => return documents::completions(&arguments),
+        Command::Man(arguments) => return documents::man(&arguments),
+    };
+    tokio::select! {
+        outcome = short => outcome,
+        () = interrupts.first() => Err(Error::Interrupted(format!("stopped by {}", interrupts.cause()))),
     }
 }
 

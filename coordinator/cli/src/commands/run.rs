@@ -6,7 +6,7 @@ use ringtune_shared::job::{JobRequest, JobSpec};
 use uuid::Uuid;
 
 use super::{
-    fetch::{output_folder, prepare_folder, save_artifacts},
+    fetch::{output_folder, prepare_folder, save_job},
     follow::{Follow, OnInterrupt, Outcome},
     keep::Keeper,
     pipeline, plural,
@@ -15,8 +15,7 @@ use super::{
 use crate::{
     argument_values::MOST_WORKERS,
     arguments::RunArguments,
-    checkpoints::{Start, set_metrics_aside},
-    cluster::{ClusterPlan, LocalCluster, Ports, RunFolder},
+    cluster::{ClusterPlan, KeptRun, LocalCluster, Ports, RunFolder, RunRecord},
     error::Error,
     interrupt::Interrupts,
     job_file::JobFile,
@@ -27,14 +26,14 @@ use crate::{
 
 /// Runs the job; the result is the job's outcome.
 pub(super) async fn run(arguments: RunArguments, interrupts: &Interrupts) -> Result<(), Error> {
-    let output = Output::new(arguments.output.output);
+    let output = Output::of_work(arguments.output.output);
 
     // 1. Everything that can be wrong is found before anything starts.
     let (mut file, output_dir) = job_of(&arguments)?;
     file.add_labels(&arguments.label)?;
     let workers = workers_to_start(&file.spec, arguments.workers)?;
     if arguments.print_job {
-        return print_job(file, output);
+        return print_job(file, Output::new(arguments.output.output));
     }
     let artifacts_folder = output_folder(output_dir, &file.spec.common.name);
     pipeline::check(&file.spec, &artifacts_folder)?;
@@ -46,7 +45,8 @@ pub(super) async fn run(arguments: RunArguments, interrupts: &Interrupts) -> Res
     let artifacts_folder = prepare_folder(Some(artifacts_folder), &checked.file.spec.common.name)?;
 
     // 2. The daemons.
-    let state = RunFolder::create()?;
+    let mut state = RunFolder::create()?;
+    KeptRun::remark_of_all(&KeptRun::all()).iter().for_each(|text| remark(text));
     let plan = ClusterPlan { folder: state.path().to_owned(), workers, ports: Ports::Free };
     remark(&format!("starting a coordinator and {workers} {}", plural(workers, "worker")));
     let mut cluster = tokio::select! {
@@ -55,9 +55,8 @@ pub(super) async fn run(arguments: RunArguments, interrupts: &Interrupts) -> Res
     };
 
     // 3. The job, and whatever comes of it, the end of the daemons.
-    let mut unsaved = None;
     let folder = artifacts_folder.clone();
-    let running = run_job(&mut cluster, &checked, artifacts_folder, output, interrupts, &mut unsaved);
+    let running = run_job(&mut cluster, &mut state, &checked, artifacts_folder, output, interrupts);
     let outcome = Box::pin(running).await;
     // A job that failed says why itself.
     if let Err(Error::JobEnded(_)) = &outcome
@@ -67,18 +66,14 @@ pub(super) async fn run(arguments: RunArguments, interrupts: &Interrupts) -> Res
         remark(&format!("the ends of the daemons' logs:\n{}", cluster.log_tails()));
     }
     cluster.stop().await;
-    if let Some(job_id) = unsaved {
-        match state.keep(&format!("kept-{job_id}")) {
-            Ok(kept) => remark(&how_to_fetch(&kept, job_id)),
-            Err(error) => remark(&format!("error: {error}")),
-        }
-    }
+    // What could not be saved is kept, and said where.
+    drop(state);
     outcome?;
     // 4. What is made of the artifacts.
     if checked.file.spec.wants_full_pipeline() {
         pipeline::make(&checked.file.spec, &folder, output, interrupts).await?;
     }
-    Ok(())
+    Ok(output.complete()?)
 }
 
 /// The job, from its file or from a command line, and the folder for its artifacts if one is given.
@@ -95,22 +90,14 @@ fn job_of(arguments: &RunArguments) -> Result<(JobFile, Option<PathBuf>), Error>
     }
 }
 
-fn how_to_fetch(kept: &Path, job_id: Uuid) -> String {
-    format!(
-        "the coordinator's folder is kept, so that nothing is lost; to save the artifacts elsewhere:\n  \
-         ringtune-coordinator --state-dir {} &\n  ringtune fetch {job_id} -o DIR",
-        kept.join("coordinator").display()
-    )
-}
-
-/// `unsaved`: the job, if its artifacts are at the coordinator but could not be saved.
+/// `state`: keeps the job's files until they are saved.
 async fn run_job(
     cluster: &mut LocalCluster,
+    state: &mut RunFolder,
     checked: &CheckedJob,
     artifacts_folder: PathBuf,
     output: Output,
     interrupts: &Interrupts,
-    unsaved: &mut Option<Uuid>,
 ) -> Result<(), Error> {
     let traces = Traces::of_environment();
     let (mut span, trace) = traces.begin("run");
@@ -137,6 +124,15 @@ async fn run_job(
     let job = submitted?;
     output.json(&JobObject::from(&job))?;
     let job_id = job_id(&job)?;
+    let first_step = checked.start.first_step();
+    state.holds(&RunRecord {
+        job_id,
+        name: job.name.clone(),
+        // Whoever recovers it may be elsewhere.
+        output_dir: std::path::absolute(&artifacts_folder).unwrap_or_else(|_| artifacts_folder.clone()),
+        resume_option: checked.file.spec.resume_option().map(str::to_owned),
+        first_step,
+    })?;
     remark(&format!("job {job_id}"));
 
     // 2. From now on it cancels the job, whose artifacts are still saved.
@@ -154,16 +150,9 @@ async fn run_job(
     let followed = follow.until_the_end(interrupts).await;
     keeper.finish().await;
     let outcome = followed?;
-    if let Start::From(checkpoint) = &checked.start {
-        set_metrics_aside(&artifacts_folder, checkpoint.step + 1).map_err(|source| Error::File {
-            doing: "cannot rename metrics.csv in",
-            path: artifacts_folder.clone(),
-            source,
-        })?;
-    }
-    let saved = save_artifacts(&client, job_id, &artifacts_folder, &[], output).await;
-    if saved.is_err() {
-        *unsaved = Some(job_id);
+    let saved = save_job(&client, job_id, first_step, &artifacts_folder, output).await;
+    if saved.is_ok() {
+        state.is_saved();
     }
     finish(outcome, job_id, &artifacts_folder, saved.map(|saved| saved.len()))
 }

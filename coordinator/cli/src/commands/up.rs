@@ -7,7 +7,7 @@ use super::{plural, reach::blocking};
 use crate::{
     arguments::UpArguments,
     client::CoordinatorUrl,
-    cluster::{ClusterPlan, KeptFolder, LocalCluster, NOTES, Ports},
+    cluster::{ClusterPlan, KeptFolder, KeptRun, LocalCluster, NOTES, Ports},
     credentials::{Environment, Places},
     error::Error,
     interrupt::Interrupts,
@@ -31,8 +31,9 @@ struct WorkerAddress {
 
 /// Starts everything, and again what ends by itself, until Ctrl-C.
 pub(super) async fn up(arguments: UpArguments, interrupts: &Interrupts) -> Result<(), Error> {
-    let output = Output::new(arguments.output.output);
+    let output = Output::of_work(arguments.output.output);
     let folder = KeptFolder::open()?;
+    KeptRun::remark_of_all(&KeptRun::settled()).iter().for_each(|text| remark(text));
     let plan =
         ClusterPlan { folder: folder.path().to_owned(), workers: arguments.workers, ports: Ports::Default };
     remark(&format!(

@@ -1,0 +1,48 @@
+//! `ringtune recover`: saves what is in the folders of runs that ended before they could.
+
+use super::{fetch, plural};
+use crate::{
+    arguments::RecoverArguments,
+    cluster::{ClusterPlan, KeptRun, LocalCluster, Ports},
+    error::Error,
+    output::{Output, remark},
+};
+
+/// Saves the artifacts of one run, or of all that are left, and removes their folders.
+pub(super) async fn recover(arguments: RecoverArguments) -> Result<(), Error> {
+    let output = Output::new(arguments.output.output);
+    let runs = match &arguments.folder {
+        Some(folder) => vec![KeptRun::at(folder)?],
+        None => KeptRun::settled(),
+    };
+    if runs.is_empty() {
+        remark("no run left anything that is not saved");
+    }
+    for run in runs {
+        let record = run.record.as_ref();
+        let named = record.map(|record| &record.output_dir);
+        let Some(target) = arguments.output_dir.as_ref().or(named) else {
+            // One that an earlier release kept. The others are saved all the same.
+            remark(&run.how_to_go_on());
+            continue;
+        };
+        let Some(job) = run.job_id() else {
+            return Err(Error::Usage(format!("{} does not say which job it has", run.folder.display())));
+        };
+        let lock = run.lock()?;
+        let folder = fetch::prepare_folder(Some(target.clone()), "")?;
+        // 1. Its coordinator, without workers: nothing goes on.
+        let plan = ClusterPlan { folder: run.folder.clone(), workers: 0, ports: Ports::Free };
+        let cluster = LocalCluster::start(&plan).await?;
+        let first_step = record.and_then(|record| record.first_step);
+        let saved = async { fetch::save_job(&cluster.client()?, job, first_step, &folder, output).await };
+        let saved = Box::pin(saved).await;
+        cluster.stop().await;
+        // 2. What is saved is needed no more.
+        let count = saved?.len();
+        drop(lock);
+        run.remove()?;
+        remark(&format!("saved {count} {} in {}", plural(count as u32, "file"), folder.display()));
+    }
+    Ok(())
+}

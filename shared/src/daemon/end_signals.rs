@@ -1,0 +1,103 @@
+//! The signals by which somebody asks a program to end.
+
+use std::{fs, io};
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// Where Linux says, among other things, which signals this process ignores.
+const STATUS: &str = "/proc/self/status";
+/// The line about them: a mask in hex.
+const IGNORED: &str = "SigIgn:";
+
+/// A signal that asks a program to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EndSignal {
+    /// Ctrl-C.
+    Interrupt,
+    /// What `kill` and service managers send.
+    Terminate,
+    /// The terminal was closed, or the connection to it broke.
+    Hangup,
+}
+
+impl EndSignal {
+    /// As people know it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Interrupt => "SIGINT",
+            Self::Terminate => "SIGTERM",
+            Self::Hangup => "SIGHUP",
+        }
+    }
+}
+
+/// Those that come from now on, in place of what they do by themselves.
+#[derive(Debug)]
+pub struct EndSignals {
+    interrupt: Signal,
+    terminate: Signal,
+    hangup: Option<Signal>,
+}
+
+impl EndSignals {
+    /// For a daemon, to which a SIGHUP says something else (`reload`). Must be called on a runtime.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn of_daemon() -> io::Result<Self> {
+        Ok(Self {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+            hangup: None,
+        })
+    }
+
+    /// For a command: SIGHUP too, unless whoever started it has it ignored (`nohup`). Must be called on a runtime.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn of_command() -> io::Result<Self> {
+        let kind = SignalKind::hangup();
+        // Without /proc nobody can say, and a command whose terminal is gone is to end.
+        let status = fs::read_to_string(STATUS).unwrap_or_default();
+        let hangup = if ignores(&status, kind.as_raw_value()) { None } else { Some(signal(kind)?) };
+        Ok(Self { hangup, ..Self::of_daemon()? })
+    }
+
+    /// The next one. Safe to drop in mid-wait.
+    pub async fn next(&mut self) -> EndSignal {
+        let hangup = async {
+            match &mut self.hangup {
+                Some(hangup) => hangup.recv().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            _ = self.interrupt.recv() => EndSignal::Interrupt,
+            _ = self.terminate.recv() => EndSignal::Terminate,
+            _ = hangup => EndSignal::Hangup,
+        }
+    }
+}
+
+/// Whether a process with this status ignores a signal.
+fn ignores(status: &str, signal: i32) -> bool {
+    let mask = status.lines().find_map(|line| line.strip_prefix(IGNORED));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_nohup_has_ignored_stays_ignored() {
+        let hangup = SignalKind::hangup().as_raw_value();
+        let status = |mask| format!("Name:\tringtune\nSigBlk:\tffffffffffffffff\nSigIgn:\t{mask}\nSigCgt:\t0\n");
+        assert!(ignores(&status("0000000000000001"), hangup));
+        assert!(ignores(&status("0000000000001001"), hangup));
+        assert!(!ignores(&status("0000000000001000"), hangup), "SIGPIPE is another one");
+        assert!(!ignores("", hangup));
+    }
+}
