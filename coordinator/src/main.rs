@@ -26,7 +26,7 @@ use ringtune_shared::{
         listen::Launch,
         logging::{self, Logs},
         notify::Notifier,
-        program::{FAILED, Program, USAGE},
+        program::{DONE, FAILED, Program, USAGE},
         reload::{Hangups, Reloading},
     },
 };
@@ -35,13 +35,13 @@ const PROGRAM: Program = Program("ringtune-coordinator");
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    match arguments.command {
-        Some(command) => other(&command),
+    ExitCode::from(match &arguments.command {
+        Some(command) => other(command),
         None => run(&arguments),
-    }
+    })
 }
 
-fn run(arguments: &Arguments) -> ExitCode {
+fn run(arguments: &Arguments) -> u8 {
     let loaded = match loaded(&arguments.common, check::settings) {
         Ok(loaded) => loaded,
         Err(error) => return fail(USAGE, &error.to_string()),
@@ -61,7 +61,7 @@ fn run(arguments: &Arguments) -> ExitCode {
     // A file operation that hangs is not waited for.
     runtime.shutdown_background();
     match ended {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => DONE,
         Err(error) if error.is_usage() => fail(USAGE, &error.to_string()),
         Err(error) => fail(FAILED, &error.to_string()),
     }
@@ -97,7 +97,7 @@ fn loaded(
     read(sources(flags, process_environment()?))
 }
 
-fn other(command: &Command) -> ExitCode {
+fn other(command: &Command) -> u8 {
     match command {
         Command::Backup(arguments) => copied(back_up(arguments), "saved in", &arguments.to),
         Command::Restore(arguments) => copied(restore(arguments), "put back from", &arguments.from),
@@ -141,7 +141,7 @@ fn progress() -> impl FnMut(u64, u64) {
     }
 }
 
-fn copied(copied: Copied, done: &str, folder: &Path) -> ExitCode {
+fn copied(copied: Copied, done: &str, folder: &Path) -> u8 {
     match copied {
         Ok(manifest) => {
             say(&format!("the jobs and {} {done} {}", amount(&manifest), folder.display()));
@@ -150,7 +150,7 @@ fn copied(copied: Copied, done: &str, folder: &Path) -> ExitCode {
                     "warning: the file {hash}, which a job names, was missing or damaged and is not in it"
                 ));
             }
-            ExitCode::SUCCESS
+            DONE
         }
         Err((code, text)) => fail(code, &text),
     }
@@ -166,6 +166,6 @@ fn say(text: &str) {
     let _ = writeln!(std::io::stderr(), "{text}");
 }
 
-fn fail(code: u8, text: &str) -> ExitCode {
+fn fail(code: u8, text: &str) -> u8 {
     PROGRAM.fail(code, text)
 }

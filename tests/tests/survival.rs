@@ -1,6 +1,12 @@
 //! Processes that are killed, interrupted, or run out of disk.
 
-use std::{collections::BTreeSet, ffi::OsString, fs, process::Stdio, time::Duration};
+use std::{
+    collections::BTreeSet,
+    ffi::OsString,
+    fs,
+    process::Stdio,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context as _, Result, ensure};
 use ringtune_proto::v1::{self, JobState};
@@ -43,23 +49,52 @@ async fn start_endless_run(sandbox: &Sandbox) -> Result<Child> {
 }
 
 #[tokio::test]
-async fn a_killed_run_leaves_no_process_behind() -> Result<()> {
+async fn a_killed_run_leaves_no_process_behind_and_what_it_had_can_be_saved() -> Result<()> {
     let sandbox = Sandbox::new()?;
     let mut run = start_endless_run(&sandbox).await?;
     ensure!(sandbox.processes()?.len() >= 3, "a coordinator and two workers: {:?}", sandbox.processes()?);
     run.kill().await?;
+    // The workers keep what they have, as long as the coordinator can take it, and no longer.
+    let killed = Instant::now();
     sandbox.expect_no_process().await?;
+    ensure!(killed.elapsed() < Duration::from_secs(10), "they were there for {:?}", killed.elapsed());
+    ensure!(!checkpoints(&sandbox)?, "nobody is there to save them");
 
-    // Its state folder is left, and the next run removes it.
-    let runs = || -> Result<usize> {
-        let entries = fs::read_dir(sandbox.path("state/ringtune/runs"))?.filter_map(Result::ok);
-        Ok(entries.filter(|entry| entry.path().is_dir()).count())
-    };
-    ensure!(runs()? == 1);
+    // The next run says what is left, and a command saves it where the run was to.
     sandbox.write_job("short.toml", &Job::toy()?)?;
-    sandbox.finish(&["run", "short.toml", "-o", "out"]).await?.expect_code(0)?;
-    ensure!(runs()? == 0, "{} run folders are left", runs()?);
-    Ok(())
+    let next = sandbox.finish(&["run", "short.toml", "-o", "other"]).await?.expect_code(0)?;
+    next.expect_said(&["ringtune recover", "--set train.resume_from_checkpoint=latest"])?;
+    sandbox.finish(&["recover"]).await?.expect_code(0)?.expect_said(&["saved"])?;
+    ensure!(checkpoints(&sandbox)?, "no checkpoint was saved");
+    let runs = fs::read_dir(sandbox.path("state/ringtune/runs"))?.filter_map(Result::ok);
+    let left: Vec<_> = runs.filter(|entry| entry.path().is_dir()).map(|entry| entry.path()).collect();
+    ensure!(left.is_empty(), "{left:?} are left");
+    sandbox.expect_no_process().await
+}
+
+/// Whether the output folder has a checkpoint.
+fn checkpoints(sandbox: &Sandbox) -> Result<bool> {
+    let names = fs::read_dir(sandbox.path("out"))?.filter_map(Result::ok).map(|entry| entry.file_name());
+    Ok(names.filter(|name| name.to_string_lossy().starts_with("checkpoint-")).count() > 0)
+}
+
+#[tokio::test]
+async fn a_closed_terminal_ends_a_run_as_ctrl_c_does() -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    let mut run = start_endless_run(&sandbox).await?;
+    // Nobody reads what it prints any more, and the signal comes from the shell and from the system.
+    drop((run.stdout.take(), run.stderr.take()));
+    send_signal(&run, Signal::HUP)?;
+    send_signal(&run, Signal::HUP)?;
+    let status = tokio::time::timeout(Duration::from_secs(60), run.wait()).await.context("it goes on")??;
+    ensure!(status.code() == Some(1), "{status}");
+    for name in ["learned_embeds.safetensors", "README.md", "metrics.csv", "job.log"] {
+        ensure!(sandbox.path("out").join(name).is_file(), "{name} was not saved");
+    }
+    ensure!(checkpoints(&sandbox)?, "no checkpoint was saved");
+    let runs = fs::read_dir(sandbox.path("state/ringtune/runs"))?.filter_map(Result::ok);
+    ensure!(runs.filter(|entry| entry.path().is_dir()).count() == 0, "its folder is left");
+    sandbox.expect_no_process().await
 }
 
 #[tokio::test]
@@ -325,7 +360,7 @@ async fn a_full_disk_is_an_error_that_names_the_file_and_leaves_no_half() -> Res
     let kept =
         run.stderr.split_whitespace().find(|word| word.contains("/kept-")).map(std::path::PathBuf::from);
     let kept = kept.with_context(|| format!("nothing is said to be kept: {}", run.stderr))?;
-    ensure!(kept.join("contents").is_dir(), "{} has no contents", kept.display());
+    ensure!(kept.join("coordinator/contents").is_dir(), "{} has no contents", kept.display());
 
     // Where the daemons keep their state: less is free than the coordinator keeps free. The command asks again for a
     // while, as it is told to.

@@ -1,6 +1,12 @@
 //! What `ringtune-worker` does with its arguments, up to its exit code, on whatever library it brings.
 
-use std::{process::ExitCode, sync::Arc};
+use std::{
+    io::Write as _,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Arc, mpsc::sync_channel},
+    thread,
+    time::Duration,
+};
 
 use clap::CommandFactory as _;
 use ringtune_security::JoinToken;
@@ -11,7 +17,7 @@ use ringtune_shared::{
         listen::Launch,
         logging::{self, Logs},
         notify::Notifier,
-        program::{FAILED, Program, USAGE},
+        program::{DONE, FAILED, Program, USAGE},
         reload::{Hangups, Reloading},
     },
 };
@@ -36,16 +42,36 @@ const PROGRAM: Program = Program("ringtune-worker");
 /// The engine hangs: whoever keeps the worker running is to start it again.
 const HUNG: u8 = 3;
 
+/// As Rust ends a program that panicked.
+const PANICKED: u8 = 101;
+/// So long what was printed may take to get out. A reader that takes nothing keeps no program from its end.
+const LAST_FLUSH: Duration = Duration::from_secs(1);
+
+/// Runs a program to its end, which is the process's: nothing that libraries do at a normal exit is done. Destructors of what
+/// libtorch and OpenMP have for the whole process would pull it from under threads that still compute, and after a second
+/// signal, a hang or a panic some do.
+pub fn main(program: impl FnOnce() -> u8) -> ! {
+    let code = catch_unwind(AssertUnwindSafe(program)).unwrap_or(PANICKED);
+    // On another thread: whoever prints just now holds the lock.
+    let (done, flushed) = sync_channel(1);
+    let flush = move || drop((std::io::stdout().flush(), done.send(())));
+    if thread::Builder::new().spawn(flush).is_ok() {
+        let _ = flushed.recv_timeout(LAST_FLUSH);
+    }
+    // SAFETY: it ends the process, and runs nothing of it.
+    unsafe { libc::_exit(libc::c_int::from(code)) }
+}
+
 /// What comes before anything else: a join token leaves everybody's sight. The program may begin again for that.
 ///
 /// # Errors
 /// The exit code, where that is not possible.
-pub fn prepare(arguments: &DaemonArguments) -> Result<(), ExitCode> {
+pub fn prepare(arguments: &DaemonArguments) -> Result<(), u8> {
     arguments.hide_token().map_err(|error| fail(FAILED, &error.to_string()))
 }
 
 /// Runs the daemon, or the subcommand that was asked for, to its end.
-pub fn run(arguments: Arguments, library: Library) -> ExitCode {
+pub fn run(arguments: Arguments, library: Library) -> u8 {
     let command = match arguments.command {
         None => return run_daemon(&arguments.daemon, library.start),
         Some(command) => command,
@@ -54,24 +80,24 @@ pub fn run(arguments: Arguments, library: Library) -> ExitCode {
         Command::Generate(generate) => run_generate(runtime, &generate, library.start),
         Command::GenerateText(arguments) => run_generate_text(runtime, *arguments, library.start),
         Command::Pipeline(arguments) => match runtime.block_on(pipeline::run(arguments, library)) {
-            Ok(()) => ExitCode::SUCCESS,
+            Ok(()) => DONE,
             Err(error) if error.is_usage() => fail(USAGE, &error.to_string()),
             Err(error) => fail(FAILED, &error.to_string()),
         },
         Command::PrepareText(arguments) => match runtime.block_on(prepare_text::run(*arguments)) {
-            Ok(()) => ExitCode::SUCCESS,
+            Ok(()) => DONE,
             Err(error) if error.is_usage() => fail(USAGE, &error.to_string()),
             Err(error) => fail(FAILED, &error.to_string()),
         },
         Command::Doctor(doctor) => match runtime.block_on(doctor::run(&doctor, library.start)) {
-            Ok(true) => ExitCode::SUCCESS,
-            Ok(false) => ExitCode::from(FAILED),
+            Ok(true) => DONE,
+            Ok(false) => FAILED,
             Err(error) if error.is_usage() => fail(USAGE, &error.to_string()),
             Err(error) => fail(FAILED, &error.to_string()),
         },
         Command::Bench(BenchCommand::Step(arguments)) => {
             match runtime.block_on(bench::step(&arguments, library)) {
-                Ok(()) => ExitCode::SUCCESS,
+                Ok(()) => DONE,
                 Err(error) if error.is_usage() => fail(USAGE, &error.to_string()),
                 Err(error) => fail(FAILED, &error.to_string()),
             }
@@ -83,7 +109,7 @@ pub fn run(arguments: Arguments, library: Library) -> ExitCode {
 }
 
 /// Runs the daemon to its end.
-pub fn run_daemon(arguments: &DaemonArguments, start: StartEngine) -> ExitCode {
+pub fn run_daemon(arguments: &DaemonArguments, start: StartEngine) -> u8 {
     with_runtime(|runtime| {
         let loaded = match loaded(arguments, check::settings) {
             Ok(loaded) => loaded,
@@ -101,7 +127,7 @@ pub fn run_daemon(arguments: &DaemonArguments, start: StartEngine) -> ExitCode {
             Err(error) => return fail(USAGE, &error.to_string()),
         };
         match runtime.block_on(live(arguments, loaded.settings, token, &logs, start)) {
-            Ok(()) => ExitCode::SUCCESS,
+            Ok(()) => DONE,
             Err(error) if error.is_usage() => fail(USAGE, &error.to_string()),
             Err(error @ daemon::Error::Hung) => fail(HUNG, &error.to_string()),
             Err(error) => fail(FAILED, &error.to_string()),
@@ -151,12 +177,12 @@ fn loaded(
 }
 
 /// Looks at the settings, and at the token that a worker would be started with.
-fn check_settings(arguments: &DaemonArguments) -> ExitCode {
+fn check_settings(arguments: &DaemonArguments) -> u8 {
     let token = arguments.token().err().map(|error| format!("--join-file: {error}"));
     PROGRAM.checked(loaded(arguments, check::settings_and_files), Vec::from_iter(token))
 }
 
-fn run_generate(runtime: &Runtime, arguments: &GenerateArguments, start: StartEngine) -> ExitCode {
+fn run_generate(runtime: &Runtime, arguments: &GenerateArguments, start: StartEngine) -> u8 {
     let node = Node::detect();
     let threads = default_threads(&node, &ComputeSettings::default());
     let precision = if node.cpu.has_bf16() { Precision::Bf16 } else { Precision::Fp32 };
@@ -165,13 +191,13 @@ fn run_generate(runtime: &Runtime, arguments: &GenerateArguments, start: StartEn
         Err(error) => return fail(FAILED, &error.to_string()),
     };
     match runtime.block_on(generate::run(arguments, &engine, threads, precision)) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => DONE,
         Err(error @ generate::Error::Option { .. }) => fail(USAGE, &error.to_string()),
         Err(error) => fail(FAILED, &error.to_string()),
     }
 }
 
-fn run_generate_text(runtime: &Runtime, arguments: GenerateTextArguments, start: StartEngine) -> ExitCode {
+fn run_generate_text(runtime: &Runtime, arguments: GenerateTextArguments, start: StartEngine) -> u8 {
     let node = Node::detect();
     let machine = generate_text::Machine {
         threads: default_threads(&node, &ComputeSettings::default()),
@@ -179,14 +205,14 @@ fn run_generate_text(runtime: &Runtime, arguments: GenerateTextArguments, start:
         start,
     };
     match runtime.block_on(generate_text::run(arguments, machine)) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => DONE,
         Err(error) if error.is_usage() => fail(USAGE, &error.to_string()),
         Err(error) => fail(FAILED, &error.to_string()),
     }
 }
 
 /// Networks and files: two threads are plenty beside those that compute.
-fn with_runtime(work: impl FnOnce(&Runtime) -> ExitCode) -> ExitCode {
+fn with_runtime(work: impl FnOnce(&Runtime) -> u8) -> u8 {
     let runtime = match Builder::new_multi_thread().worker_threads(2).enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return fail(FAILED, &format!("cannot start: {error}")),
@@ -196,6 +222,38 @@ fn with_runtime(work: impl FnOnce(&Runtime) -> ExitCode) -> ExitCode {
     code
 }
 
-fn fail(code: u8, text: &str) -> ExitCode {
+fn fail(code: u8, text: &str) -> u8 {
     PROGRAM.fail(code, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    /// Set in the process that ends itself.
+    const ENDS: &str = "RINGTUNE_TEST_ENDS";
+
+    extern "C" fn destructor() {
+        // As one whose memory a thread still uses.
+        std::process::abort();
+    }
+
+    #[test]
+    fn no_end_runs_what_libraries_do_at_exit() {
+        if let Ok(how) = std::env::var(ENDS) {
+            // SAFETY: the function unwinds nowhere.
+            unsafe { libc::atexit(destructor) };
+            main(|| if how == "panic" { panic!("as asked") } else { print!("the last word"); 7 });
+        }
+        for (how, code) in [("return", 7), ("panic", 101)] {
+            let mut child = Command::new(std::env::current_exe().unwrap());
+            child.args(["--exact", "program::tests::no_end_runs_what_libraries_do_at_exit", "--nocapture"]);
+            let ended = child.env(ENDS, how).output().unwrap();
+            assert_eq!(ended.status.code(), Some(code), "{how}: {ended:?}");
+            let said = String::from_utf8_lossy(&ended.stdout).into_owned();
+            assert_eq!(said.contains("the last word"), how == "return", "{said}");
+        }
+    }
 }

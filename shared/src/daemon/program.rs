@@ -1,6 +1,6 @@
 //! What both daemons' programs print, and how they end.
 
-use std::{io::Write as _, process::ExitCode};
+use std::io::Write as _;
 
 use clap::Command;
 use serde::Serialize;
@@ -10,6 +10,8 @@ use crate::{
     documents::{self, CompletionArguments, DocumentArguments},
 };
 
+/// The exit code of what went well.
+pub const DONE: u8 = 0;
 /// The exit code of what failed while it worked.
 pub const FAILED: u8 = 1;
 /// The exit code of a command line or settings that cannot be used.
@@ -21,23 +23,24 @@ pub struct Program(pub &'static str);
 
 impl Program {
     /// Says why it ends. A closed stderr is nobody's loss.
-    pub fn fail(self, code: u8, text: &str) -> ExitCode {
+    pub fn fail(self, code: u8, text: &str) -> u8 {
         let _ = writeln!(std::io::stderr(), "{}: {text}", self.0);
-        ExitCode::from(code)
+        code
     }
 
     /// To stdout. Nobody misses what nobody reads.
-    pub fn print(self, text: &[u8]) -> ExitCode {
-        match std::io::stdout().write_all(text) {
+    pub fn print(self, text: &[u8]) -> u8 {
+        let mut stdout = std::io::stdout();
+        match stdout.write_all(text).and_then(|()| stdout.flush()) {
             Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
                 self.fail(FAILED, &error.to_string())
             }
-            _ => ExitCode::SUCCESS,
+            _ => DONE,
         }
     }
 
     /// `--print-config`: the settings in effect, each with where it was set.
-    pub fn print_config<T: Serialize>(self, loaded: &Loaded<T>) -> ExitCode {
+    pub fn print_config<T: Serialize>(self, loaded: &Loaded<T>) -> u8 {
         match written(loaded) {
             Ok(text) => self.print(text.as_bytes()),
             Err(error) => self.fail(FAILED, &error.to_string()),
@@ -45,7 +48,7 @@ impl Program {
     }
 
     /// `config check`: where the settings come from, or all that is wrong. `others`: what else keeps it from starting.
-    pub fn checked<T>(self, loaded: Result<Loaded<T>, ConfigError>, others: Vec<String>) -> ExitCode {
+    pub fn checked<T>(self, loaded: Result<Loaded<T>, ConfigError>, others: Vec<String>) -> u8 {
         match loaded {
             Ok(loaded) if others.is_empty() => self.print(format!("{}\n", loaded.summary()).as_bytes()),
             loaded => {
@@ -56,15 +59,15 @@ impl Program {
     }
 
     /// `man`: the pages of a daemon's command line.
-    pub fn man(self, command: Command, arguments: &DocumentArguments) -> ExitCode {
+    pub fn man(self, command: Command, arguments: &DocumentArguments) -> u8 {
         match documents::man_pages(command, "8", &arguments.folder) {
-            Ok(_) => ExitCode::SUCCESS,
+            Ok(_) => DONE,
             Err(error) => self.fail(FAILED, &format!("{}: {error}", arguments.folder.display())),
         }
     }
 
     /// `completions`: what a shell needs of a command line.
-    pub fn completions(self, command: Command, arguments: &CompletionArguments) -> ExitCode {
+    pub fn completions(self, command: Command, arguments: &CompletionArguments) -> u8 {
         self.print(&documents::completions(command, arguments.shell))
     }
 }

@@ -1,7 +1,7 @@
 //! A worker that computes with a few lines of arithmetic instead of libtorch, which it does not link: the daemon's flags
 //! and settings, the real protocol, other numbers. For tests of everything around the engine.
 
-use std::{process::ExitCode, sync::OnceLock, time::Duration};
+use std::{sync::OnceLock, time::Duration};
 
 use clap::{Args, Parser};
 use ringtune_fake_engine::{FakeEngine, FakeMachine, FakeScript};
@@ -84,7 +84,11 @@ impl EngineArguments {
 /// The worker's start takes a plain function, so what this process was told stands here.
 static ENGINE: OnceLock<EngineArguments> = OnceLock::new();
 
-fn main() -> ExitCode {
+fn main() {
+    program::main(run)
+}
+
+fn run() -> u8 {
     let arguments = Arguments::parse();
     if let Err(code) = program::prepare(&arguments.daemon) {
         return code;

@@ -1,12 +1,16 @@
 //! `ringtune-worker`: see `ringtune-worker --help`.
 
-use std::{io::Write as _, process::ExitCode};
+use std::io::Write as _;
 
 use clap::Parser as _;
 use ringtune_worker::{arguments::Arguments, patience, program};
 use ringtune_worker_daemon::LIBTORCH;
 
-fn main() -> ExitCode {
+fn main() {
+    program::main(run)
+}
+
+fn run() -> u8 {
     let arguments = Arguments::parse();
     if arguments.command.is_none()
         && let Err(code) = program::prepare(&arguments.daemon)

@@ -16,7 +16,9 @@ use ringtune_shared::checksum::crc32c;
 use super::{Error, StepMetrics, read_back::different};
 
 /// The file's name: TensorBoard takes every file with "tfevents" in its name.
-pub const FILE_NAME: &str = "events.out.tfevents.ringtune";
+const FILE_NAME: &str = "events.out.tfevents.ringtune";
+/// TensorFlow's SessionLog.START: what there is of this step and later ones was made by a run that this one takes the place of.
+const START: i32 = 1;
 /// The first record of every file says so.
 const FILE_VERSION: &str = "brain.Event:2";
 /// Nothing that is written here is longer: the picture of the largest resolution, as a PNG that could not be packed.
@@ -37,6 +39,14 @@ struct Event {
     file_version: Option<String>,
     #[prost(message, optional, tag = "5")]
     summary: Option<Summary>,
+    #[prost(message, optional, tag = "7")]
+    session_log: Option<SessionLog>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct SessionLog {
+    #[prost(int32, tag = "1")]
+    status: i32,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -89,14 +99,30 @@ pub struct EventFile {
     records: u64,
 }
 
+/// The name of the file of a job whose first step is `first_step`. One that goes on from a checkpoint has a name of its own, so
+/// that its file lies beside that of the steps before. TensorBoard reads them in the order of their names, which is the steps'.
+pub fn file_name(first_step: u64) -> String {
+    if first_step <= 1 { FILE_NAME.to_owned() } else { format!("{FILE_NAME}.from-step-{first_step:010}") }
+}
+
 impl EventFile {
-    /// Starts a new file, over one that was there.
+    /// Starts a new file in a folder, over one that was there, for a job whose first step is `first_step`.
     ///
     /// # Errors
     /// The file cannot be written.
-    pub fn create(path: &Path) -> Result<Self, Error> {
-        let file = File::create(path).map_err(|error| Error::writing(path, error))?;
-        let mut events = Self { path: path.to_path_buf(), file: BufWriter::new(file), records: 0 };
+    pub fn create(folder: &Path, first_step: u64) -> Result<Self, Error> {
+        let mut events = Self::open(folder.join(file_name(first_step)))?;
+        if first_step > 1 {
+            // The run before may have come further than its checkpoint.
+            let session_log = Some(SessionLog { status: START });
+            events.record(&Event { session_log, ..event(first_step) })?;
+        }
+        Ok(events)
+    }
+
+    fn open(path: PathBuf) -> Result<Self, Error> {
+        let file = File::create(&path).map_err(|error| Error::writing(&path, error))?;
+        let mut events = Self { path, file: BufWriter::new(file), records: 0 };
         events.record(&Event { file_version: Some(FILE_VERSION.to_owned()), ..event(0) })?;
         Ok(events)
     }
@@ -138,18 +164,18 @@ impl EventFile {
         Ok(())
     }
 
-    /// Ends the file, puts it on the disk and reads it back.
+    /// Ends the file, puts it on the disk and reads it back. Its name.
     ///
     /// # Errors
     /// The file cannot be written, or holds something else than was written.
-    pub fn finish(self) -> Result<(), Error> {
+    pub fn finish(self) -> Result<String, Error> {
         let file = self.file.into_inner().map_err(|error| Error::writing(&self.path, error.into_error()))?;
         file.sync_all().map_err(|error| Error::writing(&self.path, error))?;
         let found = read_back(&self.path)?;
         if found != self.records {
             return Err(different(&self.path, format!("it holds {found} of {} records", self.records)));
         }
-        Ok(())
+        Ok(self.path.file_name().unwrap_or_default().to_string_lossy().into_owned())
     }
 
     fn record(&mut self, event: &Event) -> Result<(), Error> {
@@ -180,11 +206,19 @@ fn event(step: u64) -> Event {
         step: i64::try_from(step).unwrap_or(i64::MAX),
         file_version: None,
         summary: None,
+        session_log: None,
     }
 }
 
 /// How many records the file holds: whole ones, with the right checksums, that are events.
 fn read_back(path: &Path) -> Result<u64, Error> {
+    let mut records = 0;
+    read(path, |_| records += 1)?;
+    Ok(records)
+}
+
+/// Reads all events of a file.
+fn read(path: &Path, mut found: impl FnMut(Event)) -> Result<(), Error> {
     let unreadable = |error: std::io::Error| different(path, error.to_string());
     let mut reader = BufReader::new(File::open(path).map_err(unreadable)?);
     let end = std::fs::metadata(path).map_err(unreadable)?.len();
@@ -207,11 +241,11 @@ fn read_back(path: &Path) -> Result<u64, Error> {
         if masked_crc32c(message).to_le_bytes() != sum {
             return Err(wrong("the message has another checksum"));
         }
-        Event::decode(message).map_err(|error| wrong(&error.to_string()))?;
+        found(Event::decode(message).map_err(|error| wrong(&error.to_string()))?);
         place += 16 + length;
         records += 1;
     }
-    Ok(records)
+    Ok(())
 }
 
 fn masked_crc32c(bytes: &[u8]) -> u32 {
@@ -239,11 +273,11 @@ mod tests {
     fn written() -> (tempfile::TempDir, PathBuf) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(FILE_NAME);
-        let mut events = EventFile::create(&path).unwrap();
+        let mut events = EventFile::create(folder.path(), 1).unwrap();
         events.append_step(&STEP).unwrap();
         let picture = EventPicture { label: "0".to_owned(), height: 1, width: 1, png: vec![1, 2, 3] };
         events.append_pictures(1, vec![picture.clone(), picture]).unwrap();
-        events.finish().unwrap();
+        assert_eq!(events.finish().unwrap(), FILE_NAME);
         (folder, path)
     }
 
@@ -262,6 +296,37 @@ mod tests {
         assert!(read_back(&path).is_err());
     }
 
+    /// As TensorBoard does: all files of the folder by name, where a start takes the place of what came after it before.
+    #[test]
+    fn whoever_goes_on_adds_a_file_and_no_step_is_lost_or_there_twice() {
+        let folder = tempfile::tempdir().unwrap();
+        // One that came to step 8 before it ended, one from its checkpoint after step 6, and one that went on from that.
+        for (first, last) in [(1, 8), (7, 12), (13, 13)] {
+            let mut events = EventFile::create(folder.path(), first).unwrap();
+            (first..=last).for_each(|step| events.append_step(&StepMetrics { step, ..STEP }).unwrap());
+            assert_eq!(events.finish().unwrap(), file_name(first));
+        }
+        let names = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path());
+        let mut names: Vec<PathBuf> = names.collect();
+        names.sort();
+        assert_eq!(names.len(), 3);
+        let mut steps: Vec<i64> = Vec::new();
+        for name in &names {
+            let mut version = None;
+            read(name, |event| {
+                version = version.take().or(event.file_version);
+                if event.session_log.is_some_and(|log| log.status == START) {
+                    steps.retain(|step| *step < event.step);
+                }
+                steps.extend(event.summary.map(|_| event.step));
+            })
+            .unwrap();
+            assert_eq!(version.as_deref(), Some(FILE_VERSION));
+        }
+        assert_eq!(steps, (1..=13).collect::<Vec<_>>());
+        assert!([1, 2, 9, 10, 100_000].map(file_name).is_sorted());
+    }
+
     /// A scalar of 0 is there all the same.
     #[test]
     fn a_step_has_its_scalars() {
@@ -274,6 +339,6 @@ mod tests {
 
     #[test]
     fn a_full_disk_is_told() {
-        assert!(matches!(EventFile::create(Path::new("/dev/full")), Err(Error::DiskFull { .. })));
+        assert!(matches!(EventFile::open("/dev/full".into()), Err(Error::DiskFull { .. })));
     }
 }

@@ -22,8 +22,7 @@ use crate::{
     engine::RgbImage,
     journal::LOG_FILE,
     output::{
-        EventFile, MetricsCsv, metrics_csv, picture,
-        tensorboard::{self, EventPicture},
+        EventFile, MetricsCsv, metrics_csv, picture, tensorboard::EventPicture,
     },
     rank::{Error, JOB_FILE, Rank, write_job_file},
     rank_state::RankState,
@@ -59,7 +58,7 @@ impl TrainingFiles {
         let (place, spec, tensorboard) =
             (rank.folder.clone(), rank.assignment.spec.clone(), course.tensorboard);
         let (csv, events, history) = if rank.is_in_first_ring() {
-            let begin = move || begin(&place, &spec, tensorboard);
+            let begin = move || begin(&place, &spec, tensorboard.then_some(step + 1));
             let (csv, events) = ringtune_shared::tasks::spawn_blocking(begin).await??;
             (Some(csv), events, None)
         } else {
@@ -292,20 +291,21 @@ impl TrainingFiles {
             names.push(metrics_csv::FILE_NAME.to_owned());
         }
         if let Some(events) = self.events.take() {
-            ringtune_shared::tasks::spawn_blocking(move || events.finish()).await??;
-            names.push(tensorboard::FILE_NAME.to_owned());
+            names.push(ringtune_shared::tasks::spawn_blocking(move || events.finish()).await??);
         }
         Ok(())
     }
 }
 
-/// Writes the job file and begins those that grow with every step. Blocks.
-fn begin(folder: &Path, spec: &JobSpec, tensorboard: bool) -> Result<(MetricsCsv, Option<EventFile>), Error> {
+/// Writes the job file and begins those that grow with every step. `events_from`: the first step, where events are wanted.
+/// Blocks.
+fn begin(
+    folder: &Path,
+    spec: &JobSpec,
+    events_from: Option<u64>,
+) -> Result<(MetricsCsv, Option<EventFile>), Error> {
     write_job_file(folder, spec)?;
     let csv = MetricsCsv::create(&folder.join(metrics_csv::FILE_NAME))?;
-    let events = match tensorboard {
-        true => Some(EventFile::create(&folder.join(tensorboard::FILE_NAME))?),
-        false => None,
-    };
+    let events = events_from.map(|first| EventFile::create(folder, first)).transpose()?;
     Ok((csv, events))
 }

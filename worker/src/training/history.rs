@@ -9,7 +9,7 @@ use crate::{
     output::{
         self, EventFile, MetricsCsv, StepMetrics, metrics_csv,
         metrics_csv::CsvTraffic,
-        tensorboard::{self, EventPicture},
+        tensorboard::EventPicture,
     },
     rank::{Error, Rank},
     session::StepSummary,
@@ -56,19 +56,21 @@ impl History {
         names: &mut Vec<String>,
     ) -> Result<(), Error> {
         let (folder, tensorboard) = (rank.folder.clone(), self.tensorboard);
-        let mut files =
-            ringtune_shared::tasks::spawn_blocking(move || Files::create(&folder, tensorboard)).await??;
         let mut own: Vec<StepMetrics> = unstored.iter().map(metrics_of).collect();
         own.reverse();
+        let mut page = rank.context.artifacts.steps(rank.life.job, 0).await?;
+        // The job's first step, whichever rank and ring did it.
+        let stored = page.iter().map(|step| step.step).min().and_then(|step| u64::try_from(step).ok());
+        let first = stored.into_iter().chain(own.last().map(|step| step.step)).min().unwrap_or(1);
+        let create = move || Files::create(&folder, tensorboard.then_some(first));
+        let mut files = ringtune_shared::tasks::spawn_blocking(create).await??;
         let mut last = 0;
-        loop {
-            let page = rank.context.artifacts.steps(rank.life.job, last).await?;
-            let Some(newest) = page.iter().map(|step| step.step).max().filter(|newest| *newest > last) else {
-                break;
-            };
+        let newest_of = |page: &[v1::StepReport]| page.iter().map(|step| step.step).max();
+        while let Some(newest) = newest_of(&page).filter(|newest| *newest > last) {
             last = newest;
             let steps = merge(page.iter().map(metrics_of_report).collect(), &mut own);
             files = ringtune_shared::tasks::spawn_blocking(move || files.append(steps)).await??;
+            page = rank.context.artifacts.steps(rank.life.job, last).await?;
         }
         let steps = own.into_iter().rev().collect();
         let finish = move || files.append(steps)?.finish(self.pictures);
@@ -84,12 +86,10 @@ struct Files {
 }
 
 impl Files {
-    fn create(folder: &Path, tensorboard: bool) -> Result<Self, output::Error> {
+    /// `events_from`: the first step, where events are wanted.
+    fn create(folder: &Path, events_from: Option<u64>) -> Result<Self, output::Error> {
         let csv = MetricsCsv::create(&folder.join(metrics_csv::FILE_NAME))?;
-        let events = match tensorboard {
-            true => Some(EventFile::create(&folder.join(tensorboard::FILE_NAME))?),
-            false => None,
-        };
+        let events = events_from.map(|first| EventFile::create(folder, first)).transpose()?;
         Ok(Self { csv, events })
     }
 
@@ -112,8 +112,7 @@ impl Files {
                     .map_err(|error| output::read_back::different(&file, error.to_string()))?;
                 events.append_pictures(step, vec![EventPicture { label, height, width, png }])?;
             }
-            events.finish()?;
-            names.push(tensorboard::FILE_NAME.to_owned());
+            names.push(events.finish()?);
         }
         Ok(names)
     }
@@ -179,6 +178,7 @@ fn metrics_of_report(report: &v1::StepReport) -> StepMetrics {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::output::tensorboard;
     use crate::session::Traffic;
 
     fn own(step: u64) -> StepMetrics {
@@ -224,8 +224,8 @@ mod tests {
         let write = |name: &str, steps: Vec<StepMetrics>| {
             let place = folder.path().join(name);
             std::fs::create_dir(&place).unwrap();
-            let names = Files::create(&place, true).unwrap().append(steps).unwrap().finish(Vec::new());
-            assert_eq!(names.unwrap(), [metrics_csv::FILE_NAME, tensorboard::FILE_NAME]);
+            let names = Files::create(&place, Some(1)).unwrap().append(steps).unwrap().finish(Vec::new());
+            assert_eq!(names.unwrap(), [metrics_csv::FILE_NAME, &tensorboard::file_name(1)]);
             std::fs::read(place.join(metrics_csv::FILE_NAME)).unwrap()
         };
         let straight = write("straight", summaries.iter().map(metrics_of).collect());

@@ -147,12 +147,12 @@ impl KeptRun {
         let folder = self.folder.display();
         let Some(RunRecord { name, output_dir, resume_option, .. }) = &self.record else {
             return format!(
-                "a run ended before its files were saved; what it had is in {folder}; to save it:\n  \
+                "a run ended before its files were saved; {folder} has what there was; to save it:\n  \
                  ringtune recover {folder} -o DIR"
             );
         };
         let mut text = format!(
-            "the run of {name:?} ended before its files were saved; what it had is in {folder}; to save it in {}:\n  \
+            "the run of {name:?} ended before its files were saved; {folder} has what there was; to save it in {}:\n  \
              ringtune recover",
             output_dir.display()
         );

@@ -44,7 +44,7 @@ impl Standing {
     }
 
     /// It could take a rank if it had nothing to do.
-    fn usable(self) -> bool {
+    pub(super) fn usable(self) -> bool {
         self.serves() && !self.rests
     }
 

@@ -117,8 +117,8 @@ pub(super) enum Presence {
     Here,
     /// Its session is over since then.
     Away(Time),
-    /// The coordinator restarted, and it has not come back yet: a ring that is broken waits until `soon`, another one until
-    /// `late`.
+    /// The coordinator restarted, and it has not come back yet: a ring that is broken, or has done all its steps, waits until
+    /// `soon`, another one until `late`.
     Expected {
         soon: Time,
         late: Time,
@@ -243,14 +243,19 @@ impl View {
     fn end(&self, live: &[usize]) -> Decision {
         let works = |rank: &&usize| {
             let seat = self.members[**rank];
-            seat.standing == Standing::Training && !matches!(seat.presence, Presence::Away(_))
+            let is_lost = match seat.presence {
+                Presence::Here => false,
+                Presence::Away(_) => true,
+                Presence::Expected { soon, .. } => soon <= self.now,
+            };
+            seat.standing == Standing::Training && !is_lost
         };
         let mut working = live.iter().filter(works).peekable();
         if working.peek().is_none() {
             return Decision::End;
         }
         let until = working.filter_map(|rank| match self.members[*rank].presence {
-            Presence::Expected { late, .. } => Some(late),
+            Presence::Expected { soon, .. } if self.now < soon => Some(soon),
             _ => None,
         });
         Decision::Nothing(until.min())
@@ -327,15 +332,20 @@ impl View {
         Some(decision)
     }
 
-    /// All but rank 0 are done, and it is not there: then somebody else sends the files.
+    /// All but rank 0 are done, and it is not there: then somebody else sends the files. After a restart of the coordinator those
+    /// who are back and done say for all that nothing is left to be computed.
     fn head_away(&self, live: &[usize]) -> Option<Decision> {
         let (&first, others) = live.split_first()?;
-        let done = first == 0 && !others.is_empty() && others.iter().all(|rank| self.is_done(*rank));
+        let expected = |rank: usize| matches!(self.members[rank].presence, Presence::Expected { .. });
+        let done = first == 0
+            && others.iter().any(|rank| self.is_done(*rank) && self.is_here(*rank))
+            && others.iter().all(|rank| self.is_done(*rank) || expected(*rank));
         let until = match self.members[first].presence {
             _ if !done => return None,
             Presence::Here => return None,
             Presence::Away(since) => since.plus(self.limits.head),
-            Presence::Expected { late, .. } => late,
+            // No ring goes on that it could be away from.
+            Presence::Expected { soon, .. } => soon,
         };
         if self.now < until {
             return Some(Decision::Nothing(Some(until)));

@@ -300,6 +300,18 @@ fn members_that_are_away_are_given_up_only_where_nobody_vouches_for_them() {
     assert_eq!(decide(&view(&[seat(Training), done, done])), Decision::Nothing(None));
     assert_eq!(decide(&view(&[away(Training, 2_000), done, away(Done, 9)])), later(1_000));
     assert_eq!(decide(&view(&[away(Training, 3_000), done, away(Done, 9)])), reform(&[1], &[0, 2]));
+    // The same if the coordinator was restarted meanwhile, also with another one that has not come back.
+    let expected = |soon| {
+        let presence = Presence::Expected { soon: NOW.plus(soon), late: NOW.plus(soon + 45_000) };
+        Seat { presence, ..seat(Standing::Entering) }
+    };
+    assert_eq!(decide(&view(&[expected(9), done, done])), later(9));
+    assert_eq!(decide(&view(&[expected(9), done, expected(9)])), later(9));
+    assert_eq!(decide(&view(&[expected(0), done, done])), reform(&[1, 2], &[0]));
+    assert_eq!(decide(&view(&[expected(0), done, expected(0)])), reform(&[1], &[0, 2]));
+    // Rank 0 is here, or somebody is not done: nothing is known to be lost.
+    assert_eq!(decide(&view(&[seat(Training), done, expected(0)])), Decision::Nothing(None));
+    assert_eq!(decide(&view(&[expected(0), done, seat(Training)])), Decision::Nothing(None));
 }
 
 #[test]
@@ -344,7 +356,10 @@ fn a_job_ends_when_its_files_are_there_and_nobody_works() {
     }
     assert_eq!(decide(&view(&[first, seat(Training)])), Decision::Nothing(None));
     let presence = Presence::Expected { soon: NOW.plus(1), late: NOW.plus(9) };
-    assert_eq!(decide(&view(&[first, Seat { presence, ..seat(Training) }])), later(9));
+    // Who has not come back soon after a restart of the coordinator is not waited for any longer.
+    assert_eq!(decide(&view(&[first, Seat { presence, ..seat(Training) }])), later(1));
+    let presence = Presence::Expected { soon: NOW, late: NOW.plus(9) };
+    assert_eq!(decide(&view(&[first, Seat { presence, ..seat(Training) }])), Decision::End);
 }
 
 #[test]

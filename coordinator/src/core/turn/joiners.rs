@@ -11,6 +11,8 @@ use crate::core::effect::Down;
 use crate::core::input::HeldRank;
 use crate::core::job::{Joiner, Member, Phase, Ring};
 use crate::core::loss::Loss;
+use crate::core::pool::Standing;
+use crate::core::queue_walk::QueueWalk;
 use crate::core::record::{EventBody, LogLevel};
 use crate::core::time::Time;
 
@@ -44,6 +46,28 @@ impl Turn<'_> {
                 }
             }
         }
+    }
+
+    /// The classes whose free workers are kept for a job that begins in a moment: with those that are just letting go of
+    /// another rank there are enough.
+    pub(super) fn kept_for_a_moment(&self, walk: &QueueWalk) -> BTreeSet<String> {
+        let kept = walk.kept().iter().filter(|(class, _)| {
+            // Only then does it matter.
+            self.cluster.short.of_class(class, Want::Growth).next().is_some()
+        });
+        let begins = kept.filter(|(class, (_, id))| {
+            let Some(job) = self.cluster.jobs.get(id) else { return false };
+            let (_, needed) = job.ranks();
+            let available = self.cluster.workers().filter(|worker| {
+                worker.capabilities.numerics_class == **class
+                    && Standing::of(worker, false).usable()
+                    && self.cluster.place_of(worker.id).is_none()
+                    && (worker.verifies || job.verification.is_none())
+                    && !job.refused_by.contains(&worker.id)
+            });
+            available.take(needed as usize).count() == needed as usize
+        });
+        begins.map(|(class, _)| class.clone()).collect()
     }
 
     fn add_joiner(&mut self, id: JobId, worker: WorkerId) {

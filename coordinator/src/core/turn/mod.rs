@@ -113,10 +113,12 @@ impl<'a> Turn<'a> {
     /// Forms the rings that can be formed, if there may be any.
     fn place(mut self) -> Effects {
         if self.cluster.placement_due {
-            // Those who cannot go on come before those who have not begun, and those before who could be faster.
+            // Those who cannot go on come before those who have not begun, and those before who could be faster: who is faster
+            // ends sooner, while workers that are kept for a job that cannot begin do nothing.
             self.find_joiners(Want::Spare, |_| true);
             let walk = self.place_queued_jobs();
-            self.find_joiners(Want::Growth, |class| !walk.keeps(class));
+            let about_to_be_used = self.kept_for_a_moment(&walk);
+            self.find_joiners(Want::Growth, |class| !about_to_be_used.contains(class));
             // What was just given calls for nothing more.
             self.cluster.placement_due = false;
         }

@@ -10,12 +10,15 @@ mod letting_go;
 mod tests;
 
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
-use ringtune_shared::checkpoint::{CheckpointHeader, ResumeFrom, Resumed, is_recovery_name};
+use ringtune_shared::checkpoint::{
+    CheckpointHeader, OpenCheckpoint, ResumeFrom, Resumed, is_recovery_name,
+};
 use ringtune_shared::ids::ContentHash;
 use ringtune_shared::job::JobSpec;
 use ringtune_shared::manifest::{LARGEST_MANIFEST, Manifest};
+use ringtune_shared::state::Hashing;
 use tonic::Status;
 use tonic_types::FieldViolation;
 
@@ -25,6 +28,9 @@ use crate::contents::{self, Claim, Claims, Contents};
 use crate::core::{ArtifactRecord, Job, NewJob, NewVerification};
 use crate::quotas::Quotas;
 use crate::service::Handle;
+
+/// So long a call waits for a checkpoint to be read: half of what it has by default.
+const LONGEST_CHECK: Duration = Duration::from_secs(15);
 
 /// Ties contents to jobs, and lets go of those that are tied to none.
 pub(super) struct References {
@@ -176,6 +182,14 @@ impl References {
         Ok(Some(checkpoint.resumed()))
     }
 
+    /// Whether a checkpoint that is held is what it was as it came, all of it. One that is so large that this takes too long
+    /// counts as whole: its rank finds out.
+    pub(super) async fn check_whole(&self, hash: ContentHash) -> Result<(), String> {
+        let contents = self.contents.clone();
+        let checking = self.checked(move || read_checkpoint_whole(&contents, hash));
+        tokio::time::timeout(LONGEST_CHECK, checking).await.unwrap_or(Ok(()))
+    }
+
     /// Runs a check that blocks.
     async fn checked<T: Send + 'static>(
         &self,
@@ -214,6 +228,15 @@ fn read_checkpoint(contents: &Contents, hash: ContentHash) -> Result<(Checkpoint
         CheckpointHeader::read(&mut range, size).map_err(|error| format!("{}: {error}", hash.uri()))?;
     contents.touch(&hash).map_err(|error| error.to_string())?;
     Ok((checkpoint, size))
+}
+
+/// Reads all of a checkpoint and keeps nothing of it. Blocks.
+fn read_checkpoint_whole(contents: &Contents, hash: ContentHash) -> Result<(), String> {
+    let range = find(contents, hash)?;
+    let size = range.content_size;
+    let read = OpenCheckpoint::new(Hashing::new(range), size).and_then(OpenCheckpoint::verify);
+    let found = read.map_err(|error| format!("{}: {error}", hash.uri()))?.hash();
+    if found == hash { Ok(()) } else { Err(format!("{}: its bytes have the hash {found}", hash.uri())) }
 }
 
 /// A whole content, to be read from its beginning. Blocks.

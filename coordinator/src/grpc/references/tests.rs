@@ -263,3 +263,32 @@ async fn what_an_owner_has_counts_until_it_is_gone_or_anothers_alone() {
     place.sweep(later).await;
     assert_eq!(place.files("bob").await, 0);
 }
+
+#[tokio::test]
+async fn a_checkpoint_is_damaged_wherever_a_bit_of_it_is_another_one() {
+    let fixture = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fixtures/0.1.0/plain/checkpoint-6.safetensors");
+    let bytes = std::fs::read(fixture).unwrap();
+    let place = Place::new().await;
+    let hash = place.put(&bytes);
+    assert_eq!(place.references.check_whole(hash).await, Ok(()));
+    let file = {
+        let mut folders = vec![place._folder.path().to_owned()];
+        std::iter::from_fn(|| {
+            let entries = std::fs::read_dir(folders.pop()?).unwrap().flatten().map(|entry| entry.path());
+            let (more, files): (Vec<_>, Vec<_>) = entries.partition(|path| path.is_dir());
+            folders.extend(more);
+            Some(files)
+        })
+        .flatten()
+        .find(|path| path.ends_with(hash.to_string()) || path.to_string_lossy().contains(&hash.to_string()))
+        .unwrap()
+    };
+    for byte in [0, 100, bytes.len() / 2, bytes.len() - 1] {
+        let mut damaged = bytes.clone();
+        damaged[byte] ^= 1;
+        std::fs::write(&file, damaged).unwrap();
+        assert!(place.references.check_whole(hash).await.is_err(), "byte {byte}");
+    }
+    std::fs::write(&file, &bytes[..bytes.len() - 1]).unwrap();
+    assert!(place.references.check_whole(hash).await.is_err(), "cut short");
+}

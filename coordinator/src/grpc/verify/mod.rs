@@ -91,7 +91,16 @@ impl Jobs {
                 *place = checkpoint.hash.uri();
             }
             match self.0.images.resumed(ties, &spec).await {
-                Ok(Some(resumed)) if resumed.step == checkpoint.step => return Ok((spec, Some(resumed))),
+                Ok(Some(resumed)) if resumed.step == checkpoint.step => {
+                    // No rank of a verification could take another one.
+                    match self.0.images.check_whole(checkpoint.hash).await {
+                        Ok(()) => return Ok((spec, Some(resumed))),
+                        Err(problem) => {
+                            let (job, step) = (original.id, checkpoint.step);
+                            tracing::warn!(%job, step, problem, "a checkpoint is damaged and not used");
+                        }
+                    }
+                }
                 // One that is gone or says something else is not used: an older one costs time alone.
                 Ok(_) | Err(_) => {
                     tracing::warn!(job = %original.id, step = checkpoint.step, "a checkpoint cannot be used")

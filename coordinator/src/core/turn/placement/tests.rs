@@ -11,7 +11,7 @@ use ringtune_shared::version::Dialect;
 use super::{Decision, place, problem};
 use crate::core::scheduler::{Candidate, FreeWorkers};
 use crate::core::{
-    Capabilities, Cluster, Fault, HeldRank, Hello, Input, Job, JobState, NewJob, Options, Phase, Pin,
+    Capabilities, Cluster, Fault, HeldRank, Hello, Input, Job, JobState, NewJob, Options, Phase, Pin, Place,
     RankReport, Recovered, Sender, SessionId, Time, Worker, WorkerState,
 };
 
@@ -344,4 +344,73 @@ fn a_large_job_gets_its_workers_before_the_small_ones_behind_it() {
     world.place();
     let ring = world.cluster.job(large).unwrap().ring.clone();
     assert_eq!(ring.map(|ring| ring.members.len()), Some(2));
+}
+
+impl World {
+    fn say(&mut self, worker: WorkerId, job: JobId, phase: Phase) {
+        let sender = *self.workers.iter().find(|one| one.worker == worker).unwrap();
+        let rank = self.cluster.rank_of(worker).map(|(_, rank)| rank);
+        let held = HeldRank { phase, ..HeldRank::of(job, Epoch(1), rank.or(Some(0))) };
+        self.apply(Input::RankReport(sender, RankReport { held, progress: None }));
+        self.place();
+    }
+
+    /// Has a job's only ring run.
+    fn run(&mut self, job: JobId) {
+        for phase in [Phase::Ready, Phase::Training] {
+            self.members(job).into_iter().for_each(|worker| self.say(worker, job, phase));
+        }
+        assert_eq!(self.cluster.job(job).unwrap().state, JobState::Running);
+    }
+
+    fn members(&self, job: JobId) -> Vec<WorkerId> {
+        let ring = self.cluster.job(job).and_then(|job| job.ring.clone());
+        ring.iter().flat_map(|ring| ring.present()).map(|(_, member)| member.worker).collect()
+    }
+
+    /// Ends a job, whose workers let it go one after the other: those that are still to do so.
+    fn cancel(&mut self, job: JobId) -> Vec<WorkerId> {
+        let members = self.members(job);
+        self.apply(Input::CancelJob { job, reason: String::new() });
+        members.iter().for_each(|worker| self.say(*worker, job, Phase::Stopped));
+        members
+    }
+
+    fn let_go(&mut self, worker: WorkerId) {
+        let sender = *self.workers.iter().find(|one| one.worker == worker).unwrap();
+        self.apply(Input::Heartbeat(sender, Vec::new()));
+        self.place();
+    }
+}
+
+#[test]
+fn a_ring_with_room_grows_before_a_worker_is_kept_for_a_job_that_cannot_begin() {
+    use JobState::{Queued, Running};
+    let mut world = waiting(&[0, 0], &[(1, 1)]);
+    let ending = world.cancel(world.jobs[0]);
+    // One that could have two begins on one, as the other worker is still letting go; and then one that needs both.
+    for (size, min) in [(2, 1), (2, 2)] {
+        world.create(spec(size, min));
+        world.place();
+    }
+    let (small, large) = (world.jobs[1], world.jobs[2]);
+    world.let_go(ending[0]);
+    assert_eq!(world.cluster.place_of(ending[0]), None, "the ring does not run yet");
+    world.run(small);
+    assert_eq!(world.cluster.place_of(ending[0]), Some(Place::Joins(small)));
+    let state = |job: JobId| world.cluster.job(job).unwrap().state;
+    assert_eq!((state(small), state(large)), (Running, Queued));
+}
+
+#[test]
+fn a_worker_is_kept_for_a_job_that_begins_once_another_one_has_let_go() {
+    let mut world = waiting(&[0, 0, 0], &[(2, 2), (2, 1), (2, 2)]);
+    let [first, growing, next] = world.jobs[..] else { panic!("three jobs") };
+    world.run(growing);
+    let ending = world.cancel(first);
+    world.let_go(ending[0]);
+    assert_eq!(world.cluster.place_of(ending[0]), None, "kept for a moment");
+    world.let_go(ending[1]);
+    assert_eq!(world.members(next).len(), 2);
+    assert_eq!(world.members(growing).len(), 1);
 }
