@@ -245,7 +245,14 @@ mod tests {
         if let Ok(how) = std::env::var(ENDS) {
             // SAFETY: the function unwinds nowhere.
             unsafe { libc::atexit(destructor) };
-            main(|| if how == "panic" { panic!("as asked") } else { print!("the last word"); 7 });
+            main(|| {
+                if how == "panic" {
+                    panic!("as asked")
+                } else {
+                    print!("the last word");
+                    7
+                }
+            });
         }
         for (how, code) in [("return", 7), ("panic", 101)] {
             let mut child = Command::new(std::env::current_exe().unwrap());

@@ -94,7 +94,8 @@ mod tests {
     #[test]
     fn what_nohup_has_ignored_stays_ignored() {
         let hangup = SignalKind::hangup().as_raw_value();
-        let status = |mask| format!("Name:\tringtune\nSigBlk:\tffffffffffffffff\nSigIgn:\t{mask}\nSigCgt:\t0\n");
+        let status =
+            |mask| format!("Name:\tringtune\nSigBlk:\tffffffffffffffff\nSigIgn:\t{mask}\nSigCgt:\t0\n");
         assert!(ignores(&status("0000000000000001"), hangup));
         assert!(ignores(&status("0000000000001001"), hangup));
         assert!(!ignores(&status("0000000000001000"), hangup), "SIGPIPE is another one");

@@ -21,9 +21,7 @@ use crate::{
     contents::Uploads,
     engine::RgbImage,
     journal::LOG_FILE,
-    output::{
-        EventFile, MetricsCsv, metrics_csv, picture, tensorboard::EventPicture,
-    },
+    output::{EventFile, MetricsCsv, metrics_csv, picture, tensorboard::EventPicture},
     rank::{Error, JOB_FILE, Rank, write_job_file},
     rank_state::RankState,
     session::StepSummary,

@@ -7,8 +7,7 @@ use ringtune_proto::v1;
 
 use crate::{
     output::{
-        self, EventFile, MetricsCsv, StepMetrics, metrics_csv,
-        metrics_csv::CsvTraffic,
+        self, EventFile, MetricsCsv, StepMetrics, metrics_csv, metrics_csv::CsvTraffic,
         tensorboard::EventPicture,
     },
     rank::{Error, Rank},

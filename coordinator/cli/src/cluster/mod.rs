@@ -158,9 +158,13 @@ impl LocalCluster {
     /// Starts the coordinator, then all workers at once; returns when all of them listen.
     pub async fn start(plan: &ClusterPlan) -> Result<Self, ClusterError> {
         let (coordinator_program, worker_program) = (find_program(COORDINATOR)?, find_program(WORKER)?);
-        let coordinator =
-            Daemon::start(DaemonCommand::new(COORDINATOR_LABEL, coordinator_program, &plan.folder, plan.ports))
-                .await?;
+        let coordinator = Daemon::start(DaemonCommand::new(
+            COORDINATOR_LABEL,
+            coordinator_program,
+            &plan.folder,
+            plan.ports,
+        ))
+        .await?;
         let url = format!("http://{}", coordinator.announcement().grpc);
         let starts = (1..=plan.workers).map(|number| {
             let label = format!("{WORKER_LABEL}{number}");

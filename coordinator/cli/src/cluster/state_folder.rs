@@ -85,9 +85,9 @@ impl Drop for RunFolder {
         let folder = self.folder.take().map(TempDir::keep).unwrap_or_else(|| self.path.clone());
         match KeptRun::keep(&folder) {
             Ok(kept) => remark(&kept.how_to_go_on()),
-            Err(source) => {
-                remark(&ClusterError::File { doing: "cannot keep the folder", path: folder, source }.to_string())
-            }
+            Err(source) => remark(
+                &ClusterError::File { doing: "cannot keep the folder", path: folder, source }.to_string(),
+            ),
         }
     }
 }

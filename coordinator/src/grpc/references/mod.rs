@@ -12,9 +12,7 @@ mod tests;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use ringtune_shared::checkpoint::{
-    CheckpointHeader, OpenCheckpoint, ResumeFrom, Resumed, is_recovery_name,
-};
+use ringtune_shared::checkpoint::{CheckpointHeader, OpenCheckpoint, ResumeFrom, Resumed, is_recovery_name};
 use ringtune_shared::ids::ContentHash;
 use ringtune_shared::job::JobSpec;
 use ringtune_shared::manifest::{LARGEST_MANIFEST, Manifest};

@@ -266,7 +266,8 @@ async fn what_an_owner_has_counts_until_it_is_gone_or_anothers_alone() {
 
 #[tokio::test]
 async fn a_checkpoint_is_damaged_wherever_a_bit_of_it_is_another_one() {
-    let fixture = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fixtures/0.1.0/plain/checkpoint-6.safetensors");
+    let fixture =
+        concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fixtures/0.1.0/plain/checkpoint-6.safetensors");
     let bytes = std::fs::read(fixture).unwrap();
     let place = Place::new().await;
     let hash = place.put(&bytes);
