@@ -63,6 +63,14 @@ pub enum Command {
     Backup(BackupArguments),
     /// Put a backup into a new state folder, for a coordinator to start on
     Restore(RestoreArguments),
+    /// Tie the files of a state folder to the database beside them, where a start refuses that
+    #[command(
+        name = "adopt-contents",
+        after_help = "For when the right database, or the right folder of files, is lost for good. The files stay: what no\n\
+        job of the database wants goes into the trash at the next start, and for good after storage.trash_days.\n\
+        Example: ringtune-coordinator adopt-contents --state-dir /var/lib/ringtune"
+    )]
+    AdoptContents(StateArguments),
     /// Look at the settings without starting anything
     #[command(subcommand)]
     Config(ConfigCommand),

@@ -1,6 +1,6 @@
 //! The daemon: puts the parts together, in the order in which they can fail, and ends them.
 
-use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{io, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use ringtune_proto::v1;
 use ringtune_security::ListenerError;
@@ -18,6 +18,7 @@ use tokio::{
     net::TcpListener,
     task::{JoinError, JoinHandle},
 };
+use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::{
@@ -25,7 +26,7 @@ use crate::{
         Access,
         table::{self, TableError},
     },
-    contents::{self, Contents, Limits, RoomLimits},
+    contents::{Limits, RoomLimits},
     core,
     disk::Disk,
     grpc, host_names, http, manager,
@@ -34,13 +35,15 @@ use crate::{
         self,
         authority::{Pki, PkiError},
     },
-    open_files, orphan,
+    open_files,
+    opening::{self, Opened},
+    orphan,
     quotas::Quotas,
     reload::{Changing, owner_limits},
     service,
     settings::Settings,
     state_folder::StateFolder,
-    store::{self, SqliteStore},
+    store,
 };
 
 /// Why a coordinator does not start, or ends.
@@ -53,12 +56,20 @@ pub enum Error {
     /// The state folder.
     #[error(transparent)]
     StateFolder(#[from] StateLockError),
+    /// What the state folder keeps does not belong together, or is damaged.
+    #[error(transparent)]
+    Opening(#[from] opening::Error),
     /// The database.
-    #[error(transparent)]
-    Store(#[from] store::Error),
-    /// The folder of contents.
-    #[error(transparent)]
-    Contents(#[from] contents::Error),
+    #[error("{}: {source}{}", database.display(), opening::remedy(source))]
+    Store {
+        /// Its file.
+        database: PathBuf,
+        /// What it fails with.
+        source: store::Error,
+    },
+    /// The database turned out to be damaged while it was in use.
+    #[error("the database {} is damaged, as the log says{}", .0.display(), opening::remedy(&store::Error::Corrupt(String::new())))]
+    Damaged(PathBuf),
     /// The ports.
     #[error(transparent)]
     Listen(#[from] ListenError),
@@ -95,6 +106,16 @@ pub enum Error {
 }
 
 impl Error {
+    /// Another start finds the same: somebody has to put the state folder in order first.
+    pub fn needs_repair(&self) -> bool {
+        match self {
+            Self::Opening(error) => error.needs_repair(),
+            Self::Store { source, .. } => matches!(source, store::Error::Corrupt(_)),
+            Self::Damaged(_) => true,
+            _ => false,
+        }
+    }
+
     /// The user has to change a flag or a setting: exit code 2.
     pub fn is_usage(&self) -> bool {
         match self {
@@ -112,6 +133,7 @@ pub struct Daemon {
     servers: Servers,
     readiness: http::Readiness,
     shutdown: Shutdown,
+    damage: Damage,
     pki: Option<Pki>,
     changing: Changing,
     exporter: Exporter,
@@ -136,6 +158,10 @@ impl Daemon {
         let grpc_listener = listen::bind("grpc.listen", settings.grpc.listen, launch.free_ports).await?;
         let http_listener = listen::bind("http.listen", settings.http.listen, launch.free_ports).await?;
         let (grpc_address, http_address) = (address_of(&grpc_listener)?, address_of(&http_listener)?);
+        let database = state.database();
+        let in_store = |source| Error::Store { database: database.clone(), source };
+        let Opened { store, contents } = opening::open(&state, limits_of(&settings)).await?;
+        let (damage, store) = (store.damage(), Arc::new(store));
         let pki = network::open(&settings, &state, &[grpc_address, http_address]).await?;
         let host = host_names::of_this_host();
         let about = About { service: "ringtune-coordinator", instance: host.clone().unwrap_or_default() };
@@ -145,18 +171,10 @@ impl Daemon {
         if let Some(pki) = &pki {
             metrics.show_certificate(pki.trust());
         }
-        let store = Arc::new(SqliteStore::open(&state.database()).await?);
-        let room = RoomLimits {
-            all_contents: settings.storage.content_bytes,
-            left_free: settings.storage.free_bytes,
-        };
-        let limits =
-            Limits { content_bytes: settings.limits.upload_bytes, uploads: settings.limits.uploads, room };
-        let folder = state.contents();
-        let contents = tokio::task::spawn_blocking(move || Contents::open(&folder, limits)).await??;
         // 3. The state, and its servers.
         let options = options(&settings);
-        let access = Access::start(pki.as_ref(), store.clone(), metrics.clone(), &settings.limits).await?;
+        let access = Access::start(pki.as_ref(), store.clone(), metrics.clone(), &settings.limits).await;
+        let access = access.map_err(in_store)?;
         let quotas = match &pki {
             Some(_) => Quotas::new(store.clone(), owner_limits(&settings.limits), metrics.clone()),
             None => Quotas::none(),
@@ -169,7 +187,8 @@ impl Daemon {
             notifier,
             tracer: tracer.clone(),
         })
-        .await?;
+        .await
+        .map_err(in_store)?;
         let snapshots = handle.snapshots();
         tokio::spawn(orphan::end_without_workers(snapshots.clone(), shutdown.clone()));
         let changing = Changing { access: access.clone(), quotas: quotas.clone(), jobs: handle.limits() };
@@ -182,6 +201,7 @@ impl Daemon {
             tokio::spawn(network::keeper::keep(pki.clone(), launch.reread.clone(), end.clone()));
             tokio::spawn(network::evictions::watch(pki.clone(), handle.clone(), end.clone()));
         }
+        let room = contents.clone();
         let services = grpc::Services::new(grpc::Options {
             handle,
             contents,
@@ -197,7 +217,7 @@ impl Daemon {
             shutdown: end.clone(),
         })
         .await?;
-        let disk = Disk::look(state.contents(), settings.storage.free_bytes, metrics.clone()).await;
+        let disk = Disk::look(room, state.contents(), settings.storage.free_bytes, metrics.clone()).await;
         tokio::spawn(disk.watch(shutdown.soft.clone()));
         let http_server = tokio::spawn(http::serve(
             http_listener,
@@ -224,12 +244,14 @@ impl Daemon {
         launch.notifier.ready();
         let telling = tokio::spawn(manager::tell(launch.notifier, snapshots, shutdown.soft.clone()));
         let servers = Servers { grpc: grpc_server, http: http_server, state_loop };
+        let damage = Damage { found: damage, database };
         Ok(Self {
             grpc_address,
             http_address,
             servers,
             readiness,
             shutdown,
+            damage,
             pki,
             changing,
             exporter,
@@ -263,7 +285,17 @@ impl Daemon {
     /// # Errors
     /// See [`Error`].
     pub async fn ended(self) -> Result<(), Error> {
+        let (damage, soft) = (self.damage, self.shutdown.soft.clone());
+        let watching = damage.found.clone();
+        tokio::spawn(async move {
+            tokio::select! {
+                // What is under way ends as after a signal.
+                () = watching.cancelled() => soft.cancel(),
+                () = soft.cancelled() => {}
+            }
+        });
         let ended = ended(self.servers, &self.readiness, &self.shutdown).await;
+        let ended = if damage.found.is_cancelled() { Err(Error::Damaged(damage.database)) } else { ended };
         // One that has nothing to do would be gone before it is said that it ends.
         if self.shutdown.soft.is_cancelled() {
             let _ = self.telling.await;
@@ -273,6 +305,12 @@ impl Daemon {
             () = self.shutdown.hard.cancelled() => ended,
         }
     }
+}
+
+/// Whether the database turned out to be damaged.
+struct Damage {
+    found: CancellationToken,
+    database: PathBuf,
 }
 
 struct Servers {
@@ -327,6 +365,17 @@ async fn broken_http(
 
 fn address_of(listener: &TcpListener) -> Result<SocketAddr, Error> {
     listener.local_addr().map_err(Error::Process)
+}
+
+/// What the contents accept, by the settings.
+pub fn limits_of(settings: &Settings) -> Limits {
+    let storage = &settings.storage;
+    Limits {
+        content_bytes: settings.limits.upload_bytes,
+        uploads: settings.limits.uploads,
+        room: RoomLimits { all_contents: storage.content_bytes, left_free: storage.free_bytes },
+        trash_days: storage.trash_days,
+    }
 }
 
 fn options(settings: &Settings) -> core::Options {

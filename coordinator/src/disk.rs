@@ -1,12 +1,16 @@
 //! Watches how much is free on the disk of the state folder, and says so before it is full.
 
-use std::{io, path::PathBuf, time::Duration};
+use std::{
+    io,
+    path::PathBuf,
+    time::{Duration, SystemTime},
+};
 
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, error, info};
+use tracing::{debug, error, info, warn};
 
-use crate::metrics::Metrics;
+use crate::{contents::Contents, metrics::Metrics};
 
 /// A disk fills over minutes, not over seconds.
 const PAUSE: Duration = Duration::from_secs(10);
@@ -31,18 +35,25 @@ fn change(free: u64, least: u64, was_low: bool) -> Option<Change> {
 
 /// The disk of a folder, what is to stay free on it, and where what was seen is shown.
 pub(crate) struct Disk {
+    /// Whose trash makes room.
+    contents: Contents,
     folder: PathBuf,
     /// Bytes.
     least: u64,
     low: bool,
+    /// Bytes, at the last look.
+    lacking: u64,
     metrics: Metrics,
 }
 
 impl Disk {
     /// The disk of `folder`, looked at once: from here on the metrics tell of it. Of the first look a scrape must not see a
     /// half (what is free, and not yet that it is too little), so that it comes before the ports answer.
-    pub(crate) async fn look(folder: PathBuf, least: u64, metrics: Metrics) -> Self {
-        let mut disk = Self { folder, least, low: false, metrics };
+    pub(crate) async fn look(
+        contents: Contents,
+        folder: PathBuf,
+        least: u64, metrics: Metrics) -> Self {
+        let mut disk = Self { contents, folder, least, low: false, lacking: 0, metrics };
         disk.look_again().await;
         disk
     }
@@ -54,8 +65,24 @@ impl Disk {
         loop {
             tokio::select! {
                 () = over.cancelled() => return,
-                _ = ticker.tick() => self.look_again().await,
+                _ = ticker.tick() => {
+                    self.look_again().await;
+                    self.make_room().await;
+                }
             }
+        }
+    }
+
+    /// The trash goes where the disk gets to be full, whoever fills it.
+    async fn make_room(&self) {
+        let lacking = self.lacking;
+        if lacking == 0 {
+            return;
+        }
+        let contents = self.contents.clone();
+        let freed = tokio::task::spawn_blocking(move || contents.make_room(lacking, SystemTime::now())).await;
+        if let Ok(Err(error)) = freed {
+            warn!(%error, "cannot empty the trash");
         }
     }
 
@@ -82,6 +109,7 @@ impl Disk {
             Some(Change::Enough) => info!(free, %folder, "the disk has room again"),
             None => {}
         }
+        self.lacking = self.least.max(1).saturating_sub(free);
         self.low = free < self.least.max(1);
         self.metrics.set_disk((free, size), self.low);
     }

@@ -15,6 +15,7 @@ mod manager;
 pub mod metrics;
 pub mod network;
 mod open_files;
+pub mod opening;
 mod orphan;
 pub mod quotas;
 pub mod reload;

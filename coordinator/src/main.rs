@@ -15,8 +15,10 @@ use ringtune_coordinator::{
     },
     backup::{self, Manifest},
     check,
-    daemon::{self, Daemon},
+    daemon::{self, Daemon, limits_of},
+    opening,
     settings::{CHANGE_BY_RELOAD, Settings},
+    state_folder::StateFolder,
 };
 use ringtune_shared::{
     config::{ConfigError, Loaded, Sources, load, process_environment},
@@ -30,6 +32,9 @@ use ringtune_shared::{
         reload::{Hangups, Reloading},
     },
 };
+
+/// The exit code of a state folder that somebody has to put in order: another start finds the same.
+const REPAIR: u8 = 4;
 
 const PROGRAM: Program = Program("ringtune-coordinator");
 
@@ -63,6 +68,7 @@ fn run(arguments: &Arguments) -> u8 {
     match ended {
         Ok(()) => DONE,
         Err(error) if error.is_usage() => fail(USAGE, &error.to_string()),
+        Err(error) if error.needs_repair() => fail(REPAIR, &error.to_string()),
         Err(error) => fail(FAILED, &error.to_string()),
     }
 }
@@ -101,6 +107,17 @@ fn other(command: &Command) -> u8 {
     match command {
         Command::Backup(arguments) => copied(back_up(arguments), "saved in", &arguments.to),
         Command::Restore(arguments) => copied(restore(arguments), "put back from", &arguments.from),
+        Command::AdoptContents(arguments) => match adopt(arguments) {
+            Ok(folder) => {
+                say(&format!(
+                    "the database and the files in {} belong together from now on: the next start moves files that no job wants \
+                     into the trash",
+                    folder.display()
+                ));
+                ExitCode::SUCCESS
+            }
+            Err((code, text)) => fail(code, &text),
+        },
         Command::Config(ConfigCommand::Check(flags)) => {
             PROGRAM.checked(loaded(flags, check::settings_and_files), Vec::new())
         }
@@ -113,9 +130,31 @@ fn other(command: &Command) -> u8 {
 type Copied = Result<Manifest, (u8, String)>;
 
 fn state_dir(state: &StateArguments) -> Result<PathBuf, (u8, String)> {
+    Ok(settings_of(state)?.storage.state_dir)
+}
+
+fn settings_of(state: &StateArguments) -> Result<Settings, (u8, String)> {
     let sources = process_environment().map(|environment| state.sources(environment));
-    let settings = sources.and_then(load::<Settings>).map_err(|error| (USAGE, error.to_string()))?;
-    Ok(settings.storage.state_dir)
+    sources.and_then(load::<Settings>).map_err(|error| (USAGE, error.to_string()))
+}
+
+/// Ties the contents of a state folder to the database that is there.
+fn adopt(state: &StateArguments) -> Result<PathBuf, (u8, String)> {
+    let settings = settings_of(state)?;
+    let folder = &settings.storage.state_dir;
+    let failed = |error: &dyn std::fmt::Display| (FAILED, error.to_string());
+    let state = StateFolder::open(folder).map_err(|error| failed(&error))?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| failed(&error))?;
+    let adopted = runtime.block_on(async {
+        let opened = opening::adopt(&state, limits_of(&settings)).await?;
+        opened.store.close().await;
+        Ok::<_, opening::Error>(())
+    });
+    match adopted {
+        Ok(()) => Ok(folder.clone()),
+        Err(error) => Err((if error.needs_repair() { REPAIR } else { FAILED }, error.to_string())),
+    }
 }
 
 fn back_up(arguments: &BackupArguments) -> Copied {

@@ -80,6 +80,10 @@ pub struct StorageSettings {
     ///
     /// Allowed: 0 or more.
     pub free_bytes: u64,
+    /// How many days files of deleted jobs, and files that no job wants, are kept before they are gone for good; fewer where room is needed.
+    ///
+    /// Allowed: 1 to 3650.
+    pub trash_days: u32,
 }
 
 /// `[session]`
@@ -192,7 +196,7 @@ impl Default for Settings {
 
 impl Default for StorageSettings {
     fn default() -> Self {
-        Self { state_dir: PathBuf::from("/var/lib/ringtune"), content_bytes: 0, free_bytes: 512 << 20 }
+        Self { state_dir: PathBuf::from("/var/lib/ringtune"), content_bytes: 0, free_bytes: 512 << 20, trash_days: 7 }
     }
 }
 
@@ -291,6 +295,10 @@ impl Settings {
                 problems.push(SettingsError::number(key, 0, "it must be at least 1"));
             }
         }
+        let days = self.storage.trash_days;
+        if !(1..=3650).contains(&days) {
+            problems.push(SettingsError::number("storage.trash_days", days, "it must be between 1 and 3650"));
+        }
         let life = self.authority.certificate_seconds;
         if !(10..=31_536_000).contains(&life) {
             let allowed = "it must be between 10 and 31536000";
@@ -343,6 +351,7 @@ mod tests {
         assert_eq!(error_key(|s| s.authority.names = vec!["a".to_owned(); 51]), "authority.names");
         assert_eq!(error_key(|s| s.authority.names = vec!["::1".into(), "a.b".into()]), "none");
         assert_eq!(error_key(|s| s.limits.idle_seconds = 0.0), "limits.idle_seconds");
+        assert_eq!(error_key(|s| s.storage.trash_days = 0), "storage.trash_days");
         assert_eq!(error_key(|s| s.storage.state_dir = PathBuf::new()), "storage.state_dir");
         assert_eq!(error_key(|s| s.traces.endpoint = "here".to_owned()), "traces.endpoint");
         assert_eq!(error_key(|s| s.security.key = PathBuf::from("/k")), "security.certificate");

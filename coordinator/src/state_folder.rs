@@ -21,6 +21,11 @@ impl StateFolder {
         Ok(Self { folder: folder.to_owned(), _lock: lock })
     }
 
+    /// The folder itself.
+    pub fn path(&self) -> &Path {
+        &self.folder
+    }
+
     /// Jobs and their history.
     pub fn database(&self) -> PathBuf {
         self.folder.join("ringtune.sqlite")

@@ -76,6 +76,11 @@ uuid_id! {
     WorkerId, "a worker id: a lower-case UUID with hyphens", new_v4
 }
 
+uuid_id! {
+    /// A coordinator's database with its contents, as both say (UUID version 4).
+    StoreId, "a store id: a lower-case UUID with hyphens", new_v4
+}
+
 /// One membership of a job's ring, counted from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]

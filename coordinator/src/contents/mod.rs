@@ -3,14 +3,22 @@
 //! ```text
 //! ROOT/sha256/ab/abcd…   whole contents; the name is the hash, so a file never changes
 //! ROOT/partial/abcd…     uploads that are under way or broke off
+//! ROOT/trash/DAY/…       what was let go of, for days (see [`LetGo`])
+//! ROOT/store-id          whose database knows these contents (see `crate::opening`)
 //! ```
 //!
 //! Invariant: a file below `sha256/` is whole, its hash was checked, and it is on disk: it gets there by a rename
-//! of a synced file. Everything here blocks: call it from a blocking thread.
+//! of a synced file.
+//! Invariant: what is in the trash goes for good when its days are over, or where room is needed that it may make; what is
+//! removed without it is a file that its own job replaced ([`Contents::remove`]), or not what its name says
+//! ([`Contents::remove_damaged`]).
+//!
+//! Everything here blocks: call it from a blocking thread.
 
 mod claims;
 mod error;
 mod room;
+mod trash;
 mod upload;
 
 use std::{
@@ -22,13 +30,16 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use ringtune_shared::ids::ContentHash;
+use ringtune_shared::{files::rename_durably, ids::ContentHash};
 use tokio::sync::Notify;
+use tracing::{info, warn};
 
 pub use claims::{Claim, Claims};
 pub use error::Error;
 use room::Room;
 pub use room::RoomLimits;
+pub use trash::LetGo;
+use trash::{Trash, sync};
 pub use upload::Upload;
 
 /// What a store accepts.
@@ -40,11 +51,13 @@ pub struct Limits {
     pub uploads: usize,
     /// What all of them may take.
     pub room: RoomLimits,
+    /// Whole days for which the trash keeps what was let go of.
+    pub trash_days: u32,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { content_bytes: 64 << 30, uploads: 64, room: RoomLimits::default() }
+        Self { content_bytes: 64 << 30, uploads: 64, room: RoomLimits::default(), trash_days: 7 }
     }
 }
 
@@ -103,6 +116,7 @@ struct Shared {
     /// Told whenever one of them ends.
     upload_ended: Notify,
     room: Room,
+    trash: Trash,
 }
 
 impl Contents {
@@ -116,15 +130,30 @@ impl Contents {
         }
         make_folders(root)?;
         // Counted only where it is limited: it takes a look at every file.
-        let stored = if limits.room.all_contents > 0 { stored_bytes(root)? } else { 0 };
+        let trash = Trash::new(root.join("trash"));
+        let stored = if limits.room.all_contents > 0 { stored_bytes(root)? + trash.bytes()? } else { 0 };
         let shared = Shared {
             root: root.to_path_buf(),
             limits,
             under_way: Mutex::new(HashSet::new()),
             upload_ended: Notify::new(),
             room: Room::new(limits.room, stored),
+            trash,
         };
         Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// Whether there are contents in a folder, or in its trash. It need not be there.
+    ///
+    /// # Errors
+    /// The file system's.
+    pub fn has_files(root: &Path) -> Result<bool, Error> {
+        for folder in trash::paths(&root.join("sha256"))? {
+            if !trash::paths(&folder)?.is_empty() {
+                return Ok(true);
+            }
+        }
+        Ok(!Trash::new(root.join("trash")).all()?.is_empty())
     }
 
     /// Told whenever an upload ends: what was [`Error::Busy`] may go on.
@@ -196,7 +225,84 @@ impl Contents {
         Ok(Range { file: file.take(length.unwrap_or(u64::MAX)), path, content_size: size })
     }
 
-    /// Drops a content that nobody refers to any more. One that is not here is not an error.
+    /// Moves contents that nobody refers to any more into the trash. Those that are not here are none. How many there were.
+    ///
+    /// # Errors
+    /// The file system's.
+    pub fn let_go(&self, contents: &[ContentHash], why: LetGo, now: SystemTime) -> Result<usize, Error> {
+        let mut left = HashSet::new();
+        let mut count = 0;
+        for hash in contents {
+            let path = self.shared.whole(hash);
+            if length(&path)?.is_none() {
+                continue;
+            }
+            let place = self.shared.trash.place(why, now)?;
+            let target = place.join(hash.to_string());
+            let before = length(&target)?;
+            fs::rename(&path, &target).map_err(Error::io("move into the trash", path.clone()))?;
+            self.shared.room.removed(before.unwrap_or(0));
+            left.extend(path.parent().map(Path::to_owned));
+            left.insert(place);
+            count += 1;
+        }
+        left.iter().try_for_each(|folder| sync(folder))?;
+        Ok(count)
+    }
+
+    /// What is in the trash and not beside it.
+    ///
+    /// # Errors
+    /// The file system's.
+    pub fn trashed(&self) -> Result<Vec<ContentHash>, Error> {
+        let mut trashed = Vec::new();
+        for hash in self.shared.trash.all()? {
+            if length(&self.shared.whole(&hash))?.is_none() {
+                trashed.push(hash);
+            }
+        }
+        Ok(trashed)
+    }
+
+    /// Takes a content back out of the trash; whether it is here now. Reads all of it: one that is damaged stays where it is.
+    ///
+    /// # Errors
+    /// The file system's.
+    pub fn take_back(&self, hash: &ContentHash) -> Result<bool, Error> {
+        let whole = self.shared.whole(hash);
+        if length(&whole)?.is_some() {
+            return Ok(true);
+        }
+        for path in self.shared.trash.find(hash)? {
+            if upload::hash_of_file(&path)? == *hash {
+                rename_durably(&path, &whole)?;
+                return Ok(true);
+            }
+            warn!(file = %path.display(), "a content in the trash is damaged: it is not taken back");
+        }
+        Ok(false)
+    }
+
+    /// Removes for good what was let go of at least [`Limits::trash_days`] whole days ago. How many contents, and their bytes.
+    ///
+    /// # Errors
+    /// The file system's.
+    pub fn empty_trash(&self, now: SystemTime) -> Result<(u64, u64), Error> {
+        let removed = self.shared.trash.remove_old(now, self.shared.limits.trash_days)?;
+        self.shared.room.removed(removed.1);
+        Ok(removed)
+    }
+
+    /// Removes for good what is in the trash and may make room, the oldest first, until `bytes` were freed. How many were.
+    ///
+    /// # Errors
+    /// The file system's.
+    pub fn make_room(&self, bytes: u64, now: SystemTime) -> Result<u64, Error> {
+        self.shared.make_room(bytes, now)
+    }
+
+    /// Removes a content for good whose own job replaced it, as it does with recovery points every minute. One that is not
+    /// here is not an error.
     ///
     /// # Errors
     /// The file system's.
@@ -299,6 +405,26 @@ impl Contents {
 }
 
 impl Shared {
+    /// Promises room for `bytes` more, for which the trash goes if need be.
+    fn promise(&self, bytes: u64) -> Result<(), Error> {
+        let folder = self.part_folder();
+        loop {
+            let lacking = self.room.lacking(&folder, bytes)?;
+            if lacking == 0 || self.make_room(lacking, SystemTime::now())? == 0 {
+                return self.room.promise(&folder, bytes);
+            }
+        }
+    }
+
+    fn make_room(&self, bytes: u64, now: SystemTime) -> Result<u64, Error> {
+        let (contents, freed) = self.trash.make_room(bytes, now)?;
+        self.room.removed(freed);
+        if contents > 0 {
+            info!(contents, bytes = freed, "emptied the trash before its time: room was needed");
+        }
+        Ok(freed)
+    }
+
     fn whole(&self, hash: &ContentHash) -> PathBuf {
         let name = hash.to_string();
         self.root.join("sha256").join(name.get(..2).unwrap_or("")).join(name)
@@ -328,11 +454,7 @@ fn make_folders(root: &Path) -> Result<(), Error> {
             made => made.map_err(Error::io("create", folder))?,
         }
     }
-    for folder in [contents, root.to_path_buf()] {
-        let synced = File::open(&folder).and_then(|folder| folder.sync_all());
-        synced.map_err(Error::io("sync", folder))?;
-    }
-    Ok(())
+    [contents.as_path(), root].into_iter().try_for_each(sync)
 }
 
 /// Bytes of all contents and parts of contents.

@@ -35,6 +35,17 @@ impl Room {
         Self { limits, taken: Mutex::new(Taken { stored, promised: 0 }) }
     }
 
+    /// How many bytes lack for `bytes` more in `folder`: of those that contents may take, or of those that the disk has.
+    pub(super) fn lacking(&self, folder: &Path, bytes: u64) -> Result<u64, Error> {
+        let free = free_bytes(folder)?;
+        let taken = self.taken();
+        let RoomLimits { all_contents, left_free } = self.limits;
+        let after = taken.stored.saturating_add(taken.promised).saturating_add(bytes);
+        let over = if all_contents > 0 { after.saturating_sub(all_contents) } else { 0 };
+        let wanted = bytes.saturating_add(taken.promised).saturating_add(left_free);
+        Ok(over.max(wanted.saturating_sub(free)))
+    }
+
     /// Promises room for `bytes` more in `folder`.
     pub(super) fn promise(&self, folder: &Path, bytes: u64) -> Result<(), Error> {
         // Asked before the lock: it may take a while.

@@ -132,3 +132,74 @@ fn only_old_uploads_that_nobody_works_on_are_dropped() {
     held.write(b"sy").unwrap();
     assert!(held.close().unwrap().complete);
 }
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+#[test]
+fn what_was_let_go_of_comes_back_whole_or_not_at_all() {
+    let (folder, contents) = store();
+    let [one, two] = [put(&contents, b"one"), put(&contents, b"two")];
+    let now = SystemTime::now();
+    assert_eq!(contents.let_go(&[one, two, ContentHash::of(b"x")], LetGo::Unwanted, now).unwrap(), 2);
+    assert!(contents.is_absent(&one).unwrap());
+    // After a restart, too.
+    drop(contents);
+    let contents = Contents::open(folder.path(), Limits::default()).unwrap();
+    let mut expected = [one, two];
+    expected.sort();
+    assert_eq!(contents.trashed().unwrap(), expected);
+    assert!(contents.take_back(&one).unwrap());
+    assert!(contents.committed(&one).unwrap().complete);
+    // A second time: it lies there twice, and the newer one is damaged.
+    put(&contents, b"two");
+    contents.let_go(&[two], LetGo::Deleted, now + 3 * DAY).unwrap();
+    let copies = contents.shared.trash.find(&two).unwrap();
+    assert_eq!(copies.len(), 2);
+    fs::write(&copies[0], b"tow").unwrap();
+    assert!(contents.take_back(&two).unwrap());
+    assert_eq!(contents.read(&two, 0, None).unwrap().next_chunk(9).unwrap(), b"two");
+    contents.remove(&two).unwrap();
+    assert!(!contents.take_back(&two).unwrap(), "what is damaged came back");
+}
+
+#[test]
+fn the_trash_is_emptied_by_age_and_never_sooner_than_said() {
+    let (_folder, contents) = store();
+    let hash = put(&contents, b"old");
+    let now = SystemTime::now();
+    contents.let_go(&[hash], LetGo::Deleted, now).unwrap();
+    assert_eq!(contents.empty_trash(now + 7 * DAY - Duration::from_secs(1)).unwrap(), (0, 0));
+    assert_eq!(contents.empty_trash(now + 8 * DAY).unwrap(), (1, 3));
+    assert!(contents.trashed().unwrap().is_empty());
+    // A clock that was set back empties nothing.
+    let hash = put(&contents, b"new");
+    contents.let_go(&[hash], LetGo::Deleted, now + 900 * DAY).unwrap();
+    assert_eq!(contents.empty_trash(now).unwrap(), (0, 0));
+}
+
+#[test]
+fn the_trash_makes_room_for_uploads_the_oldest_first_and_what_is_unwanted_after_a_day() {
+    let folder = tempfile::tempdir().unwrap();
+    let room = RoomLimits { all_contents: 12, left_free: 0 };
+    let contents = Contents::open(folder.path(), Limits { room, ..Limits::default() }).unwrap();
+    let now = SystemTime::now();
+    let [old, new, unwanted] = [b"old ", b"new ", b"none"].map(|bytes| put(&contents, bytes));
+    contents.let_go(&[old], LetGo::Deleted, now - DAY).unwrap();
+    contents.let_go(&[new], LetGo::Deleted, now).unwrap();
+    contents.let_go(&[unwanted], LetGo::Unwanted, now - DAY).unwrap();
+    let left = || contents.trashed().unwrap().len();
+    put(&contents, b"a");
+    assert_eq!(left(), 2);
+    assert!(contents.shared.trash.find(&old).unwrap().is_empty(), "the newer one went first");
+    put(&contents, b"1234567");
+    assert_eq!(left(), 1);
+    let full = contents.upload(ContentHash::of(b"x"), 1, 0).unwrap_err();
+    assert!(matches!(full, Error::Quota { taken: 12, .. }), "{full}");
+    // It counts after a restart, too, and goes a day later.
+    drop(contents);
+    let contents = Contents::open(folder.path(), Limits { room, ..Limits::default() }).unwrap();
+    assert!(matches!(contents.upload(ContentHash::of(b"x"), 1, 0), Err(Error::Quota { taken: 12, .. })));
+    assert_eq!(contents.make_room(1, now).unwrap(), 0);
+    assert_eq!(contents.make_room(1, now + 2 * DAY).unwrap(), 4);
+    put(&contents, b"x");
+}

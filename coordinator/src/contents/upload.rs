@@ -87,7 +87,7 @@ impl Upload {
         if offset != committed {
             return Err(Error::Offset { given: offset, committed });
         }
-        self.shared.room.promise(&self.shared.part_folder(), self.size - committed)?;
+        self.shared.promise(self.size - committed)?;
         self.promised = self.size - committed;
         let file =
             OpenOptions::new().create(true).append(true).open(&path).map_err(Error::io("open", path))?;
@@ -161,7 +161,7 @@ impl Drop for Upload {
     }
 }
 
-fn hash_of_file(path: &std::path::Path) -> Result<ContentHash, Error> {
+pub(super) fn hash_of_file(path: &std::path::Path) -> Result<ContentHash, Error> {
     let mut file = File::open(path).map_err(Error::io("open", path))?;
     let mut hasher = ContentHasher::new();
     let mut buffer = vec![0; 1 << 20];
@@ -179,8 +179,8 @@ mod tests {
     use super::super::{Contents, Limits, RoomLimits};
     use super::*;
 
-    const LIMITS: Limits =
-        Limits { content_bytes: 1000, uploads: 2, room: RoomLimits { all_contents: 0, left_free: 0 } };
+    const ROOM: RoomLimits = RoomLimits { all_contents: 0, left_free: 0 };
+    const LIMITS: Limits = Limits { content_bytes: 1000, uploads: 2, room: ROOM, trash_days: 7 };
 
     fn store() -> (tempfile::TempDir, Contents) {
         let folder = tempfile::tempdir().unwrap();

@@ -264,8 +264,15 @@ async fn routes(api: Arc<Api>) -> Result<Routes, Error> {
 /// Looks for files that nobody wants, and for tokens and certificates that have expired, for ever.
 async fn sweep(references: Arc<References>, access: Access) {
     let mut ticker = tokio::time::interval(SWEEP);
+    let mut is_start = true;
     loop {
         ticker.tick().await;
+        // A start removes nothing for good: whoever sees by it that something is wrong has time to stop it.
+        if !std::mem::replace(&mut is_start, false)
+            && let Err(failed) = references.empty_trash(SystemTime::now()).await
+        {
+            warn!(status = %Status::from(failed), "could not empty the trash");
+        }
         if let Err(failed) = references.sweep(SystemTime::now()).await {
             warn!(status = %Status::from(failed), "could not look for unwanted files");
         }

@@ -22,7 +22,7 @@ use lists::{ArtifactQuery, EventQuery, JobQuery};
 
 #[cfg(test)]
 pub(crate) use memory::MemoryStore;
-pub use sqlite::{Inspected, SqliteStore, copy_database, inspect_database};
+pub use sqlite::{Examined, Inspected, SqliteStore, copy_database, examine, inspect_database};
 
 /// What a store can fail with.
 #[derive(Debug, thiserror::Error)]
@@ -33,6 +33,9 @@ pub enum Error {
     /// The database refuses, is locked for too long, or cannot be reached.
     #[error("database: {0}")]
     Database(String),
+    /// The file is not what was written. Nobody goes on with it.
+    #[error("the database is damaged: {0}")]
+    Corrupt(String),
     /// A row holds something that this version cannot read.
     #[error("database: {what} cannot be read: {problem}")]
     Damaged {
@@ -109,8 +112,13 @@ pub trait Store: Send + Sync + 'static {
     /// Keeps which contents an image manifest names. Comes before the commit of a job whose spec names the manifest.
     async fn put_manifest(&self, manifest: ContentHash, files: &[ContentHash]) -> Result<(), Error>;
 
-    /// Image manifests that jobs name and that were never put here, at most `limit`: of jobs of an older version.
-    async fn unread_manifests(&self, limit: u32) -> Result<Vec<ContentHash>, Error>;
+    /// Image manifests that jobs name and that were never put here, sorted, from behind `after`, at most `limit`: of jobs of an
+    /// older version.
+    async fn unread_manifests(
+        &self,
+        after: Option<ContentHash>,
+        limit: u32,
+    ) -> Result<Vec<ContentHash>, Error>;
 
     /// Forgets what the manifests among these contents name, unless a job names the manifest. They are gone.
     async fn forget_contents(&self, gone: &[ContentHash]) -> Result<(), Error>;

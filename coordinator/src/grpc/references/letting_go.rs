@@ -1,17 +1,28 @@
 //! What goes: files of jobs that are deleted, uploads that broke off, contents that nobody wants.
+//!
+//! All of it goes into the trash of the contents first, but what a rank replaced.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use ringtune_shared::ids::{ContentHash, Epoch, JobId};
 use ringtune_shared::manifest::{LARGEST_MANIFEST, Manifest};
-use tracing::info;
+use tracing::{info, warn};
 
 use super::{FailedRequest, References, blocking, to_its_end};
-use crate::contents::{self, Contents};
+use crate::contents::{self, Contents, LetGo};
 
 /// Uploads that broke off, and contents that no job wants, are kept for so long after somebody asked for them.
 const KEEP: Duration = Duration::from_secs(24 * 3600);
+/// What becomes of contents that nobody wants.
+#[derive(Clone, Copy)]
+pub(super) enum Way {
+    /// They are kept in the trash.
+    Trash(LetGo),
+    /// The job that had them replaced them: a recovery point every minute, checkpoints beyond the number that it keeps.
+    ForGood,
+}
+
 /// Contents that are looked at together: so many are held alone, and no job can be made of them meanwhile.
 const PORTION: u32 = 256;
 
@@ -25,8 +36,10 @@ impl References {
     ) -> Result<(), FailedRequest> {
         let this = self.clone();
         to_its_end(async move {
+            // A rank names the epoch of its ring.
+            let way = if epoch.is_some() { Way::ForGood } else { Way::Trash(LetGo::Deleted) };
             if let Some(hash) = this.handle.drop_artifact(job, name, epoch).await? {
-                this.let_go(&[hash], SystemTime::now()).await?;
+                this.let_go(&[hash], way, SystemTime::now()).await?;
             }
             Ok(())
         })
@@ -38,13 +51,13 @@ impl References {
         let this = self.clone();
         to_its_end(async move {
             let free = this.handle.delete_job(id).await?;
-            this.let_go(&free, SystemTime::now()).await?;
+            this.let_go(&free, Way::Trash(LetGo::Deleted), SystemTime::now()).await?;
             Ok(())
         })
         .await
     }
 
-    /// Removes uploads that broke off and contents that no job wants, once they are a day old.
+    /// Drops uploads that broke off, and moves contents that no job wants into the trash, once they are a day old.
     pub(in crate::grpc) async fn sweep(&self, now: SystemTime) -> Result<(), FailedRequest> {
         self.read_manifests().await?;
         let contents = self.contents.clone();
@@ -52,18 +65,32 @@ impl References {
             Ok::<_, contents::Error>((contents.drop_abandoned(now, KEEP)?, contents.older(now, KEEP)?))
         })
         .await??;
-        let removed = self.let_go(&old, now).await?;
+        let unwanted = self.let_go(&old, Way::Trash(LetGo::Unwanted), now).await?;
         self.settle_all(now).await?;
-        if dropped + removed > 0 {
-            info!(uploads = dropped, contents = removed, "removed files that nobody wants");
+        if dropped > 0 {
+            info!(uploads = dropped, "removed what uploads left that broke off a day ago");
+        }
+        if unwanted > 0 {
+            info!(contents = unwanted, "moved files that no job wants into the trash");
         }
         Ok(())
     }
 
-    /// Removes those of `candidates` that nobody wants, holds, or asked for in the last day. Returns how many.
+    /// Removes for good what has been in the trash for its days.
+    pub(in crate::grpc) async fn empty_trash(&self, now: SystemTime) -> Result<(), FailedRequest> {
+        let contents = self.contents.clone();
+        let (removed, bytes) = blocking(move || contents.empty_trash(now)).await??;
+        if removed > 0 {
+            info!(contents = removed, bytes, "emptied the trash of files whose days were over");
+        }
+        Ok(())
+    }
+
+    /// Lets go of those of `candidates` that nobody wants, holds, or asked for in the last day. Returns how many.
     pub(super) async fn let_go(
         &self,
         candidates: &[ContentHash],
+        way: Way,
         now: SystemTime,
     ) -> Result<usize, FailedRequest> {
         let mut count = 0;
@@ -74,7 +101,7 @@ impl References {
             let unwanted = self.handle.store().unwanted(alone.contents()).await?;
             let contents = self.contents.clone();
             let (_alone, removed) = blocking(move || {
-                let removed = remove_old(&contents, unwanted, now);
+                let removed = remove_old(&contents, unwanted, way, now);
                 (alone, removed)
             })
             .await?;
@@ -97,8 +124,9 @@ impl References {
         }
     }
 
-    /// Takes those of `contents` from accounts that are not on the disk, and those that nobody has asked for in the last day
-    /// from owners whose jobs do not want them: they are there for somebody else's job.
+    /// Takes those of `contents` from accounts that are not on the disk and that no job wants, and those that nobody has asked
+    /// for in the last day from owners whose jobs do not want them: they are there for somebody else's job. What a job wants
+    /// and does not have may come back, with the disk that it is on.
     pub(in crate::grpc) async fn settle(
         &self,
         contents: &[ContentHash],
@@ -121,15 +149,18 @@ impl References {
 
     /// Tells the store what manifests name that an older version did not tell it of.
     async fn read_manifests(&self) -> Result<(), FailedRequest> {
+        let mut after = None;
         loop {
-            let unread = self.handle.store().unread_manifests(PORTION).await?;
-            if unread.is_empty() {
-                return Ok(());
-            }
+            let unread = self.handle.store().unread_manifests(after, PORTION).await?;
+            let Some(last) = unread.last() else { return Ok(()) };
+            after = Some(*last);
             for manifest in unread {
                 let contents = self.contents.clone();
-                let files = blocking(move || files_of(&contents, manifest)).await??;
-                self.handle.store().put_manifest(manifest, &files).await?;
+                match blocking(move || files_of(&contents, manifest)).await?? {
+                    Some(files) => self.handle.store().put_manifest(manifest, &files).await?,
+                    // What it names is not known, and so nothing is let go of, until it is back or its jobs are deleted.
+                    None => warn!(%manifest, "a job's list of images is missing: no file is let go of meanwhile"),
+                }
             }
         }
     }
@@ -138,7 +169,7 @@ impl References {
 /// Contents that may not be on the account of everybody who has them.
 #[derive(Default)]
 struct Sorted {
-    /// Not even a part is here.
+    /// Not even a part is here, and no job wants them.
     absent: Vec<ContentHash>,
     /// Some job wants them, and nobody has asked for them in the last day.
     idle: Vec<ContentHash>,
@@ -153,9 +184,10 @@ fn sort(
 ) -> Result<Sorted, contents::Error> {
     let mut sorted = Sorted::default();
     for hash in owned {
-        if contents.is_absent(hash)? {
+        let wanted = !unwanted.contains(hash);
+        if !wanted && contents.is_absent(hash)? {
             sorted.absent.push(*hash);
-        } else if !unwanted.contains(hash) && contents.is_older(hash, now, KEEP)? {
+        } else if wanted && contents.is_older(hash, now, KEEP)? {
             sorted.idle.push(*hash);
         }
     }
@@ -166,25 +198,32 @@ fn sort(
 fn remove_old(
     contents: &Contents,
     unwanted: Vec<ContentHash>,
+    way: Way,
     now: SystemTime,
 ) -> Result<Vec<ContentHash>, contents::Error> {
-    let mut removed = Vec::with_capacity(unwanted.len());
+    let mut old = Vec::with_capacity(unwanted.len());
     for hash in unwanted {
         if contents.is_older(&hash, now, KEEP)? {
-            contents.remove(&hash)?;
-            removed.push(hash);
+            old.push(hash);
         }
     }
-    Ok(removed)
+    match way {
+        Way::ForGood => old.iter().try_for_each(|hash| contents.remove(hash))?,
+        Way::Trash(why) => drop(contents.let_go(&old, why, now)?),
+    }
+    Ok(old)
 }
 
-/// What a manifest names; nothing where it is not here or is not a manifest. Blocks.
-fn files_of(contents: &Contents, manifest: ContentHash) -> Result<Vec<ContentHash>, contents::Error> {
+/// What a manifest names, nothing where it is not a manifest; none: it is not here. Blocks.
+fn files_of(
+    contents: &Contents,
+    manifest: ContentHash,
+) -> Result<Option<Vec<ContentHash>>, contents::Error> {
     let json = match contents.read(&manifest, 0, None) {
-        Err(contents::Error::NotFound(_)) => return Ok(Vec::new()),
+        Err(contents::Error::NotFound(_)) => return Ok(None),
         range => range?.next_chunk(LARGEST_MANIFEST)?,
     };
     let files =
         Manifest::parse(&json).map(|manifest| manifest.files().iter().map(|file| file.sha256).collect());
-    Ok(files.unwrap_or_default())
+    Ok(Some(files.unwrap_or_default()))
 }

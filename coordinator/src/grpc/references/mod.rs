@@ -21,6 +21,7 @@ use tonic::Status;
 use tonic_types::FieldViolation;
 
 use super::blocking;
+use letting_go::Way;
 use super::status::FailedRequest;
 use crate::contents::{self, Claim, Claims, Contents};
 use crate::core::{ArtifactRecord, Job, NewJob, NewVerification};
@@ -78,7 +79,7 @@ impl References {
         })
         .await?;
         // Those that this one took the place of; what is not removed here is left to the sweep.
-        self.let_go(&before, SystemTime::now()).await?;
+        self.let_go(&before, Way::ForGood, SystemTime::now()).await?;
         Ok(())
     }
 

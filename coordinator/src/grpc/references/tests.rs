@@ -214,9 +214,9 @@ async fn manifests_of_an_older_version_are_read_before_anything_goes() {
     // As after an upgrade: the job is there, and nobody has told the store what its manifest names.
     place.create(spec(&manifest.uri()), Ties::default()).await;
     let store = place.references.handle.store();
-    assert_eq!(store.unread_manifests(9).await.unwrap(), [manifest]);
+    assert_eq!(store.unread_manifests(None, 9).await.unwrap(), [manifest]);
     place.references.sweep(SystemTime::now() + 2 * DAY).await.map_err(Status::from).unwrap();
-    assert!(store.unread_manifests(9).await.unwrap().is_empty());
+    assert!(store.unread_manifests(None, 9).await.unwrap().is_empty());
     assert!(place.is_here(manifest) && place.is_here(picture));
 }
 

@@ -109,8 +109,12 @@ impl Store for Slow {
         self.store.put_manifest(manifest, files).await
     }
 
-    async fn unread_manifests(&self, limit: u32) -> Result<Vec<ContentHash>, store::Error> {
-        self.store.unread_manifests(limit).await
+    async fn unread_manifests(
+        &self,
+        after: Option<ContentHash>,
+        limit: u32,
+    ) -> Result<Vec<ContentHash>, store::Error> {
+        self.store.unread_manifests(after, limit).await
     }
 
     async fn forget_contents(&self, gone: &[ContentHash]) -> Result<(), store::Error> {

@@ -46,12 +46,12 @@ pub(super) async fn contents_are_wanted_as_long_as_a_job_names_them(store: &dyn 
     // 1. A job names a manifest that nobody has read, as after an upgrade: nothing is free.
     let first = job_of(10, Some(manifest), Some(checkpoint));
     store.commit(&[Write::InsertJob(first.clone())]).await.expect("insert");
-    assert_eq!(store.unread_manifests(10).await.expect("unread"), [manifest]);
+    assert_eq!(store.unread_manifests(None, 10).await.expect("unread"), [manifest]);
     assert!(store.unwanted(&all).await.expect("unwanted").is_empty());
     // 2. Once it is read, what it names is wanted too.
     store.put_manifest(manifest, &[image]).await.expect("manifest");
     store.put_manifest(manifest, &[image]).await.expect("manifest again");
-    assert!(store.unread_manifests(10).await.expect("unread").is_empty());
+    assert!(store.unread_manifests(None, 10).await.expect("unread").is_empty());
     assert_eq!(store.unwanted(&all).await.expect("unwanted"), [file_of_it]);
     // 3. A job's own file goes with it, but not what another job names.
     let second = job_of(LAST_NUMBER, None, None);
@@ -67,7 +67,7 @@ pub(super) async fn contents_are_wanted_as_long_as_a_job_names_them(store: &dyn 
     assert!(store.delete_job(first.id).await.expect("delete").is_empty());
     assert_eq!(store.unwanted(&all).await.expect("unwanted"), sorted(all.to_vec()));
     store.forget_contents(&all).await.expect("forget");
-    assert!(store.unread_manifests(10).await.expect("unread").is_empty());
+    assert!(store.unread_manifests(None, 10).await.expect("unread").is_empty());
 }
 
 pub(super) async fn a_deleted_jobs_history_goes_in_chunks(store: &dyn Store) {

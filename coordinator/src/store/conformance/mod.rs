@@ -338,7 +338,7 @@ async fn artifacts_outlive_only_their_jobs(store: &dyn Store, first: JobId) -> J
 
     // Nothing is free as long as nobody knows what the manifests name.
     assert!(store.unwanted(&[ContentHash::of(b"nobody's")]).await.expect("unwanted").is_empty());
-    for manifest in store.unread_manifests(10).await.expect("unread") {
+    for manifest in store.unread_manifests(None, 10).await.expect("unread") {
         store.put_manifest(manifest, &[]).await.expect("manifest");
     }
     // The content that job 1 also has is not free.

@@ -59,8 +59,16 @@ impl Tables {
         self.manifests.get(&manifest).and_then(Option::as_ref).is_some_and(|files| files.contains(&content))
     }
 
+    /// Manifests that jobs name and of which nobody knows what they name.
+    fn unread(&self) -> impl Iterator<Item = ContentHash> {
+        let named: BTreeSet<ContentHash> =
+            self.jobs.values().flat_map(|job| job.spec.contents()).map(|(_, content)| content).collect();
+        let unread = self.manifests.iter().filter(|(_, files)| files.is_none()).map(|(manifest, _)| *manifest);
+        unread.filter(move |manifest| named.contains(manifest))
+    }
+
     fn unwanted(&self, candidates: &[ContentHash]) -> Vec<ContentHash> {
-        if self.manifests.values().any(Option::is_none) {
+        if self.unread().next().is_some() {
             return Vec::new();
         }
         let unwanted: BTreeSet<ContentHash> =
@@ -242,10 +250,12 @@ impl Store for MemoryStore {
         Ok(())
     }
 
-    async fn unread_manifests(&self, limit: u32) -> Result<Vec<ContentHash>, Error> {
-        let tables = self.tables();
-        let unread = tables.manifests.iter().filter(|(_, files)| files.is_none());
-        Ok(limited(unread.map(|(manifest, _)| *manifest), limit))
+    async fn unread_manifests(
+        &self,
+        after: Option<ContentHash>,
+        limit: u32,
+    ) -> Result<Vec<ContentHash>, Error> {
+        Ok(limited(self.tables().unread().filter(|one| after.is_none_or(|after| *one > after)), limit))
     }
 
     async fn forget_contents(&self, gone: &[ContentHash]) -> Result<(), Error> {

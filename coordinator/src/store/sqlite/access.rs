@@ -8,7 +8,7 @@ use sqlx::sqlite::SqliteRow;
 use sqlx::{AssertSqlSafe, Connection as _, Row as _, SqliteConnection};
 
 use super::rows::{counter, damaged, parsed};
-use super::{SqliteStore, changed};
+use super::SqliteStore;
 use crate::core::Time;
 use crate::store::Error;
 use crate::store::access::{
@@ -23,7 +23,7 @@ impl AccessStore for SqliteStore {
     async fn add_token(&self, token: &TokenRecord, most: u32) -> Result<bool, Error> {
         let mut connection = self.writer.acquire().await?;
         let outcome = add_token(&mut connection, token, most).await;
-        changed(connection, outcome)
+        self.changed(connection, outcome)
     }
 
     async fn token(&self, id: TokenId) -> Result<Option<TokenRecord>, Error> {
@@ -41,19 +41,19 @@ impl AccessStore for SqliteStore {
         let mut connection = self.writer.acquire().await?;
         let query = "DELETE FROM tokens WHERE token_id = ?";
         let outcome = sqlx::query(query).bind(id.to_string()).execute(&mut *connection).await;
-        changed(connection, outcome.map(|done| done.rows_affected() > 0).map_err(Error::from))
+        self.changed(connection, outcome.map(|done| done.rows_affected() > 0).map_err(Error::from))
     }
 
     async fn join(&self, token: TokenId, certificate: &CertificateRecord) -> Result<Joined, Error> {
         let mut connection = self.writer.acquire().await?;
         let outcome = join(&mut connection, token, certificate).await;
-        changed(connection, outcome)
+        self.changed(connection, outcome)
     }
 
     async fn renew(&self, old: &str, certificate: &CertificateRecord) -> Result<bool, Error> {
         let mut connection = self.writer.acquire().await?;
         let outcome = renew(&mut connection, old, certificate).await;
-        changed(connection, outcome)
+        self.changed(connection, outcome)
     }
 
     async fn certificate(&self, serial: &str) -> Result<Option<CertificateRecord>, Error> {
@@ -70,7 +70,7 @@ impl AccessStore for SqliteStore {
     async fn revoke_serial(&self, serial: &str, now: Time, most: u32) -> Result<bool, Error> {
         let mut connection = self.writer.acquire().await?;
         let outcome = revoke_serial(&mut connection, serial, now, most).await;
-        changed(connection, outcome)
+        self.changed(connection, outcome)
     }
 
     async fn revoke_member(
@@ -82,7 +82,7 @@ impl AccessStore for SqliteStore {
     ) -> Result<Option<MemberRevoked>, Error> {
         let mut connection = self.writer.acquire().await?;
         let outcome = revoke_member(&mut connection, (role, name), now, most).await;
-        changed(connection, outcome)
+        self.changed(connection, outcome)
     }
 
     async fn revoked(&self, now: Time) -> Result<Revoked, Error> {
@@ -117,7 +117,7 @@ impl AccessStore for SqliteStore {
         let mut connection = self.writer.acquire().await?;
         let query = "DELETE FROM certificates WHERE root < ?";
         let outcome = sqlx::query(query).bind(root).execute(&mut *connection).await;
-        changed(connection, outcome.map(drop).map_err(Error::from))
+        self.changed(connection, outcome.map(drop).map_err(Error::from))
     }
 
     async fn sweep(&self, now: Time) -> Result<(), Error> {
@@ -131,7 +131,7 @@ impl AccessStore for SqliteStore {
             Ok(())
         };
         let outcome = outcome.await;
-        changed(connection, outcome)
+        self.changed(connection, outcome)
     }
 }
 

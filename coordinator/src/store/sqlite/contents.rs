@@ -1,10 +1,10 @@
 //! Which contents jobs want, and what goes with a job.
 
 use ringtune_shared::ids::{ContentHash, JobId};
-use sqlx::sqlite::SqlitePool;
 use sqlx::{Connection as _, Row, SqliteConnection};
 
 use super::portions::insert;
+use super::readers::Readers;
 use super::rows::{hash, to_json};
 use crate::store::Error;
 
@@ -64,7 +64,7 @@ pub(super) async fn purge(connection: &mut SqliteConnection, rows: u32) -> Resul
     Ok(true)
 }
 
-/// Those of `contents` that no job wants. While a manifest is not read nobody knows: then there are none.
+/// Those of `contents` that no job wants. While a manifest of a job is not read nobody knows: then there are none.
 pub(super) async fn unwanted(
     connection: &mut SqliteConnection,
     contents: &[ContentHash],
@@ -73,7 +73,7 @@ pub(super) async fn unwanted(
         return Ok(Vec::new());
     }
     let query = "SELECT value FROM json_each(?) AS content \
-        WHERE NOT EXISTS (SELECT 1 FROM manifests WHERE is_read = 0) \
+        WHERE NOT EXISTS (SELECT 1 FROM manifests WHERE is_read = 0 AND sha256 IN (SELECT sha256 FROM content_refs)) \
         AND NOT EXISTS (SELECT 1 FROM artifacts WHERE sha256 = content.value) \
         AND NOT EXISTS (SELECT 1 FROM content_refs WHERE sha256 = content.value) \
         AND NOT EXISTS (SELECT 1 FROM manifest_files AS file JOIN content_refs AS ref ON ref.sha256 = file.manifest \
@@ -84,7 +84,7 @@ pub(super) async fn unwanted(
 }
 
 /// Whether it is known what a manifest names.
-pub(super) async fn is_read(readers: &SqlitePool, manifest: ContentHash) -> Result<bool, Error> {
+pub(super) async fn is_read(readers: &Readers, manifest: ContentHash) -> Result<bool, Error> {
     let query = "SELECT 1 FROM manifests WHERE sha256 = ? AND is_read = 1";
     Ok(sqlx::query(query).bind(manifest.to_string()).fetch_optional(readers).await?.is_some())
 }
@@ -110,10 +110,16 @@ pub(super) async fn put_manifest(
     Ok(())
 }
 
-/// Manifests that jobs name and that were not read yet, at most `limit`.
-pub(super) async fn unread_manifests(readers: &SqlitePool, limit: u32) -> Result<Vec<ContentHash>, Error> {
-    let query = "SELECT sha256 FROM manifests WHERE is_read = 0 LIMIT ?";
-    let found = sqlx::query(query).bind(limit).fetch_all(readers).await?;
+/// Manifests that jobs name and that were not read yet, from behind `after`, at most `limit`.
+pub(super) async fn unread_manifests(
+    readers: &Readers,
+    after: Option<ContentHash>,
+    limit: u32,
+) -> Result<Vec<ContentHash>, Error> {
+    let query = "SELECT sha256 FROM manifests WHERE is_read = 0 AND sha256 > ? \
+                 AND sha256 IN (SELECT sha256 FROM content_refs) ORDER BY sha256 LIMIT ?";
+    let after = after.map(|hash| hash.to_string()).unwrap_or_default();
+    let found = sqlx::query(query).bind(after).bind(limit).fetch_all(readers).await?;
     found.iter().map(|row| hash("manifests.sha256", row.try_get(0)?)).collect()
 }
 

@@ -1,8 +1,9 @@
 //! Lists out of SQLite. The texts of queries are our own words alone: what comes from outside is bound.
 
-use sqlx::sqlite::{SqliteArguments, SqlitePool, SqliteRow};
+use sqlx::sqlite::{SqliteArguments, SqliteRow};
 use sqlx::{Arguments as _, AssertSqlSafe, SqliteConnection};
 
+use super::readers::Readers;
 use super::portions::insert;
 use super::rows::{self, Damaged, SELECT_EVENTS, SELECT_JOBS, integer};
 use crate::core::{ArtifactRecord, EventKind, Job, JobEvent};
@@ -35,7 +36,7 @@ impl Query {
         Ok(self.say(text))
     }
 
-    async fn rows(self, readers: &SqlitePool) -> Result<Vec<SqliteRow>, Error> {
+    async fn rows(self, readers: &Readers) -> Result<Vec<SqliteRow>, Error> {
         Ok(sqlx::query_with(AssertSqlSafe(self.text), self.arguments).fetch_all(readers).await?)
     }
 }
@@ -77,7 +78,7 @@ pub(super) async fn update_job(connection: &mut SqliteConnection, job: &Job) -> 
 
 /// A page of jobs: their numbers are found in the narrow rows of `job_list`, and only those are read in full.
 pub(super) async fn jobs(
-    readers: &SqlitePool,
+    readers: &Readers,
     damaged: &Damaged,
     query: &JobQuery,
 ) -> Result<Vec<Job>, Error> {
@@ -152,7 +153,7 @@ fn filter_jobs(page: &mut Query, filter: &JobFilter) -> Result<(), Error> {
 
 /// A page of a job's artifacts.
 pub(super) async fn artifacts(
-    readers: &SqlitePool,
+    readers: &Readers,
     query: &ArtifactQuery,
 ) -> Result<Vec<ArtifactRecord>, Error> {
     let (after, first) = if query.descending { ("<", "DESC") } else { (">", "ASC") };
@@ -182,7 +183,7 @@ pub(super) async fn artifacts(
 }
 
 /// A page of a job's events.
-pub(super) async fn events(readers: &SqlitePool, query: &EventQuery) -> Result<Vec<JobEvent>, Error> {
+pub(super) async fn events(readers: &Readers, query: &EventQuery) -> Result<Vec<JobEvent>, Error> {
     let mut page = Query::new(SELECT_EVENTS.to_owned());
     page.word(" WHERE events.job_id = ?", &query.job.to_string())?;
     page.number(" AND sequence > ?", integer(query.above))?;

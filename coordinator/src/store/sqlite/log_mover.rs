@@ -4,10 +4,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sqlx::sqlite::SqlitePool;
 use tokio::sync::Notify;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::warn;
+
+use super::readers::Readers;
 
 /// Pages in the log at which a commit moves them after all. Only then is the log begun anew, and there is little left to
 /// move.
@@ -24,7 +25,7 @@ pub(super) struct LogMover {
 
 impl LogMover {
     /// `readers`: SQLite lets connections move pages that may not write themselves.
-    pub(super) fn start(readers: SqlitePool) -> Self {
+    pub(super) fn start(readers: Readers) -> Self {
         let committed = Arc::new(Notify::new());
         let task = tokio::spawn(run(readers, committed.clone()));
         Self { committed, _task: Arc::new(AbortOnDropHandle::new(task)) }
@@ -36,7 +37,7 @@ impl LogMover {
     }
 }
 
-async fn run(readers: SqlitePool, committed: Arc<Notify>) {
+async fn run(readers: Readers, committed: Arc<Notify>) {
     loop {
         committed.notified().await;
         tokio::time::sleep(PAUSE).await;

@@ -2,10 +2,12 @@
 
 mod access;
 mod contents;
+mod examine;
 mod lists;
 mod log_mover;
 mod portions;
 mod quota;
+mod readers;
 mod recovery;
 mod rows;
 mod schema;
@@ -17,17 +19,20 @@ use std::path::Path;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use ringtune_shared::ids::{ContentHash, JobId};
+use ringtune_shared::ids::{ContentHash, JobId, StoreId};
 use sqlx::pool::PoolConnection;
 use sqlx::sqlite::{
     SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
 };
 use sqlx::{AssertSqlSafe, Row, Sqlite};
+use tokio_util::sync::CancellationToken;
 
 use super::lists::{ArtifactQuery, EventQuery, JobQuery};
 use super::{Error, Store};
 use crate::core::{ArtifactRecord, Job, JobEvent, JobState, Recovered, RequestKey, StepRecord, Write};
+pub use examine::{Examined, examine};
 use log_mover::{LONGEST_LOG, LogMover};
+use readers::{Alarm, Readers};
 use rows::{Damaged, SELECT_EVENTS, SELECT_JOBS, integer};
 pub use snapshot::{Inspected, copy_database, inspect_database};
 
@@ -38,7 +43,8 @@ const READERS: u32 = 4;
 #[derive(Debug, Clone)]
 pub struct SqliteStore {
     writer: SqlitePool,
-    readers: SqlitePool,
+    readers: Readers,
+    id: StoreId,
     damaged: Damaged,
     log_mover: LogMover,
 }
@@ -60,18 +66,30 @@ impl SqliteStore {
             .busy_timeout(Duration::from_secs(10));
         let writer = SqlitePoolOptions::new().max_connections(1).connect_with(options.clone()).await?;
         schema::bring_up_to_date(&writer).await?;
+        let id = examine::id(&writer).await?;
         // Not opened read-only: SQLite wants to write the WAL's index for readers too.
-        let readers = SqlitePoolOptions::new()
+        let pool = SqlitePoolOptions::new()
             .max_connections(READERS)
             .connect_with(options.pragma("query_only", "ON"))
             .await?;
+        let readers = Readers { pool, alarm: Alarm::default() };
         let log_mover = LogMover::start(readers.clone());
-        Ok(Self { writer, readers, damaged: Damaged::default(), log_mover })
+        Ok(Self { writer, readers, id, damaged: Damaged::default(), log_mover })
+    }
+
+    /// Which store this is.
+    pub fn id(&self) -> StoreId {
+        self.id
+    }
+
+    /// Cancelled once SQLite says that the file is damaged: then nothing more may be built on it.
+    pub fn damage(&self) -> CancellationToken {
+        self.readers.alarm.raised()
     }
 
     /// Waits for what is under way and closes the file.
     pub async fn close(&self) {
-        self.readers.close().await;
+        self.readers.pool.close().await;
         self.writer.close().await;
     }
 
@@ -95,16 +113,28 @@ impl SqliteStore {
         sqlx::query(listed).execute(&self.writer).await?;
         Ok(())
     }
-}
 
-/// Gives the connection that writes back after a change.
-fn changed<T>(mut connection: PoolConnection<Sqlite>, outcome: Result<T, Error>) -> Result<T, Error> {
-    if outcome.is_err() {
-        // SQLite may have rolled back by itself, which sqlx does not notice: what this connection would store next
-        // would be nested in a transaction that nobody commits.
-        connection.close_on_drop();
+    /// Gives the connection that writes back after a change.
+    fn changed<T>(
+        &self,
+        mut connection: PoolConnection<Sqlite>,
+        outcome: Result<T, Error>,
+    ) -> Result<T, Error> {
+        if let Err(error) = &outcome {
+            self.see(error);
+            // SQLite may have rolled back by itself, which sqlx does not notice: what this connection would store next
+            // would be nested in a transaction that nobody commits.
+            connection.close_on_drop();
+        }
+        outcome
     }
-    outcome
+
+    /// Told of what failed on connections that are not [`Readers`].
+    fn see(&self, error: &Error) {
+        if let Error::Corrupt(problem) = error {
+            self.readers.alarm.raise(problem);
+        }
+    }
 }
 
 #[async_trait]
@@ -116,7 +146,7 @@ impl Store for SqliteStore {
         let mut connection = self.writer.acquire().await?;
         let outcome = write::write_all(&mut connection, writes).await;
         self.log_mover.committed();
-        changed(connection, outcome)
+        self.changed(connection, outcome)
     }
 
     async fn probe(&self) -> Result<(), Error> {
@@ -125,7 +155,7 @@ impl Store for SqliteStore {
         let query = "INSERT INTO counters (name, value) VALUES ('probes', 1) \
                      ON CONFLICT (name) DO UPDATE SET value = value + 1";
         let written = sqlx::query(query).execute(&mut *connection).await;
-        changed(connection, written.map(drop).map_err(Error::from))
+        self.changed(connection, written.map(drop).map_err(Error::from))
     }
 
     async fn recover(&self) -> Result<Recovered, Error> {
@@ -210,18 +240,18 @@ impl Store for SqliteStore {
     async fn delete_job(&self, id: JobId) -> Result<Vec<ContentHash>, Error> {
         let mut connection = self.writer.acquire().await?;
         let outcome = contents::delete_job(&mut connection, id).await;
-        changed(connection, outcome)
+        self.changed(connection, outcome)
     }
 
     async fn purge(&self, rows: u32) -> Result<bool, Error> {
         let mut connection = self.writer.acquire().await?;
         let outcome = contents::purge(&mut connection, rows).await;
-        changed(connection, outcome)
+        self.changed(connection, outcome)
     }
 
     async fn unwanted(&self, candidates: &[ContentHash]) -> Result<Vec<ContentHash>, Error> {
-        let mut connection = self.readers.acquire().await?;
-        contents::unwanted(&mut connection, candidates).await
+        let mut connection = self.readers.pool.acquire().await?;
+        contents::unwanted(&mut connection, candidates).await.inspect_err(|error| self.see(error))
     }
 
     async fn put_manifest(&self, manifest: ContentHash, files: &[ContentHash]) -> Result<(), Error> {
@@ -230,17 +260,21 @@ impl Store for SqliteStore {
         }
         let mut connection = self.writer.acquire().await?;
         let outcome = contents::put_manifest(&mut connection, manifest, files).await;
-        changed(connection, outcome)
+        self.changed(connection, outcome)
     }
 
-    async fn unread_manifests(&self, limit: u32) -> Result<Vec<ContentHash>, Error> {
-        contents::unread_manifests(&self.readers, limit).await
+    async fn unread_manifests(
+        &self,
+        after: Option<ContentHash>,
+        limit: u32,
+    ) -> Result<Vec<ContentHash>, Error> {
+        contents::unread_manifests(&self.readers, after, limit).await
     }
 
     async fn forget_contents(&self, gone: &[ContentHash]) -> Result<(), Error> {
         let mut connection = self.writer.acquire().await?;
         let outcome = contents::forget_contents(&mut connection, gone).await;
-        changed(connection, outcome)
+        self.changed(connection, outcome)
     }
 
     async fn count_jobs(&self) -> Result<BTreeMap<JobState, u64>, Error> {

@@ -8,7 +8,7 @@ use sqlx::{Connection as _, Row as _, SqliteConnection};
 
 use super::portions::insert;
 use super::rows::{counter, hash, integer, to_json};
-use super::{SqliteStore, changed};
+use super::SqliteStore;
 use crate::core::{OverQuota, OwnerLimits, Usage};
 use crate::store::Error;
 use crate::store::quota::{QuotaStore, Sized};
@@ -16,11 +16,13 @@ use crate::store::quota::{QuotaStore, Sized};
 #[async_trait]
 impl QuotaStore for SqliteStore {
     async fn usage(&self, owner: &str) -> Result<Usage, Error> {
-        usage(&mut *self.readers.acquire().await?, owner).await
+        let found = usage(&mut *self.readers.pool.acquire().await?, owner).await;
+        found.inspect_err(|error| self.see(error))
     }
 
     async fn more(&self, owner: &str, contents: &[Sized]) -> Result<Usage, Error> {
-        Ok(sum(&new(&mut *self.readers.acquire().await?, owner, contents).await?))
+        let found = new(&mut *self.readers.pool.acquire().await?, owner, contents).await;
+        Ok(sum(&found.inspect_err(|error| self.see(error))?))
     }
 
     async fn own(
@@ -31,7 +33,7 @@ impl QuotaStore for SqliteStore {
     ) -> Result<Result<(), OverQuota>, Error> {
         let mut connection = self.writer.acquire().await?;
         let outcome = own(&mut connection, owner, contents, limits).await;
-        changed(connection, outcome)
+        self.changed(connection, outcome)
     }
 
     async fn owned(&self, after: Option<ContentHash>, limit: u32) -> Result<Vec<ContentHash>, Error> {
@@ -48,7 +50,7 @@ impl QuotaStore for SqliteStore {
 
     async fn disown_unwanted(&self, contents: &[ContentHash]) -> Result<(), Error> {
         let query = "DELETE FROM owned_contents AS owned WHERE sha256 IN (SELECT value FROM json_each(?)) \
-            AND NOT EXISTS (SELECT 1 FROM manifests WHERE is_read = 0) \
+            AND NOT EXISTS (SELECT 1 FROM manifests WHERE is_read = 0 AND sha256 IN (SELECT sha256 FROM content_refs)) \
             AND NOT EXISTS (SELECT 1 FROM artifacts JOIN jobs USING (job_id) JOIN job_list AS list USING (number) \
                             WHERE artifacts.sha256 = owned.sha256 AND list.owner = owned.owner) \
             AND NOT EXISTS (SELECT 1 FROM content_refs AS ref JOIN jobs USING (job_id) JOIN job_list AS list USING (number) \
@@ -69,7 +71,7 @@ impl SqliteStore {
         let contents = to_json("contents", &contents)?;
         let mut connection = self.writer.acquire().await?;
         let outcome = sqlx::query(query).bind(contents).execute(&mut *connection).await;
-        changed(connection, outcome.map(drop).map_err(Error::from))
+        self.changed(connection, outcome.map(drop).map_err(Error::from))
     }
 }
 

@@ -2,15 +2,15 @@
 
 use ringtune_shared::ids::{ContentHash, JobId, WorkerId};
 use sqlx::Row as _;
-use sqlx::sqlite::SqlitePool;
 use tracing::error;
 
+use super::readers::Readers;
 use super::rows;
 use crate::core::{Checkpoint, Job, Options};
 use crate::store::Error;
 
 /// The checkpoints of jobs that have not ended.
-pub(super) async fn checkpoints(readers: &SqlitePool) -> Result<Vec<(JobId, Checkpoint)>, Error> {
+pub(super) async fn checkpoints(readers: &Readers) -> Result<Vec<(JobId, Checkpoint)>, Error> {
     let query = "SELECT artifacts.* FROM jobs JOIN artifacts ON artifacts.job_id = jobs.job_id \
                  WHERE state IN ('queued', 'preparing', 'running') AND epoch IS NOT NULL \
                  AND (name >= 'checkpoint-' AND name < 'checkpoint.' OR name >= '.recovery-' AND name < '.recovery.')";
@@ -31,7 +31,7 @@ pub(super) async fn checkpoints(readers: &SqlitePool) -> Result<Vec<(JobId, Chec
 
 /// The states after the newest steps of jobs that have not ended and did any.
 pub(super) async fn newest_hashes(
-    readers: &SqlitePool,
+    readers: &Readers,
     jobs: &[Job],
 ) -> Result<Vec<(JobId, u64, ContentHash)>, Error> {
     let most = i64::try_from(Options::default().hashes).unwrap_or(i64::MAX);
@@ -54,7 +54,7 @@ pub(super) async fn newest_hashes(
 }
 
 /// The workers that get no rank. A name that cannot be read is nobody's.
-pub(super) async fn drained(readers: &SqlitePool) -> Result<Vec<WorkerId>, Error> {
+pub(super) async fn drained(readers: &Readers) -> Result<Vec<WorkerId>, Error> {
     let found = sqlx::query("SELECT worker_id FROM drained_workers").fetch_all(readers).await?;
     let mut workers = Vec::with_capacity(found.len());
     for row in &found {

@@ -233,13 +233,31 @@ pub(super) fn artifact(row: &SqliteRow) -> Result<ArtifactRecord, Error> {
     })
 }
 
+/// SQLite's primary code, which is the low byte of an extended one.
+fn code(error: &sqlx::Error) -> Option<i32> {
+    let code = error.as_database_error().and_then(|error| error.code()?.parse::<i32>().ok());
+    code.map(|code| code & 0xff)
+}
+
+/// Whether the file itself is not what SQLite wrote: SQLITE_CORRUPT, SQLITE_NOTADB.
+pub(super) fn is_damage(error: &sqlx::Error) -> bool {
+    matches!(code(error), Some(11 | 26))
+}
+
+/// Whether SQLite gave up because it was told to: SQLITE_INTERRUPT.
+pub(super) fn is_interrupt(error: &sqlx::Error) -> bool {
+    code(error) == Some(9)
+}
+
 impl From<sqlx::Error> for Error {
     fn from(error: sqlx::Error) -> Self {
-        // SQLITE_FULL; the primary code is the low byte of an extended one.
+        // SQLITE_FULL
         const FULL: i32 = 13;
-        let code = error.as_database_error().and_then(|error| error.code()?.parse::<i32>().ok());
-        if code.is_some_and(|code| code & 0xff == FULL) {
+        if code(&error) == Some(FULL) {
             return Self::Full;
+        }
+        if is_damage(&error) {
+            return Self::Corrupt(error.to_string());
         }
         match error {
             // Not what the schema says, or nothing where something must be.

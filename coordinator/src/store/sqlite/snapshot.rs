@@ -3,10 +3,11 @@
 use std::path::Path;
 use std::time::Duration;
 
-use ringtune_shared::ids::ContentHash;
+use ringtune_shared::ids::{ContentHash, StoreId};
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions as _, Connection as _, Row as _, SqliteConnection};
 
+use super::examine::kept_id;
 use super::rows::hash;
 use super::schema::SCHEMAS;
 use crate::store::Error;
@@ -16,6 +17,8 @@ use crate::store::Error;
 pub struct Inspected {
     /// Its schema; 0: nothing.
     pub schema: i64,
+    /// Which store it is of; none: it is of a version that gave no ids.
+    pub id: Option<StoreId>,
     /// All contents that its jobs name.
     pub contents: Vec<ContentHash>,
 }
@@ -40,16 +43,17 @@ pub async fn inspect_database(path: &Path) -> Result<Inspected, Error> {
     let found: String =
         sqlx::query("PRAGMA integrity_check(1)").fetch_one(&mut connection).await?.try_get(0)?;
     if found != "ok" {
-        return Err(Error::Damaged { what: path.display().to_string(), problem: found });
+        return Err(Error::Corrupt(found));
     }
     let schema: i64 = sqlx::query("PRAGMA user_version").fetch_one(&mut connection).await?.try_get(0)?;
     let known = i64::try_from(SCHEMAS.len()).unwrap_or(i64::MAX);
     if schema > known {
         return Err(Error::Newer { found: schema, known });
     }
+    let id = kept_id(&mut connection).await?;
     let contents = contents(&mut connection, schema).await?;
     connection.close().await?;
-    Ok(Inspected { schema, contents })
+    Ok(Inspected { schema, id, contents })
 }
 
 async fn contents(connection: &mut SqliteConnection, schema: i64) -> Result<Vec<ContentHash>, Error> {
@@ -66,7 +70,7 @@ async fn contents(connection: &mut SqliteConnection, schema: i64) -> Result<Vec<
     rows.iter().map(|row| hash("sha256", row.try_get(0)?)).collect()
 }
 
-async fn connect(path: &Path) -> Result<SqliteConnection, Error> {
+pub(super) async fn connect(path: &Path) -> Result<SqliteConnection, Error> {
     // Not opened read-only: SQLite wants to write the WAL's index for readers too.
     let options = SqliteConnectOptions::new()
         .filename(path)

@@ -36,7 +36,7 @@ async fn a_newer_schema_is_refused() {
     let store = SqliteStore::open(&path).await.unwrap();
     sqlx::raw_sql("PRAGMA user_version = 99").execute(&store.writer).await.unwrap();
     store.close().await;
-    assert!(matches!(SqliteStore::open(&path).await, Err(Error::Newer { found: 99, known: 9 })));
+    assert!(matches!(SqliteStore::open(&path).await, Err(Error::Newer { found: 99, known: 10 })));
 }
 
 /// A database as an older version made it.
@@ -129,7 +129,7 @@ async fn a_database_of_the_last_release_is_brought_forward_with_all_that_is_in_i
     let (picture, other) = (ContentHash::of(b"picture"), ContentHash::of(b"other"));
     let all = [images, checkpoint, listed, picture, other];
     assert!(store.unwanted(&all).await.unwrap().is_empty());
-    assert_eq!(store.unread_manifests(9).await.unwrap(), [images]);
+    assert_eq!(store.unread_manifests(None, 9).await.unwrap(), [images]);
     store.put_manifest(images, &[picture]).await.unwrap();
     assert_eq!(store.unwanted(&all).await.unwrap(), [other]);
     // 4. It goes on.
