@@ -2,7 +2,7 @@
 
 use std::{
     fs::{self, File},
-    io,
+    io::{self, Read as _, Write},
     path::Path,
 };
 
@@ -40,6 +40,26 @@ pub(super) fn list(folder: &Path) -> Result<Vec<ContentHash>, Error> {
     Ok(found)
 }
 
+/// Copies all of a file; an error names the one of the two that failed. How many bytes it has. Blocks.
+pub(super) fn transfer(
+    source: &mut File,
+    source_path: &Path,
+    target: &mut impl Write,
+    target_path: &Path,
+) -> Result<u64, Error> {
+    let mut buffer = vec![0; 1 << 20];
+    let mut bytes = 0;
+    loop {
+        let read = match source.read(&mut buffer) {
+            Ok(0) => return Ok(bytes),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            read => read.map_err(Error::at("read", source_path))?,
+        };
+        target.write_all(&buffer[..read]).map_err(Error::at("write", target_path))?;
+        bytes += read as u64;
+    }
+}
+
 /// Copies a content, whole or not at all. Blocks.
 pub(super) fn copy(hash: ContentHash, from: &Path, to: &Path) -> Result<Copied, Error> {
     let (source, target) = (content_path(from, hash), content_path(to, hash));
@@ -51,7 +71,7 @@ pub(super) fn copy(hash: ContentHash, from: &Path, to: &Path) -> Result<Copied, 
         fs::create_dir_all(folder).map_err(Error::at("create", folder))?;
     }
     let mut hashing = Hashing::new(NewFile::create(&target)?);
-    let bytes = io::copy(&mut file, &mut hashing).map_err(Error::at("copy", &source))?;
+    let bytes = transfer(&mut file, &source, &mut hashing, &target)?;
     if hashing.hash() != hash {
         return Ok(Copied::Damaged);
     }

@@ -7,7 +7,7 @@ use std::{
 
 use ringtune_shared::{daemon::state_lock::StateLockError, files::FileError};
 
-use crate::store;
+use crate::store::{self, CopyFailed};
 
 /// Nothing was changed that was there before.
 #[derive(Debug, thiserror::Error)]
@@ -59,9 +59,22 @@ pub enum Error {
         /// Why it failed.
         source: io::Error,
     },
+    /// The disk that is written to.
+    #[error("the disk that holds {} is full: what was written there for this is removed again", .0.display())]
+    Full(PathBuf),
     /// A file that was to be written.
     #[error(transparent)]
-    File(#[from] FileError),
+    File(FileError),
+}
+
+impl From<FileError> for Error {
+    fn from(error: FileError) -> Self {
+        if is_full(&error.cause) { Self::Full(error.path) } else { Self::File(error) }
+    }
+}
+
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 impl Error {
@@ -74,7 +87,22 @@ impl Error {
         action: &'static str,
         path: &'path Path,
     ) -> impl FnOnce(io::Error) -> Self + 'path {
-        move |source| Self::Io { action, path: path.to_owned(), source }
+        move |source| {
+            let path = path.to_owned();
+            if is_full(&source) { Self::Full(path) } else { Self::Io { action, path, source } }
+        }
+    }
+
+    /// A copy of a database that failed: who is to blame, the one that is read or the one that is written?
+    pub(super) fn copy<'path>(
+        from: &'path Path,
+        to: &'path Path,
+    ) -> impl FnOnce(CopyFailed) -> Self + 'path {
+        move |failed| match failed {
+            CopyFailed::Source(source) => Self::Store { path: from.to_owned(), source },
+            CopyFailed::Target(store::Error::Full) => Self::Full(to.to_owned()),
+            CopyFailed::Target(source) => Self::Store { path: to.to_owned(), source },
+        }
     }
 
     pub(super) fn store(path: &Path) -> impl FnOnce(store::Error) -> Self + '_ {

@@ -1,14 +1,20 @@
 //! Puts a backup back.
 
-use std::{fs, io, path::Path};
+use std::{
+    fs::{self, File},
+    io,
+    path::Path,
+};
+
+use ringtune_shared::files::NewFile;
 
 use super::{
     CONTENTS, DATABASE, Error, FORMAT, MANIFEST, Manifest, Progress,
     authority::{self, AUTHORITY},
-    contents::{self, Copied},
+    contents::{self, Copied, transfer},
     hash_of_file, is_empty, sync_folder,
 };
-use crate::{state_folder::StateFolder, store::inspect_database};
+use crate::{opening::mark, state_folder::StateFolder, store::inspect_database};
 
 /// The database's name while it is copied.
 const COMING: &str = "ringtune.sqlite.tmp";
@@ -49,7 +55,11 @@ fn copy_all(from: &Path, state_dir: &Path, manifest: &Manifest, progress: Progre
     let not_whole = |problem: String| Error::NotWhole { folder: from.to_owned(), problem };
     // 1. The database under another name: with its own the folder is a coordinator's state.
     let coming = state_dir.join(COMING);
-    fs::copy(from.join(DATABASE), &coming).map_err(Error::at("copy to", &coming))?;
+    let kept = from.join(DATABASE);
+    let mut source = File::open(&kept).map_err(Error::at("read", &kept))?;
+    let mut target = NewFile::create(&coming)?;
+    transfer(&mut source, &kept, &mut target, &coming)?;
+    target.commit()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -71,9 +81,15 @@ fn copy_all(from: &Path, state_dir: &Path, manifest: &Manifest, progress: Progre
     {
         return Err(not_whole(format!("the content {hash}, which a job names, is not there")));
     }
-    // 3. Who signs.
+    // 3. Whose they are.
+    if let Some(id) = inspected.id {
+        let root = state_dir.join(CONTENTS);
+        fs::create_dir_all(&root).map_err(Error::at("create", &root))?;
+        mark(&root, id)?;
+    }
+    // 4. Who signs.
     authority::restore(from, state_dir, &manifest.authority)?;
-    // 4. From here on it is a state folder.
+    // 5. From here on it is a state folder.
     fs::File::open(&coming).and_then(|file| file.sync_all()).map_err(Error::at("sync", &coming))?;
     let database = state_dir.join(DATABASE);
     fs::rename(&coming, &database).map_err(Error::at("rename to", &database))?;

@@ -9,7 +9,8 @@ use std::{
 use ringtune_shared::{files::write_atomically, ids::ContentHash, version::VERSION};
 
 use super::{
-    DATABASE, Error, FORMAT, MANIFEST, Manifest, Progress, authority,
+    CONTENTS, DATABASE, Error, FORMAT, MANIFEST, Manifest, Progress,
+    authority::{self, AUTHORITY},
     contents::{self, Copied},
     hash_of_file, is_empty, sync_folder,
 };
@@ -21,7 +22,8 @@ const MOST_COPIES: u32 = 5;
 /// Copies all that a coordinator keeps in `state_dir` into `to`, which is new or empty. Blocks for as long as that takes.
 ///
 /// # Errors
-/// There is no state; `to` is not empty; the file systems'. What was written by then is no backup: it has no `backup.json`.
+/// There is no state; `to` is not empty; the file systems'. What was written by then is removed; what cannot be is no backup:
+/// it has no `backup.json`.
 pub fn take(state_dir: &Path, to: &Path, progress: Progress<'_>) -> Result<Manifest, Error> {
     let database = state_dir.join(DATABASE);
     if !database.is_file() {
@@ -31,6 +33,25 @@ pub fn take(state_dir: &Path, to: &Path, progress: Progress<'_>) -> Result<Manif
         return Err(Error::NotEmpty(to.to_owned()));
     }
     fs::create_dir_all(to).map_err(Error::at("create", to))?;
+    let taken = take_all(state_dir, &database, to, progress);
+    if taken.is_err() {
+        // All that is there was written just now. What cannot be removed either is told by the error that there is.
+        for name in [DATABASE, "ringtune.sqlite-journal", MANIFEST] {
+            let _ = fs::remove_file(to.join(name));
+        }
+        for name in [CONTENTS, AUTHORITY] {
+            let _ = fs::remove_dir_all(to.join(name));
+        }
+    }
+    taken
+}
+
+fn take_all(
+    state_dir: &Path,
+    database: &Path,
+    to: &Path,
+    progress: Progress<'_>,
+) -> Result<Manifest, Error> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -44,7 +65,7 @@ pub fn take(state_dir: &Path, to: &Path, progress: Progress<'_>) -> Result<Manif
     let mut tries = 0;
     let (schema, missing) = loop {
         tries += 1;
-        runtime.block_on(copy_database(&database, &copy)).map_err(Error::store(&database))?;
+        runtime.block_on(copy_database(database, &copy)).map_err(Error::copy(database, &copy))?;
         let inspected = runtime.block_on(inspect_database(&copy)).map_err(Error::store(&copy))?;
         copies.take_all(inspected.contents.clone(), state_dir, to, progress)?;
         let missing: Vec<ContentHash> =

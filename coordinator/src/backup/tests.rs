@@ -206,3 +206,43 @@ fn who_signs_goes_along_and_stays_private() {
         assert!(is_empty(&again, &["lock"]).unwrap());
     }
 }
+
+#[test]
+fn a_full_disk_is_the_targets_and_a_damaged_database_the_sources() {
+    let state = State::new();
+    let database = state.path().join(DATABASE);
+    let said = |failed: crate::store::CopyFailed, words: &Path| {
+        let text = Error::copy(&database, Path::new("/mnt/b/ringtune.sqlite"))(failed).to_string();
+        assert!(text.contains(&*words.to_string_lossy()), "{text}");
+    };
+    use crate::store::{CopyFailed, Error as Store};
+    said(CopyFailed::Target(Store::Full), Path::new("/mnt/b/ringtune.sqlite is full"));
+    said(CopyFailed::Source(Store::Corrupt("x".to_owned())), &database);
+    // Whoever cannot be written to.
+    let there = tempfile::tempdir().unwrap();
+    let nowhere = there.path().join("missing/copy");
+    let failed = block_on(crate::store::copy_database(&database, &nowhere)).unwrap_err();
+    assert!(matches!(failed, CopyFailed::Target(_)), "{failed:?}");
+    let failed = block_on(crate::store::copy_database(&nowhere, &there.path().join("copy"))).unwrap_err();
+    assert!(matches!(failed, CopyFailed::Source(_)), "{failed:?}");
+    // /dev/full takes no byte.
+    let content = content_path(state.path(), ContentHash::of(b"one"));
+    let (mut source, mut full) = (fs::File::open(&content).unwrap(), fs::File::create("/dev/full").unwrap());
+    let copied = contents::transfer(&mut source, &content, &mut full, Path::new("/dev/full"));
+    assert!(matches!(&copied, Err(Error::Full(path)) if path == Path::new("/dev/full")), "{copied:?}");
+}
+
+#[test]
+fn a_backup_that_fails_leaves_nothing() {
+    let state = State::new();
+    let there = tempfile::tempdir().unwrap();
+    let to = there.path().join("backup");
+    let database = state.path().join(DATABASE);
+    let mut bytes = fs::read(&database).unwrap();
+    let length = bytes.len();
+    bytes[4096..length].fill(0xA5);
+    fs::write(&database, bytes).unwrap();
+    let failed = take(state.path(), &to, &mut quiet()).unwrap_err();
+    assert!(matches!(&failed, Error::Store { path, .. } if *path == database), "{failed}");
+    assert!(is_empty(&to, &[]).unwrap(), "{failed}");
+}

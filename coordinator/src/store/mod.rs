@@ -22,7 +22,7 @@ use lists::{ArtifactQuery, EventQuery, JobQuery};
 
 #[cfg(test)]
 pub(crate) use memory::MemoryStore;
-pub use sqlite::{Examined, Inspected, SqliteStore, copy_database, examine, inspect_database};
+pub use sqlite::{CopyFailed, Examined, Inspected, SqliteStore, copy_database, examine, inspect_database};
 
 /// What a store can fail with.
 #[derive(Debug, thiserror::Error)]

@@ -54,6 +54,15 @@ impl Coordinator {
 
     /// With settings that differ from the defaults of tests: sessions that silence does not end.
     pub(crate) async fn start_with(state: &Path, change: impl FnOnce(&mut Settings)) -> Self {
+        Self::try_start_with(state, change).await.unwrap()
+    }
+
+    /// On a state folder that may not be in order.
+    pub(crate) async fn try_start(state: &Path) -> Result<Self, Error> {
+        Self::try_start_with(state, |_| ()).await
+    }
+
+    async fn try_start_with(state: &Path, change: impl FnOnce(&mut Settings)) -> Result<Self, Error> {
         let mut settings = Settings::default();
         settings.grpc.listen = ([127, 0, 0, 1], 0).into();
         settings.http.listen = ([127, 0, 0, 1], 0).into();
@@ -61,7 +70,7 @@ impl Coordinator {
         settings.session.timeout_seconds = 600.0;
         change(&mut settings);
         let shutdown = Shutdown::default();
-        let daemon = Daemon::start(settings, Launch::default(), shutdown.clone()).await.unwrap();
+        let daemon = Daemon::start(settings, Launch::default(), shutdown.clone()).await?;
         let http = daemon.http_address();
         let address = daemon.grpc_address();
         let pki = daemon.pki().cloned();
@@ -73,7 +82,7 @@ impl Coordinator {
             }
         };
         let ended = tokio::spawn(daemon.ended());
-        Self { channel, http, address, pki, shutdown, ended, own_state: None }
+        Ok(Self { channel, http, address, pki, shutdown, ended, own_state: None })
     }
 
     /// Ends it as a first signal does.
@@ -81,6 +90,11 @@ impl Coordinator {
         self.shutdown.soft.cancel();
         soon("the coordinator's end", self.ended).await.unwrap().unwrap();
         drop(self.own_state);
+    }
+
+    /// Waits until it ends by itself.
+    pub(crate) async fn ended(self) -> Result<(), Error> {
+        soon("the coordinator's end", self.ended).await.unwrap()
     }
 
     /// What the HTTP port answers, head and body.

@@ -4,6 +4,7 @@
 mod coordinator;
 mod damage;
 mod floods;
+mod folder;
 mod jobs;
 mod limits;
 mod lists;

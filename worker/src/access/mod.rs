@@ -48,6 +48,11 @@ impl Access {
         Self { rules: Arc::new(rules), hub: hub.into(), views: Views::new(views) }
     }
 
+    /// A text for others: a model's files have their own paths in it, and not those at which they are open here.
+    pub fn shown(&self, text: String) -> String {
+        self.views.shown(text)
+    }
+
     /// Whether a whole job stays within reach, before anything of it is read. `traces`: it may write its trace by the switch
     /// of that.
     ///

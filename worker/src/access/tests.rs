@@ -400,6 +400,21 @@ fn links_of_a_hubs_cache_stay_below_the_cache() {
 }
 
 #[test]
+fn a_text_calls_a_models_files_by_their_own_paths() {
+    let machine = Machine::new();
+    let opened = machine.model("inside/sd").unwrap();
+    let (here, real) = (opened.path.join("unet/config.json"), machine.path("inside/sd/unet/config.json"));
+    assert_ne!(here, real);
+    let said = |path: &Path| format!("{}: no key, nor in {path:?}", path.display());
+    assert_eq!(machine.access.shown(said(&here)), said(&real));
+    // Nothing else is changed, not even what only begins like it.
+    let view = opened.path.ancestors().find(|one| one.ends_with("views")).unwrap();
+    for other in [said(&real), format!("{}/x", view.display()), format!("{}/é", view.display()), String::new()] {
+        assert_eq!(machine.access.shown(other.clone()), other);
+    }
+}
+
+#[test]
 fn pictures_are_opened_below_their_root_each_time() {
     let machine = Machine::new();
     let folder = || machine.place(PathUse::Pictures, "inside/pictures").unwrap();

@@ -20,6 +20,9 @@ use ringtune_shared::ids::ContentHasher;
 
 use super::place::opened_path;
 
+/// The characters of a key.
+const KEY: usize = 16;
+
 /// The views of a worker. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(super) struct Views {
@@ -69,6 +72,22 @@ impl Views {
     }
 }
 
+impl Views {
+    /// A text with the files' own paths in the place of those that they have in views: these are gone when somebody reads it.
+    pub(super) fn shown(&self, text: String) -> String {
+        let begin = format!("{}/", self.folder.display());
+        let mut parts = text.split(&begin);
+        let mut shown = parts.next().unwrap_or_default().to_owned();
+        for part in parts {
+            match part.split_at_checked(KEY).filter(|(key, _)| key.bytes().all(|one| one.is_ascii_hexdigit())) {
+                Some((_, path)) => shown.push_str(path),
+                None => shown.extend([begin.as_str(), part]),
+            }
+        }
+        shown
+    }
+}
+
 impl View {
     /// Where it has what is shown at this path.
     pub(super) fn path(&self, shown: &Path) -> PathBuf {
@@ -103,7 +122,7 @@ fn key(files: &[(PathBuf, File)]) -> io::Result<String> {
             hasher.update(&number.to_le_bytes());
         }
     }
-    Ok(hasher.finish().to_string().chars().take(16).collect())
+    Ok(hasher.finish().to_string().chars().take(KEY).collect())
 }
 
 /// A path below `folder` that ends as the shown one: messages about a file show where it really is.

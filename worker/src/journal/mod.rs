@@ -20,7 +20,10 @@ use ringtune_shared::trace::TraceContext;
 use ringtune_traces::Tracer;
 use stages::Stages;
 
-use crate::session::{Level, RankEvent, RankKey};
+use crate::{
+    access::Access,
+    session::{Level, RankEvent, RankKey},
+};
 
 /// The file's name among a job's artifacts.
 pub(crate) const LOG_FILE: &str = "job.log";
@@ -34,6 +37,8 @@ pub(crate) struct Journal {
     pace: Arc<Mutex<Pace>>,
     stages: Arc<Mutex<Stages>>,
     events: mpsc::Sender<(RankKey, RankEvent)>,
+    /// What its files are called for others. None: as they are called here.
+    access: Option<Access>,
 }
 
 /// Who speaks, which changes with the ring.
@@ -55,9 +60,21 @@ impl Journal {
         // Whoever reads logs by machine finds them under the same names in all daemons' lines.
         let span = error_span!(target: ABOUT, "rank", job = %key.job, rank = Empty, epoch = Empty);
         let place = Arc::new(Mutex::new(Place { span, epoch: key.epoch, rank, file: None }));
-        let journal = Self { key, place, pace: Arc::default(), stages: Arc::default(), events };
+        let journal = Self { key, place, pace: Arc::default(), stages: Arc::default(), events, access: None };
         journal.speak_as(rank, key.epoch);
         journal
+    }
+
+    /// The same, of a rank that reads files by this gate: all that it says calls them by their own paths.
+    pub(crate) fn of(self, access: Access) -> Self {
+        Self { access: Some(access), ..self }
+    }
+
+    fn shown(&self, text: String) -> String {
+        match &self.access {
+            Some(access) => access.shown(text),
+            None => text,
+        }
     }
 
     /// For all that is done on behalf of the rank: its log lines say whose they are, in the ring that it is in by then.
@@ -116,11 +133,17 @@ impl Journal {
         {
             return;
         }
+        let event = match event {
+            RankEvent::Failed { reason, fault } => RankEvent::Failed { reason: self.shown(reason), fault },
+            RankEvent::NeighbourLost(reason) => RankEvent::NeighbourLost(self.shown(reason)),
+            other => other,
+        };
         // Nobody listens any more when the worker ends.
         let _ = self.events.send((self.key, event)).await;
     }
 
     async fn say(&self, level: Level, line: String) {
+        let line = self.shown(line);
         self.write(level, &line);
         self.event(RankEvent::Log(level, line)).await;
     }

@@ -50,7 +50,7 @@ pub(super) async fn alone<Prepared>(
     };
     // What it says is collected.
     let (events, mut said) = mpsc::channel(64);
-    let journal = Journal::new(assignment.key(), Some(0), events);
+    let journal = Journal::new(assignment.key(), Some(0), events).of(context.access.clone());
     let folder = context.rank_folder(assignment.ring.job);
     let life = assignment.key();
     let rank = Rank { assignment, life, context: context.clone(), journal, folder };

@@ -31,7 +31,7 @@ pub(crate) async fn live<T: Task>(
     orders: Orders,
     events: mpsc::Sender<(RankKey, RankEvent)>,
 ) {
-    let journal = Journal::new(assignment.key(), assignment.rank, events);
+    let journal = Journal::new(assignment.key(), assignment.rank, events).of(context.access.clone());
     let span = journal.span();
     live_with(journal, task, assignment, context, orders).instrument(span).await;
 }

@@ -221,6 +221,42 @@ async fn manifests_of_an_older_version_are_read_before_anything_goes() {
 }
 
 #[tokio::test]
+async fn nothing_goes_while_a_list_of_images_is_missing_and_what_a_job_misses_stays_on_its_owners_account() {
+    let place = Place::new().await;
+    let [manifest, picture] = place.put_images("picture");
+    for hash in [manifest, picture] {
+        place.references.quotas.upload("ada", (hash, 1)).await.unwrap();
+    }
+    place.create_for("ada", spec(&manifest.uri()), Ties::default()).await;
+    // Its disk is not there.
+    place.contents.remove(&manifest).unwrap();
+    let later = SystemTime::now() + 2 * DAY;
+    place.sweep(later).await;
+    assert!(place.is_here(picture), "nobody knows whether it is wanted");
+    assert_eq!(place.files("ada").await, 2);
+    // It is there again, and then the picture is not.
+    place.put_images("picture");
+    place.sweep(later).await;
+    place.contents.remove(&picture).unwrap();
+    place.sweep(later).await;
+    assert_eq!(place.files("ada").await, 2);
+    assert!(place.is_here(manifest));
+}
+
+#[tokio::test]
+async fn what_a_job_lets_go_of_is_kept_but_what_a_rank_replaced() {
+    let place = Place::new().await;
+    let [deleted, unwanted, replaced] = [place.put(b"deleted"), place.put(b"unwanted"), place.put(b"replaced")];
+    let ended = place.ended_with(&[deleted]).await;
+    place.references.delete_job(ended).await.map_err(Status::from).unwrap();
+    place.references.let_go(&[replaced], Way::ForGood, SystemTime::now()).await.map_err(Status::from).unwrap();
+    place.sweep(SystemTime::now()).await;
+    assert_eq!([deleted, unwanted, replaced].map(|hash| place.is_here(hash)), [false; 3]);
+    let back = [deleted, unwanted, replaced].map(|hash| place.contents.take_back(&hash).unwrap());
+    assert_eq!(back, [true, true, false]);
+}
+
+#[tokio::test]
 async fn what_an_owner_has_counts_until_it_is_gone_or_anothers_alone() {
     let place = Place::new().await;
     let quotas = &place.references.quotas;

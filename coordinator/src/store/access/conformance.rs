@@ -242,7 +242,10 @@ async fn what_has_expired_goes(store: &dyn AccessStore) {
     let serials: Vec<&str> = left.iter().map(|one| one.serial.as_str()).collect();
     let of = |number: u8| certificate(number, Role::Submitter, "").serial;
     assert_eq!(serials, [of(144), of(143), of(142)]);
+    assert!(store.revoke_serial(&of(143), Time(0), 9).await.expect("revoke"));
     store.forget_before(8).await.expect("forget");
+    let revoked = store.revoked(Time(0)).await.expect("revoked").serials;
+    assert!(revoked.contains(&of(143)), "its root may be put back");
     assert_eq!(store.in_use(Time(0)).await.expect("count"), BTreeMap::from([(8, 2)]));
     assert!(store.token(TokenId::from([19; 8])).await.expect("look").is_none());
 }

@@ -210,7 +210,7 @@ impl AccessStore for MemoryAccessStore {
     }
 
     async fn forget_before(&self, root: u32) -> Result<(), Error> {
-        self.tables().certificates.retain(|_, one| one.root >= root);
+        self.tables().certificates.retain(|_, one| one.root >= root || one.revoked.is_some());
         Ok(())
     }
 

@@ -178,7 +178,8 @@ pub trait AccessStore: Send + Sync + 'static {
     /// Who has a certificate in use that a root before `root` signed: role and name, sorted, at most `limit`.
     async fn holders_before(&self, root: u32, now: Time, limit: u32) -> Result<Vec<(Role, String)>, Error>;
 
-    /// Forgets the certificates that roots before `root` signed: nobody trusts those roots any more.
+    /// Forgets the certificates that roots before `root` signed: nobody trusts those roots any more. But not that one was
+    /// revoked: the file of a root that is missing at a start may be put back.
     async fn forget_before(&self, root: u32) -> Result<(), Error>;
 
     /// Removes what has expired.

@@ -10,7 +10,7 @@ use crate::core::{ArtifactRecord, Job, Time, Write};
 use crate::store::Store;
 
 /// The greatest number of a job that the suite made and deleted again.
-pub(super) const LAST_NUMBER: u64 = 11;
+pub(super) const LAST_NUMBER: u64 = 13;
 
 fn content(name: &str) -> ContentHash {
     ContentHash::of(name.as_bytes())
@@ -54,7 +54,7 @@ pub(super) async fn contents_are_wanted_as_long_as_a_job_names_them(store: &dyn 
     assert!(store.unread_manifests(None, 10).await.expect("unread").is_empty());
     assert_eq!(store.unwanted(&all).await.expect("unwanted"), [file_of_it]);
     // 3. A job's own file goes with it, but not what another job names.
-    let second = job_of(LAST_NUMBER, None, None);
+    let second = job_of(11, None, None);
     let files = [("a", file_of_it), ("b", image), ("c", checkpoint), ("d", file_of_it)];
     let mut writes = vec![Write::InsertJob(second.clone())];
     writes.extend(files.map(|(name, hash)| file(second.id, name, hash)));
@@ -68,6 +68,20 @@ pub(super) async fn contents_are_wanted_as_long_as_a_job_names_them(store: &dyn 
     assert_eq!(store.unwanted(&all).await.expect("unwanted"), sorted(all.to_vec()));
     store.forget_contents(&all).await.expect("forget");
     assert!(store.unread_manifests(None, 10).await.expect("unread").is_empty());
+    // 5. One that nobody could read keeps nothing back once no job names it, and pages begin behind the one before.
+    let [one, other] = ["one", "other"].map(content);
+    let jobs = [job_of(12, Some(one), None), job_of(13, Some(other), None)];
+    for job in &jobs {
+        store.commit(&[Write::InsertJob(job.clone())]).await.expect("insert");
+    }
+    let both = sorted(vec![one, other]);
+    assert_eq!(store.unread_manifests(None, 1).await.expect("unread"), both[..1]);
+    assert_eq!(store.unread_manifests(Some(both[0]), 9).await.expect("unread"), both[1..]);
+    assert!(store.unwanted(&all).await.expect("unwanted").is_empty());
+    for job in jobs {
+        store.delete_job(job.id).await.expect("delete");
+    }
+    assert_eq!(store.unwanted(&all).await.expect("unwanted"), sorted(all.to_vec()));
 }
 
 pub(super) async fn a_deleted_jobs_history_goes_in_chunks(store: &dyn Store) {

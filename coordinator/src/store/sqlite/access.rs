@@ -115,7 +115,7 @@ impl AccessStore for SqliteStore {
 
     async fn forget_before(&self, root: u32) -> Result<(), Error> {
         let mut connection = self.writer.acquire().await?;
-        let query = "DELETE FROM certificates WHERE root < ?";
+        let query = "DELETE FROM certificates WHERE root < ? AND revoked IS NULL";
         let outcome = sqlx::query(query).bind(root).execute(&mut *connection).await;
         self.changed(connection, outcome.map(drop).map_err(Error::from))
     }

@@ -34,7 +34,7 @@ pub use examine::{Examined, examine};
 use log_mover::{LONGEST_LOG, LogMover};
 use readers::{Alarm, Readers};
 use rows::{Damaged, SELECT_EVENTS, SELECT_JOBS, integer};
-pub use snapshot::{Inspected, copy_database, inspect_database};
+pub use snapshot::{CopyFailed, Inspected, copy_database, inspect_database};
 
 /// Connections that read.
 const READERS: u32 = 4;

@@ -23,15 +23,31 @@ pub struct Inspected {
     pub contents: Vec<ContentHash>,
 }
 
+/// Why a database was not copied, by the file that is to blame.
+#[derive(Debug)]
+pub enum CopyFailed {
+    /// The database cannot be read.
+    Source(Error),
+    /// The copy cannot be written.
+    Target(Error),
+}
+
 /// Copies the database at `from` to `to`, which is not there yet, as it is at one moment; a coordinator may go on writing.
 ///
 /// # Errors
 /// What is no database; the file system's.
-pub async fn copy_database(from: &Path, to: &Path) -> Result<(), Error> {
-    let mut connection = connect(from).await?;
+pub async fn copy_database(from: &Path, to: &Path) -> Result<(), CopyFailed> {
+    let mut connection = connect(from).await.map_err(CopyFailed::Source)?;
+    // Whether it can be read: what fails after that is the copy, unless there is damage further on.
+    let read = sqlx::query("SELECT COUNT(*) FROM sqlite_schema").fetch_one(&mut connection).await;
+    read.map_err(|error| CopyFailed::Source(error.into()))?;
     let to = to.to_string_lossy().into_owned();
-    sqlx::query("VACUUM INTO ?").bind(to).execute(&mut connection).await?;
-    Ok(connection.close().await?)
+    let copied = sqlx::query("VACUUM INTO ?").bind(to).execute(&mut connection).await;
+    copied.map_err(|error| match Error::from(error) {
+        damage @ Error::Corrupt(_) => CopyFailed::Source(damage),
+        other => CopyFailed::Target(other),
+    })?;
+    connection.close().await.map_err(|error| CopyFailed::Source(error.into()))
 }
 
 /// Reads all of a database, and what it needs.

@@ -121,7 +121,7 @@ pub(super) async fn examine(
             let machine = Machine::set_up(&spec, arguments, there, start).await?;
             let rehearsed =
                 rehearse_texts(spec.clone(), job.clone(), machine.computes, &machine.context).await;
-            rehearsed.map_err(|error: rank::Error| error.to_string())
+            rehearsed.map_err(|error| machine.said(&error))
         };
         match rehearsed.await {
             Ok(rehearsal) => report.take_texts(&spec.common, job, rehearsal),
@@ -277,6 +277,11 @@ impl Machine {
         Ok(Self { context, computes: (precision, threads), compute: !arguments.no_compute, _folder: folder })
     }
 
+    /// What went wrong, with the files' own paths.
+    fn said(&self, error: &rank::Error) -> String {
+        self.context.access.shown(error.to_string())
+    }
+
     async fn train(
         self,
         spec: &JobSpec,
@@ -285,13 +290,13 @@ impl Machine {
         let Self { context, computes: (precision, threads), compute, .. } = &self;
         let (precision, threads, compute) = (*precision, *threads, *compute);
         let options = RehearsalOptions { spec: spec.clone(), job: job.clone(), precision, threads, compute };
-        let rehearsed = rehearse(options, context).await.map_err(|error: rank::Error| error.to_string())?;
+        let rehearsed = rehearse(options, context).await.map_err(|error| self.said(&error))?;
         Ok((rehearsed, self.computes))
     }
 
     async fn read_words(self, spec: &JobSpec, job: &Gpt2Spec) -> Result<RehearsedWords, String> {
         let rehearsed = rehearse_words(spec.clone(), job.clone(), self.computes, &self.context).await;
-        rehearsed.map_err(|error: rank::Error| error.to_string())
+        rehearsed.map_err(|error| self.said(&error))
     }
 
     async fn draw(
@@ -303,7 +308,7 @@ impl Machine {
         let (precision, threads, compute) = (*precision, *threads, *compute);
         let options = DrawingOptions { spec: spec.clone(), job: job.clone(), precision, threads, compute };
         let rehearsed =
-            rehearse_drawing(options, context).await.map_err(|error: rank::Error| error.to_string())?;
+            rehearse_drawing(options, context).await.map_err(|error| self.said(&error))?;
         Ok((rehearsed, self.computes))
     }
 }
