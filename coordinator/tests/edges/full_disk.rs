@@ -103,8 +103,12 @@ impl Store for FullDisk {
         self.store.put_manifest(manifest, files).await
     }
 
-    async fn unread_manifests(&self, limit: u32) -> Result<Vec<ContentHash>, Error> {
-        self.store.unread_manifests(limit).await
+    async fn unread_manifests(
+        &self,
+        after: Option<ContentHash>,
+        limit: u32,
+    ) -> Result<Vec<ContentHash>, Error> {
+        self.store.unread_manifests(after, limit).await
     }
 
     async fn forget_contents(&self, gone: &[ContentHash]) -> Result<(), Error> {
