@@ -49,10 +49,7 @@ pub(crate) struct Disk {
 impl Disk {
     /// The disk of `folder`, looked at once: from here on the metrics tell of it. Of the first look a scrape must not see a
     /// half (what is free, and not yet that it is too little), so that it comes before the ports answer.
-    pub(crate) async fn look(
-        contents: Contents,
-        folder: PathBuf,
-        least: u64, metrics: Metrics) -> Self {
+    pub(crate) async fn look(contents: Contents, folder: PathBuf, least: u64, metrics: Metrics) -> Self {
         let mut disk = Self { contents, folder, least, low: false, lacking: 0, metrics };
         disk.look_again().await;
         disk

@@ -196,7 +196,12 @@ impl Default for Settings {
 
 impl Default for StorageSettings {
     fn default() -> Self {
-        Self { state_dir: PathBuf::from("/var/lib/ringtune"), content_bytes: 0, free_bytes: 512 << 20, trash_days: 7 }
+        Self {
+            state_dir: PathBuf::from("/var/lib/ringtune"),
+            content_bytes: 0,
+            free_bytes: 512 << 20,
+            trash_days: 7,
+        }
     }
 }
 

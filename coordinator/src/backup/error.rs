@@ -94,10 +94,7 @@ impl Error {
     }
 
     /// A copy of a database that failed: who is to blame, the one that is read or the one that is written?
-    pub(super) fn copy<'path>(
-        from: &'path Path,
-        to: &'path Path,
-    ) -> impl FnOnce(CopyFailed) -> Self + 'path {
+    pub(super) fn copy<'path>(from: &'path Path, to: &'path Path) -> impl FnOnce(CopyFailed) -> Self + 'path {
         move |failed| match failed {
             CopyFailed::Source(source) => Self::Store { path: from.to_owned(), source },
             CopyFailed::Target(store::Error::Full) => Self::Full(to.to_owned()),

@@ -46,12 +46,7 @@ pub fn take(state_dir: &Path, to: &Path, progress: Progress<'_>) -> Result<Manif
     taken
 }
 
-fn take_all(
-    state_dir: &Path,
-    database: &Path,
-    to: &Path,
-    progress: Progress<'_>,
-) -> Result<Manifest, Error> {
+fn take_all(state_dir: &Path, database: &Path, to: &Path, progress: Progress<'_>) -> Result<Manifest, Error> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -246,7 +246,9 @@ fn store_status(error: &store::Error) -> Status {
     match error {
         store::Error::Full => quota("disk of the coordinator", message),
         store::Error::Database(_) => retry_later(Code::Unavailable, &message, RETRY),
-        store::Error::Corrupt(_) | store::Error::Damaged { .. } | store::Error::Newer { .. } => Status::data_loss(message),
+        store::Error::Corrupt(_) | store::Error::Damaged { .. } | store::Error::Newer { .. } => {
+            Status::data_loss(message)
+        }
     }
 }
 

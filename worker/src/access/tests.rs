@@ -409,7 +409,9 @@ fn a_text_calls_a_models_files_by_their_own_paths() {
     assert_eq!(machine.access.shown(said(&here)), said(&real));
     // Nothing else is changed, not even what only begins like it.
     let view = opened.path.ancestors().find(|one| one.ends_with("views")).unwrap();
-    for other in [said(&real), format!("{}/x", view.display()), format!("{}/é", view.display()), String::new()] {
+    for other in
+        [said(&real), format!("{}/x", view.display()), format!("{}/é", view.display()), String::new()]
+    {
         assert_eq!(machine.access.shown(other.clone()), other);
     }
 }

@@ -79,7 +79,8 @@ impl Views {
         let mut parts = text.split(&begin);
         let mut shown = parts.next().unwrap_or_default().to_owned();
         for part in parts {
-            match part.split_at_checked(KEY).filter(|(key, _)| key.bytes().all(|one| one.is_ascii_hexdigit())) {
+            match part.split_at_checked(KEY).filter(|(key, _)| key.bytes().all(|one| one.is_ascii_hexdigit()))
+            {
                 Some((_, path)) => shown.push_str(path),
                 None => shown.extend([begin.as_str(), part]),
             }

@@ -159,7 +159,9 @@ impl References {
                 match blocking(move || files_of(&contents, manifest)).await?? {
                     Some(files) => self.handle.store().put_manifest(manifest, &files).await?,
                     // What it names is not known, and so nothing is let go of, until it is back or its jobs are deleted.
-                    None => warn!(%manifest, "a job's list of images is missing: no file is let go of meanwhile"),
+                    None => {
+                        warn!(%manifest, "a job's list of images is missing: no file is let go of meanwhile")
+                    }
                 }
             }
         }
@@ -215,10 +217,7 @@ fn remove_old(
 }
 
 /// What a manifest names, nothing where it is not a manifest; none: it is not here. Blocks.
-fn files_of(
-    contents: &Contents,
-    manifest: ContentHash,
-) -> Result<Option<Vec<ContentHash>>, contents::Error> {
+fn files_of(contents: &Contents, manifest: ContentHash) -> Result<Option<Vec<ContentHash>>, contents::Error> {
     let json = match contents.read(&manifest, 0, None) {
         Err(contents::Error::NotFound(_)) => return Ok(None),
         range => range?.next_chunk(LARGEST_MANIFEST)?,

@@ -21,12 +21,12 @@ use tonic::Status;
 use tonic_types::FieldViolation;
 
 use super::blocking;
-use letting_go::Way;
 use super::status::FailedRequest;
 use crate::contents::{self, Claim, Claims, Contents};
 use crate::core::{ArtifactRecord, Job, NewJob, NewVerification};
 use crate::quotas::Quotas;
 use crate::service::Handle;
+use letting_go::Way;
 
 /// So long a call waits for a checkpoint to be read: half of what it has by default.
 const LONGEST_CHECK: Duration = Duration::from_secs(15);

@@ -246,10 +246,16 @@ async fn nothing_goes_while_a_list_of_images_is_missing_and_what_a_job_misses_st
 #[tokio::test]
 async fn what_a_job_lets_go_of_is_kept_but_what_a_rank_replaced() {
     let place = Place::new().await;
-    let [deleted, unwanted, replaced] = [place.put(b"deleted"), place.put(b"unwanted"), place.put(b"replaced")];
+    let [deleted, unwanted, replaced] =
+        [place.put(b"deleted"), place.put(b"unwanted"), place.put(b"replaced")];
     let ended = place.ended_with(&[deleted]).await;
     place.references.delete_job(ended).await.map_err(Status::from).unwrap();
-    place.references.let_go(&[replaced], Way::ForGood, SystemTime::now()).await.map_err(Status::from).unwrap();
+    place
+        .references
+        .let_go(&[replaced], Way::ForGood, SystemTime::now())
+        .await
+        .map_err(Status::from)
+        .unwrap();
     place.sweep(SystemTime::now()).await;
     assert_eq!([deleted, unwanted, replaced].map(|hash| place.is_here(hash)), [false; 3]);
     let back = [deleted, unwanted, replaced].map(|hash| place.contents.take_back(&hash).unwrap());

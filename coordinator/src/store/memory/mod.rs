@@ -63,7 +63,8 @@ impl Tables {
     fn unread(&self) -> impl Iterator<Item = ContentHash> {
         let named: BTreeSet<ContentHash> =
             self.jobs.values().flat_map(|job| job.spec.contents()).map(|(_, content)| content).collect();
-        let unread = self.manifests.iter().filter(|(_, files)| files.is_none()).map(|(manifest, _)| *manifest);
+        let unread =
+            self.manifests.iter().filter(|(_, files)| files.is_none()).map(|(manifest, _)| *manifest);
         unread.filter(move |manifest| named.contains(manifest))
     }
 

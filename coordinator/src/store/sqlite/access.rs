@@ -7,8 +7,8 @@ use ringtune_security::{Revoked, Role, SecretHash, TokenId};
 use sqlx::sqlite::SqliteRow;
 use sqlx::{AssertSqlSafe, Connection as _, Row as _, SqliteConnection};
 
-use super::rows::{counter, damaged, parsed};
 use super::SqliteStore;
+use super::rows::{counter, damaged, parsed};
 use crate::core::Time;
 use crate::store::Error;
 use crate::store::access::{

@@ -3,8 +3,8 @@
 use sqlx::sqlite::{SqliteArguments, SqliteRow};
 use sqlx::{Arguments as _, AssertSqlSafe, SqliteConnection};
 
-use super::readers::Readers;
 use super::portions::insert;
+use super::readers::Readers;
 use super::rows::{self, Damaged, SELECT_EVENTS, SELECT_JOBS, integer};
 use crate::core::{ArtifactRecord, EventKind, Job, JobEvent};
 use crate::store::Error;
@@ -77,11 +77,7 @@ pub(super) async fn update_job(connection: &mut SqliteConnection, job: &Job) -> 
 }
 
 /// A page of jobs: their numbers are found in the narrow rows of `job_list`, and only those are read in full.
-pub(super) async fn jobs(
-    readers: &Readers,
-    damaged: &Damaged,
-    query: &JobQuery,
-) -> Result<Vec<Job>, Error> {
+pub(super) async fn jobs(readers: &Readers, damaged: &Damaged, query: &JobQuery) -> Result<Vec<Job>, Error> {
     let page = page_of_jobs(query)?;
     let found = page.rows(readers).await?;
     let jobs = found.iter().map(|row| rows::job_or_stand_in(row, damaged).transpose());

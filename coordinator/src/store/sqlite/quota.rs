@@ -6,9 +6,9 @@ use async_trait::async_trait;
 use ringtune_shared::ids::ContentHash;
 use sqlx::{Connection as _, Row as _, SqliteConnection};
 
+use super::SqliteStore;
 use super::portions::insert;
 use super::rows::{counter, hash, integer, to_json};
-use super::SqliteStore;
 use crate::core::{OverQuota, OwnerLimits, Usage};
 use crate::store::Error;
 use crate::store::quota::{QuotaStore, Sized};

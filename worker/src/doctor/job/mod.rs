@@ -307,8 +307,7 @@ impl Machine {
         let Self { context, computes: (precision, threads), compute, .. } = &self;
         let (precision, threads, compute) = (*precision, *threads, *compute);
         let options = DrawingOptions { spec: spec.clone(), job: job.clone(), precision, threads, compute };
-        let rehearsed =
-            rehearse_drawing(options, context).await.map_err(|error| self.said(&error))?;
+        let rehearsed = rehearse_drawing(options, context).await.map_err(|error| self.said(&error))?;
         Ok((rehearsed, self.computes))
     }
 }
