@@ -4,12 +4,11 @@ use std::{path::PathBuf, time::Duration};
 
 use clap::{ArgGroup, Args, Subcommand};
 use ringtune_security::{Role, TokenId};
-use uuid::Uuid;
 
 use crate::{
-    argument_values::parse_worker_id,
     client::CoordinatorUrl,
     common_arguments::{CoordinatorArguments, OutputArguments},
+    references::WorkerReference,
 };
 
 /// Arguments of `login`.
@@ -181,9 +180,10 @@ pub struct RevokeCertificateArguments {
     /// The certificate's serial number in full, as `ringtune cert list` shows it
     #[arg(value_name = "SERIAL", value_parser = parse_serial)]
     pub serial: Option<String>,
-    /// All certificates of this worker
-    #[arg(long, value_name = "WORKER", value_parser = parse_worker_id)]
-    pub worker: Option<Uuid>,
+    /// All certificates of this worker: its id, and of one that `ringtune workers` shows 4 or more digits of the id's
+    /// beginning or end, or the name of its host
+    #[arg(long, value_name = "WORKER")]
+    pub worker: Option<WorkerReference>,
     /// All certificates of this person or program
     #[arg(long, value_name = "NAME", requires = "role")]
     pub name: Option<String>,
@@ -292,7 +292,7 @@ mod tests {
 
     #[test]
     fn what_is_revoked_is_named_in_one_way() {
-        let id = Uuid::nil();
+        let id = uuid::Uuid::nil();
         for right in
             ["cert revoke 8f", &format!("cert revoke --worker {id}"), "cert revoke --role admin --name a"]
         {
@@ -304,7 +304,6 @@ mod tests {
             "cert revoke --role admin",
             "cert revoke 8f --role admin --name a",
             &format!("cert revoke 8f --worker {id}"),
-            "cert revoke --worker ada",
             "token revoke 8f",
         ] {
             assert!(parse(wrong).is_err(), "{wrong}");

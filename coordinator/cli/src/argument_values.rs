@@ -3,29 +3,9 @@
 use std::str::FromStr;
 
 use ringtune_proto::{convert::job_state_from_name, v1::JobState};
-use uuid::Uuid;
 
 /// More workers on one machine than anyone wants.
 pub const MOST_WORKERS: u32 = 256;
-/// What a job id looks like.
-const A_JOB_ID: &str = "01a22026-cdf3-728e-bdef-20f441b7eb6d";
-/// What a worker's id looks like.
-const A_WORKER_ID: &str = "5a501c96-e036-407d-b879-be5e0f525566";
-
-/// Reads the id of a job.
-pub fn parse_job_id(text: &str) -> Result<Uuid, String> {
-    Uuid::parse_str(text).map_err(|_| {
-        format!("it is not a job id, which looks like {A_JOB_ID}; `ringtune list` shows the jobs' ids")
-    })
-}
-
-/// Reads the id of a worker.
-pub fn parse_worker_id(text: &str) -> Result<Uuid, String> {
-    Uuid::parse_str(text).map_err(|_| {
-        format!("it is not a worker's id, which looks like {A_WORKER_ID}; `ringtune workers` shows the ids")
-    })
-}
-
 /// Reads how many workers `run` is to start; what the job needs of them is looked at later.
 pub fn parse_workers(text: &str) -> Result<u32, String> {
     text.parse().map_err(|_| format!("allowed: 1 to {MOST_WORKERS}"))
@@ -80,18 +60,6 @@ mod tests {
             assert!(problem.contains("100-120, or one"), "{wrong}: {problem}");
         }
         assert!(parse("9-3").expect_err("backwards").contains("after the last"));
-    }
-
-    #[test]
-    fn what_is_no_id_is_told_where_ids_are_shown() {
-        assert_eq!(parse_job_id(A_JOB_ID).map(|id| id.to_string()).as_deref(), Ok(A_JOB_ID));
-        assert_eq!(parse_worker_id(A_WORKER_ID).map(|id| id.to_string()).as_deref(), Ok(A_WORKER_ID));
-        for wrong in ["", "xyz", "dicoo", &A_JOB_ID[..8]] {
-            let (job, worker) =
-                (parse_job_id(wrong).expect_err(wrong), parse_worker_id(wrong).expect_err(wrong));
-            assert!(job.contains(A_JOB_ID) && job.contains("`ringtune list`"), "{job}");
-            assert!(worker.contains(A_WORKER_ID) && worker.contains("`ringtune workers`"), "{worker}");
-        }
     }
 
     #[test]

@@ -3,9 +3,8 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use uuid::Uuid;
 
-use crate::{argument_values::parse_job_id, common_arguments::CoordinatorArguments};
+use crate::{common_arguments::CoordinatorArguments, references::JobReference};
 
 /// The subcommands of `debug`.
 #[derive(Debug, Subcommand)]
@@ -30,8 +29,8 @@ pub struct BundleArguments {
     #[arg(short = 'o', long = "output-file", value_name = "FILE.tar.gz")]
     pub file: Option<PathBuf>,
     /// A job to show in full, beside the 10 newest that failed or run (may be repeated)
-    #[arg(long, value_name = "JOB", value_parser = parse_job_id)]
-    pub job: Vec<Uuid>,
+    #[arg(long, value_name = "JOB")]
+    pub job: Vec<JobReference>,
     /// How far back logs go, as in 3h or 2d
     #[arg(long, value_name = "TIME", default_value = "1d")]
     pub since: humantime::Duration,

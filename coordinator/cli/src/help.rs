@@ -12,9 +12,10 @@ Examples:
       ringtune submit --watch dicoo.toml
   Work with a coordinator elsewhere, with a token from its administrator:
       ringtune login https://head-node:7070
-      JOB=$(ringtune submit dicoo.toml)
-      ringtune watch $JOB
-      ringtune fetch $JOB -o results
+      ringtune submit dicoo.toml
+      ringtune watch dicoo
+      ringtune fetch dicoo -o results
+  A job is named by its id, 4 or more digits of the id's beginning or end, its name, or `last`.
   Draw pictures with what was learned, or continue a text:
       ringtune generate --help
       ringtune generate-text --help

@@ -30,6 +30,7 @@ pub mod job_file;
 pub mod objects;
 pub mod output;
 pub mod progress;
+pub mod references;
 pub mod timing_objects;
 pub mod traces;
 

@@ -3,6 +3,7 @@
 use std::{
     io::{self, Write as _},
     sync::OnceLock,
+    time::Duration,
 };
 
 use clap::ValueEnum;
@@ -105,6 +106,16 @@ pub fn size_text(bytes: i64) -> String {
     if unit == "bytes" { format!("{bytes} bytes") } else { format!("{size:.1} {unit}") }
 }
 
+/// How long ago, in one unit: "10 s", "3 min", "2 h", "5 d".
+pub fn age_text(age: Duration) -> String {
+    match age.as_secs() {
+        seconds @ ..60 => format!("{seconds} s"),
+        seconds @ 60..3600 => format!("{} min", seconds / 60),
+        seconds @ 3600..172_800 => format!("{} h", seconds / 3600),
+        seconds => format!("{} d", seconds / 86_400),
+    }
+}
+
 /// A time in RFC 3339, UTC; empty when there is none.
 pub fn time_text(time: Option<&Timestamp>) -> String {
     time.map(ToString::to_string).unwrap_or_default()
@@ -127,5 +138,10 @@ mod tests {
         ] {
             assert_eq!(size_text(bytes), text);
         }
+    }
+    #[test]
+    fn ages_are_in_the_unit_that_fits() {
+        let texts = [0, 59, 60, 3599, 3600, 172_799, 172_800].map(|age| age_text(Duration::from_secs(age)));
+        assert_eq!(texts, ["0 s", "59 s", "1 min", "59 min", "1 h", "47 h", "2 d"]);
     }
 }

@@ -37,6 +37,13 @@ const EVENTS: u64 = 7;
 /// Events after which a watch breaks, the first times.
 const EVENTS_IN_A_STREAM: usize = 3;
 
+/// The jobs that are listed.
+const LISTED: [&str; 3] = [
+    "01a22026-cdf3-728e-bdef-20f441b7eb6d",
+    "01a22026-aaaa-728e-bdef-20f4beefeb6d",
+    "01a22026-bbbb-728e-bdef-20f441b7cafe",
+];
+
 /// A coordinator whose streams break in the middle.
 #[derive(Default, Clone)]
 struct Flaky {
@@ -149,17 +156,24 @@ impl JobService for Flaky {
             _ => Ok(Response::new(v1::GetJobResponse { job: Some(v1::Job::default()), timings: None })),
         }
     }
+    /// Three pages, a job on each, whose names are all the same.
     async fn list_jobs(
         &self,
-        _: Request<v1::ListJobsRequest>,
+        request: Request<v1::ListJobsRequest>,
     ) -> Result<Response<v1::ListJobsResponse>, Status> {
-        Err(Status::unimplemented("not here"))
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        let page: usize = request.into_inner().page_token.parse().unwrap_or(0);
+        let job = v1::Job { job_id: LISTED[page].to_owned(), name: "star".to_owned(), ..v1::Job::default() };
+        let next = (page + 1 < LISTED.len()).then(|| (page + 1).to_string());
+        let answer = v1::ListJobsResponse { jobs: vec![job], next_page_token: next.unwrap_or_default() };
+        Ok(Response::new(answer))
     }
     async fn cancel_job(
         &self,
-        _: Request<v1::CancelJobRequest>,
+        request: Request<v1::CancelJobRequest>,
     ) -> Result<Response<v1::CancelJobResponse>, Status> {
-        Err(Status::unimplemented("not here"))
+        let job = v1::Job { job_id: request.into_inner().job_id, ..v1::Job::default() };
+        Ok(Response::new(v1::CancelJobResponse { job: Some(job) }))
     }
     async fn pause_job(
         &self,
@@ -374,4 +388,32 @@ async fn a_download_goes_on_where_it_stopped_and_leaves_one_whole_file() {
     client.download(&artifact(b"other"), folder.path()).await.expect_err("the hash is wrong");
     assert_eq!(std::fs::read(&saved.path).expect("still there"), content());
     assert_eq!(std::fs::read_dir(folder.path()).expect("folder").count(), 1, "a half file is left");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_is_found_by_any_piece_of_its_id_on_any_page() {
+    let flaky = Flaky::default();
+    let address = flaky.listen().await;
+    let cancel = async |job: &str| {
+        let mut command = tokio::process::Command::new(env!("CARGO_BIN_EXE_ringtune"));
+        command.args(["cancel", job, "--output", "json", "--coordinator", &address]);
+        let output = command.env_remove("RINGTUNE_CREDENTIALS").output().await.expect("it runs");
+        (
+            output.status.code(),
+            [output.stdout, output.stderr].map(|text| String::from_utf8(text).expect("text")),
+        )
+    };
+    // A whole id is not looked up.
+    let (code, [stdout, stderr]) = cancel(LISTED[1]).await;
+    assert!(code == Some(0) && stdout.contains(LISTED[1]), "{stderr}");
+    assert_eq!(flaky.calls.load(Ordering::Relaxed), 0);
+    for (given, means) in [("cafe", 2), ("…41b7cafe", 2), ("01a22026-aa", 1), ("last", 0)] {
+        let (code, [stdout, stderr]) = cancel(given).await;
+        assert!(code == Some(0) && stdout.contains(LISTED[means]), "{given}: {stdout} {stderr}");
+    }
+    let (code, [_, stderr]) = cancel("star").await;
+    assert_eq!(code, Some(2), "{stderr}");
+    assert!(LISTED.iter().all(|id| stderr.contains(id)), "{stderr}");
+    let (code, [_, stderr]) = cancel("moon").await;
+    assert!(code == Some(2) && stderr.contains("there is no job \"moon\""), "{stderr}");
 }

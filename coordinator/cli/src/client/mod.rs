@@ -4,6 +4,7 @@ mod access;
 mod download;
 mod history;
 mod link;
+mod lists;
 mod outage;
 mod retry;
 mod upload;
@@ -28,6 +29,7 @@ pub use access::Which;
 pub use download::SavedArtifact;
 pub use link::{Bearer, probe};
 use link::{Link, connect_error, misunderstanding, problem_of};
+pub use lists::named;
 use retry::{Retries, is_late, is_transient};
 pub use upload::{Content, FileContent};
 pub use url::{CoordinatorUrl, InvalidUrl};
@@ -36,7 +38,7 @@ pub use watch_many::{ManyNews, WatchMany};
 
 /// How long one unary call may take: longer than the coordinator's own limit, so that its answer comes first.
 const CALL_TIMEOUT: Duration = Duration::from_secs(35);
-/// Artifacts and workers asked for in one page.
+/// Things asked for in one page.
 const PAGE_SIZE: i32 = 500;
 
 /// A call that did not succeed.
@@ -141,6 +143,11 @@ impl Client {
         Self { url: url.to_string(), link: link::open(url, connector, bearer), trace: None }
     }
 
+    /// Who is called.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
     /// Makes jobs as a part of this span.
     #[must_use]
     pub fn within(self, trace: Option<TraceContext>) -> Self {
@@ -197,33 +204,6 @@ impl Client {
         Ok(answer)
     }
 
-    /// The first jobs that `wanted` asks for, at most `limit`; its pages are this function's own affair.
-    pub async fn list_jobs(
-        &self,
-        wanted: v1::ListJobsRequest,
-        limit: usize,
-    ) -> Result<Vec<v1::Job>, ClientError> {
-        let mut jobs = Vec::new();
-        let mut page_token = String::new();
-        loop {
-            let missing = limit.saturating_sub(jobs.len()).min(PAGE_SIZE as usize);
-            let page_size = i32::try_from(missing).unwrap_or(PAGE_SIZE);
-            let request = v1::ListJobsRequest { page_size, page_token, ..wanted.clone() };
-            let page = self
-                .call("list the jobs", || {
-                    let (mut jobs, request) = (self.jobs(), unary(request.clone()));
-                    async move { jobs.list_jobs(request).await }
-                })
-                .await?;
-            jobs.extend(page.jobs);
-            if page.next_page_token.is_empty() || jobs.len() >= limit {
-                jobs.truncate(limit);
-                return Ok(jobs);
-            }
-            page_token = page.next_page_token;
-        }
-    }
-
     /// Asks a job to stop.
     pub async fn cancel_job(&self, job: Uuid, reason: &str) -> Result<v1::Job, ClientError> {
         let doing = "cancel the job";
@@ -255,27 +235,6 @@ impl Client {
         }
     }
 
-    /// All workers that the coordinator knows.
-    pub async fn list_workers(&self) -> Result<Vec<v1::Worker>, ClientError> {
-        let mut workers = Vec::new();
-        let mut page_token = String::new();
-        loop {
-            let request = v1::ListWorkersRequest { page_size: PAGE_SIZE, page_token, ..Default::default() };
-            let page = self
-                .call("list the workers", || {
-                    let request = unary(request.clone());
-                    let mut cluster = ClusterServiceClient::new(self.link.clone());
-                    async move { cluster.list_workers(request).await }
-                })
-                .await?;
-            workers.extend(page.workers);
-            if page.next_page_token.is_empty() {
-                return Ok(workers);
-            }
-            page_token = page.next_page_token;
-        }
-    }
-
     /// Drains a worker, or lets it take jobs again.
     pub async fn drain_worker(&self, worker: Uuid, draining: bool) -> Result<v1::Worker, ClientError> {
         let doing = if draining { "drain the worker" } else { "undrain the worker" };
@@ -297,31 +256,6 @@ impl Client {
             })
             .await?;
         answer.ok_or_else(|| self.nonsense(doing, "an answer without a worker"))
-    }
-
-    /// All artifacts of a job.
-    pub async fn list_artifacts(&self, job: Uuid) -> Result<Vec<v1::Artifact>, ClientError> {
-        let mut artifacts = Vec::new();
-        let mut page_token = String::new();
-        loop {
-            let request = v1::ListArtifactsRequest {
-                job_id: job.to_string(),
-                page_size: PAGE_SIZE,
-                page_token,
-                ..Default::default()
-            };
-            let page = self
-                .call("list the artifacts", || {
-                    let (mut client, request) = (self.artifacts(), unary(request.clone()));
-                    async move { client.list_artifacts(request).await }
-                })
-                .await?;
-            artifacts.extend(page.artifacts);
-            if page.next_page_token.is_empty() {
-                return Ok(artifacts);
-            }
-            page_token = page.next_page_token;
-        }
     }
 
     /// A request that makes a job.

@@ -5,12 +5,13 @@ use ringtune_proto::v1;
 
 use super::{
     reach::{begin, client_of},
+    resolve,
     table::{print_table, table},
 };
 use crate::{
     access_arguments::{AskArguments, CertCommand, RevokeCertificateArguments},
     access_objects::{CertificateObject, RenewedObject, RevokedObject, role_name, wire_role},
-    client::Which,
+    client::{Client, Which},
     common_arguments::OutputArguments,
     credentials::{Source, renew},
     error::Error,
@@ -57,8 +58,9 @@ fn list(certificates: &[v1::Certificate], output: OutputArguments) -> Result<(),
 
 async fn revoke(arguments: RevokeCertificateArguments) -> Result<(), Error> {
     let output = Output::new(arguments.output.output);
-    let which = which(&arguments)?;
-    let found = client_of(&arguments.coordinator).await?.revoke_certificate(which.clone()).await?;
+    let client = client_of(&arguments.coordinator).await?;
+    let which = which(&client, &arguments).await?;
+    let found = client.revoke_certificate(which.clone()).await?;
     output.json(&RevokedObject::new(&which, found))?;
     if found == Some(0) {
         return Err(Error::Usage(unknown(&which)));
@@ -87,12 +89,14 @@ fn unknown(which: &Which) -> String {
     }
 }
 
-fn which(arguments: &RevokeCertificateArguments) -> Result<Which, Error> {
+async fn which(client: &Client, arguments: &RevokeCertificateArguments) -> Result<Which, Error> {
     let member = |role: v1::Role, name: String| Which::Member(v1::Member { role: role as i32, name });
     let RevokeCertificateArguments { serial, worker, name, role, .. } = arguments;
     match (serial, worker, name, role) {
         (Some(serial), ..) => Ok(Which::Serial(serial.clone())),
-        (_, Some(worker), ..) => Ok(member(v1::Role::Worker, worker.to_string())),
+        (_, Some(worker), ..) => {
+            Ok(member(v1::Role::Worker, resolve::worker(client, worker).await?.to_string()))
+        }
         (.., Some(name), Some(role)) => Ok(member(wire_role(*role), name.clone())),
         // The command line has been checked.
         _ => Err(Error::Usage("which certificate? give SERIAL, --worker, or --role and --name".to_owned())),

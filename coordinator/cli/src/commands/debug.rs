@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, time::SystemTime};
 
-use super::{plural, reach::begin};
+use super::{plural, reach::begin, resolve};
 use crate::{
     bundle::{Coordinator, Wanted, make},
     bundle_arguments::{BundleArguments, DebugCommand},
@@ -25,8 +25,16 @@ async fn bundle(arguments: BundleArguments) -> Result<(), Error> {
         }
         Err(error) => Err(error.to_string()),
     };
+    let jobs = match &coordinator {
+        Ok(coordinator) => match resolve::jobs(&coordinator.client, &arguments.job).await {
+            // What is here is collected all the same.
+            Err(Error::Client(error)) if error.is_away() => Vec::new(),
+            found => found?,
+        },
+        Err(_) => Vec::new(),
+    };
     let wanted = Wanted {
-        jobs: arguments.job,
+        jobs,
         since: arguments.since.into(),
         logs: !arguments.no_logs,
         settings: arguments.settings_dir,

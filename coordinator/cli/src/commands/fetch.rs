@@ -8,7 +8,7 @@ use std::{
 use ringtune_proto::convert::spec_from_wire;
 use uuid::Uuid;
 
-use super::{pipeline, reach::client_of};
+use super::{pipeline, reach::client_of, resolve};
 use crate::{
     arguments::FetchArguments,
     checkpoints::set_metrics_aside,
@@ -22,9 +22,10 @@ use crate::{
 pub(super) async fn fetch(arguments: FetchArguments) -> Result<(), Error> {
     let output = Output::new(arguments.job.output.output);
     let client = client_of(&arguments.job.coordinator).await?;
-    let job = client.get_job(arguments.job.job).await?;
+    let id = resolve::job(&client, &arguments.job.job).await?;
+    let job = client.get_job(id).await?;
     let folder = prepare_folder(arguments.output_dir, &job.name)?;
-    let saved = save_artifacts(&client, arguments.job.job, &folder, &arguments.name, output).await?;
+    let saved = save_artifacts(&client, id, &folder, &arguments.name, output).await?;
     if saved.is_empty() {
         remark("the job has no artifacts yet");
     }

@@ -13,6 +13,7 @@ mod pipeline;
 mod queries;
 mod reach;
 mod recover;
+mod resolve;
 mod run;
 mod submit;
 mod table;

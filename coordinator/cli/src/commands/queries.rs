@@ -10,6 +10,7 @@ use ringtune_proto::{
 
 use super::{
     reach::client_of,
+    resolve,
     table::{facts, print_table, table},
     title,
 };
@@ -17,6 +18,7 @@ use crate::{
     arguments::{
         CancelArguments, DeleteArguments, JobArguments, ListArguments, WorkerArguments, WorkersArguments,
     },
+    client::named,
     error::Error,
     job_file::Label,
     objects::{DeletedObject, JobObject, StatusObject, WorkerObject},
@@ -63,16 +65,16 @@ pub(super) async fn list(arguments: ListArguments) -> Result<(), Error> {
 
 /// A filter with labels beside it.
 fn filter_of(filter: &str, labels: &[Label]) -> String {
-    let quoted = |text: &str| text.replace('\\', "\\\\").replace('"', "\\\"");
     let given = Some(filter.trim().to_owned()).filter(|filter| !filter.is_empty());
-    let labels = labels.iter().map(|label| format!("labels.{}=\"{}\"", label.key, quoted(&label.value)));
+    let labels = labels.iter().map(|label| named(&format!("labels.{}", label.key), &label.value));
     given.into_iter().chain(labels).collect::<Vec<_>>().join(" AND ")
 }
 
 /// `ringtune status`.
 pub(super) async fn status(arguments: JobArguments) -> Result<(), Error> {
     let output = Output::new(arguments.output.output);
-    let answer = client_of(&arguments.coordinator).await?.get_status(arguments.job).await?;
+    let client = client_of(&arguments.coordinator).await?;
+    let answer = client.get_status(resolve::job(&client, &arguments.job).await?).await?;
     let (job, timings) = (answer.job.unwrap_or_default(), answer.timings.unwrap_or_default().ranks);
     Ok(output.data(&job_text(&job, &timings), &StatusObject::new(&job, &timings))?)
 }
@@ -81,7 +83,7 @@ pub(super) async fn status(arguments: JobArguments) -> Result<(), Error> {
 pub(super) async fn cancel(arguments: CancelArguments) -> Result<(), Error> {
     let output = Output::new(arguments.job.output.output);
     let client = client_of(&arguments.job.coordinator).await?;
-    let job = client.cancel_job(arguments.job.job, &arguments.reason).await?;
+    let job = client.cancel_job(resolve::job(&client, &arguments.job.job).await?, &arguments.reason).await?;
     output.json(&JobObject::from(&job))?;
     match job.state() {
         JobState::Cancelled => remark("cancelled"),
@@ -94,14 +96,26 @@ pub(super) async fn cancel(arguments: CancelArguments) -> Result<(), Error> {
 pub(super) async fn delete(arguments: DeleteArguments) -> Result<(), Error> {
     let output = Output::new(arguments.output.output);
     let client = client_of(&arguments.coordinator).await?;
+    // All are found before any is gone: `last` is to mean the same however often it is said.
+    let mut meant = Vec::new();
+    for given in &arguments.jobs {
+        let found = resolve::job(&client, given).await;
+        if !found.as_ref().is_ok_and(|job| meant.iter().flatten().any(|other| other == job)) {
+            meant.push(found);
+        }
+    }
     let mut first = None;
-    for job in arguments.jobs {
-        match client.delete_job(job).await {
-            Ok(()) => output.data(&job.to_string(), &DeletedObject::from(job))?,
+    for found in meant {
+        let deleted = match found {
+            Ok(job) => client.delete_job(job).await.map(|()| job).map_err(Error::from),
+            Err(error) => Err(error),
+        };
+        match deleted {
+            Ok(job) => output.data(&job.to_string(), &DeletedObject::from(job))?,
             // Neither would the others be.
-            Err(error) if error.is_away() => return Err(error.into()),
+            Err(Error::Client(error)) if error.is_away() => return Err(error.into()),
             // The command's own last words are about the first.
-            Err(error) if first.is_none() => first = Some(Error::from(error)),
+            Err(error) if first.is_none() => first = Some(error),
             Err(error) => remark(&format!("error: {error}")),
         }
     }
@@ -149,7 +163,8 @@ pub(super) async fn workers(arguments: WorkersArguments) -> Result<(), Error> {
 pub(super) async fn drain(arguments: WorkerArguments, draining: bool) -> Result<(), Error> {
     let output = Output::new(arguments.output.output);
     let client = client_of(&arguments.coordinator).await?;
-    let worker = client.drain_worker(arguments.worker, draining).await?;
+    let worker = resolve::worker(&client, &arguments.worker).await?;
+    let worker = client.drain_worker(worker, draining).await?;
     output.json(&WorkerObject::from(&worker))?;
     remark(&match (draining, worker.job_id.as_str()) {
         (false, _) => format!("{} takes jobs again", worker.host_name),

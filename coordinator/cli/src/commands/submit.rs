@@ -12,6 +12,7 @@ use uuid::Uuid;
 use super::{
     follow::{Follow, OnInterrupt, Steps},
     reach::client_of,
+    resolve,
 };
 use crate::{
     arguments::SubmitArguments,
@@ -149,7 +150,8 @@ async fn send(
     let client = client_of(&arguments.coordinator).await?.within(trace);
     let mut file = JobFile::read(&arguments.job, &arguments.set)?;
     file.add_labels(&arguments.label)?;
-    if let Some(earlier) = arguments.resume_from {
+    if let Some(earlier) = &arguments.resume_from {
+        let earlier = resolve::job(&client, earlier).await?;
         let checkpoint = newest_checkpoint(&client, earlier).await?;
         let Some(place) = file.spec.resume_from_mut() else {
             let kind = file.spec.kind();

@@ -7,6 +7,7 @@ use uuid::Uuid;
 use super::{
     follow::{Follow, OnInterrupt},
     reach::client_of,
+    resolve,
     submit::{job_id, steps},
     title,
 };
@@ -62,7 +63,7 @@ async fn ask(arguments: VerifyArguments, trace: Option<TraceContext>) -> Result<
     let client = client_of(&arguments.coordinator).await?.within(trace);
     let request_id = arguments.request_id.unwrap_or_else(|| Uuid::new_v4().to_string());
     let wanted = v1::VerifyJobRequest {
-        job_id: arguments.job.to_string(),
+        job_id: resolve::job(&client, &arguments.job).await?.to_string(),
         first_step: arguments.steps.map_or(0, |steps| steps.first),
         last_step: arguments.steps.map_or(0, |steps| steps.last),
         request_id: request_id.clone(),

@@ -7,7 +7,7 @@ use ringtune_proto::{
     v1::{self, JobState, job_event::Event},
 };
 
-use super::{plural, reach::client_of, submit::follow, title};
+use super::{plural, reach::client_of, resolve, submit::follow, title};
 use crate::{
     arguments::WatchArguments,
     client::ManyNews,
@@ -16,17 +16,19 @@ use crate::{
     objects::{EventObject, JobObject},
     output::{Output, remark},
     progress::{JobProgress, Update},
+    references::short_id,
 };
 
 /// Follows one job until it ends, several until all of them have, or all jobs until Ctrl-C.
 pub(super) async fn watch(arguments: WatchArguments, interrupts: &Interrupts) -> Result<(), Error> {
     let output = Output::new(arguments.output.output);
     let client = client_of(&arguments.coordinator).await?;
-    if let [job] = arguments.jobs.as_slice() {
+    let jobs = resolve::jobs(&client, &arguments.jobs).await?;
+    if let [job] = jobs.as_slice() {
         let job = client.get_job(*job).await?;
         return follow(&client, &job, output, interrupts).await;
     }
-    let mut watch = client.watch_many(&arguments.jobs);
+    let mut watch = client.watch_many(&jobs);
     let mut jobs = Jobs::default();
     loop {
         let news = tokio::select! {
@@ -76,7 +78,7 @@ struct Watched {
 impl Jobs {
     /// The line that a job as it is is shown with.
     fn job(&mut self, job: &v1::Job) -> String {
-        let label = format!("{} {}", job.job_id, title(job));
+        let label = format!("{} {}", short_id(&job.job_id), title(job));
         let steps = u64::try_from(job.total_steps).unwrap_or(0);
         let mut line = format!("{label}: {}", ending(job.state(), &job.state_reason));
         if job.step > 0 && !is_terminal(job.state()) {
@@ -150,6 +152,8 @@ mod tests {
     #[test]
     fn each_line_says_which_job_it_is_about() {
         let mut jobs = Jobs::default();
+        let id = "01a22026-cdf3-728e-bdef-20f441b7eb6d";
+        assert_eq!(Jobs::default().job(&job(id, JobState::Succeeded)), "41b7eb6d star: succeeded");
         assert_eq!(jobs.job(&job("a", JobState::Running)), "a star: running, step 1/2");
         assert_eq!(jobs.job(&job("b", JobState::Succeeded)), "b star: succeeded");
         let step = v1::StepReport { step: 2, loss: 0.5, step_seconds: 0.25, ..Default::default() };

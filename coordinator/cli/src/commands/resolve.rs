@@ -1,0 +1,182 @@
+//! Which job or worker a command line means. A whole id is taken as it is; for everything else the coordinator's lists are
+//! asked.
+
+use std::time::{Duration, SystemTime};
+
+use ringtune_proto::{
+    convert::{job_state_name, worker_state_name},
+    v1,
+};
+use uuid::Uuid;
+
+use super::title;
+use crate::{
+    client::{Client, named},
+    error::Error,
+    output::age_text,
+    references::{JobReference, LAST, Likeness, WorkerReference},
+};
+
+/// So many of those that may be meant are named.
+const NAMED: usize = 10;
+
+/// The job that is meant.
+///
+/// # Errors
+/// None is, or several are, which are listed; the coordinator does not answer.
+pub(super) async fn job(client: &Client, given: &JobReference) -> Result<Uuid, Error> {
+    let (name, found) = match given {
+        JobReference::Id(id) => return Ok(*id),
+        JobReference::Last => (LAST, client.list_jobs(v1::ListJobsRequest::default(), 1).await?),
+        JobReference::Like(like) => (like.name(), jobs_like(client, like).await?),
+    };
+    let found = found.into_iter().map(|job| Candidate {
+        about: format!("{}  {}", job_state_name(job.state()), title(&job)),
+        since: job.create_time,
+        id: job.job_id,
+    });
+    only_one(&JOBS, name, client.url(), found.collect(), SystemTime::now())
+}
+
+/// The jobs that are meant, each once.
+pub(super) async fn jobs(client: &Client, given: &[JobReference]) -> Result<Vec<Uuid>, Error> {
+    let mut meant = Vec::with_capacity(given.len());
+    for one in given {
+        let id = job(client, one).await?;
+        if !meant.contains(&id) {
+            meant.push(id);
+        }
+    }
+    Ok(meant)
+}
+
+/// The worker that is meant.
+///
+/// # Errors
+/// As of [`job`].
+pub(super) async fn worker(client: &Client, given: &WorkerReference) -> Result<Uuid, Error> {
+    let like = match given {
+        WorkerReference::Id(id) => return Ok(*id),
+        WorkerReference::Like(like) => like,
+    };
+    let mut workers = client.list_workers().await?;
+    workers.retain(|worker| like.matches(&worker.worker_id, &worker.host_name));
+    let found = workers.into_iter().map(|worker| Candidate {
+        about: format!("{}  {} {}", worker_state_name(worker.state()), worker.host_name, worker.address),
+        since: worker.connect_time,
+        id: worker.worker_id,
+    });
+    only_one(&WORKERS, like.name(), client.url(), found.collect(), SystemTime::now())
+}
+
+/// Enough of those that are meant to see that there are too many. A name alone the coordinator looks up by itself; a piece
+/// of an id is looked for in all pages of its list.
+async fn jobs_like(client: &Client, like: &Likeness) -> Result<Vec<v1::Job>, Error> {
+    let filter = if like.may_be_id() { String::new() } else { named("name", like.name()) };
+    let wanted = v1::ListJobsRequest { filter, ..v1::ListJobsRequest::default() };
+    let is_meant = |job: &v1::Job| like.matches(&job.job_id, &job.name);
+    Ok(client.find_jobs(wanted, NAMED + 1, is_meant).await?)
+}
+
+/// What is looked for, in words.
+struct Kind {
+    noun: &'static str,
+    /// What it may be named by.
+    by: &'static str,
+    /// What shows all of them.
+    list: &'static str,
+}
+
+const JOBS: Kind = Kind {
+    noun: "job",
+    by: "an id, 4 or more digits of its beginning or end, a name, or `last` for the newest",
+    list: "ringtune list",
+};
+const WORKERS: Kind = Kind {
+    noun: "worker",
+    by: "an id, 4 or more digits of its beginning or end, or the name of its host",
+    list: "ringtune workers",
+};
+
+/// Something that may be meant.
+struct Candidate {
+    id: String,
+    about: String,
+    since: Option<prost_types::Timestamp>,
+}
+
+fn only_one(
+    kind: &Kind,
+    given: &str,
+    url: &str,
+    found: Vec<Candidate>,
+    now: SystemTime,
+) -> Result<Uuid, Error> {
+    let Kind { noun, by, list } = kind;
+    match found.as_slice() {
+        [] if given == LAST => Err(Error::Usage(format!("there is no {noun} at {url} yet"))),
+        [] => Err(Error::Usage(format!(
+            "there is no {noun} {given:?} at {url}; allowed: {by}; `{list}` shows those that there are"
+        ))),
+        [one] => one.id.parse().map_err(|_| {
+            Error::JobEnded(format!(
+                "the coordinator answered with a {noun} whose id is no UUID: {:?}",
+                one.id
+            ))
+        }),
+        several => {
+            let line = |one: &Candidate| {
+                let age = one.since.and_then(|time| SystemTime::try_from(time).ok());
+                let age = age.map(|since| now.duration_since(since).unwrap_or(Duration::ZERO));
+                let age = age.map_or(String::new(), |age| format!("  {} ago", age_text(age)));
+                format!("\n  {}  {}{age}", one.id, one.about)
+            };
+            let lines: String = several.iter().take(NAMED).map(line).collect();
+            let more = if several.len() > NAMED { "\n  and others" } else { "" };
+            Err(Error::Usage(format!(
+                "{given:?} means several {noun}s at {url}: give more of an id\n{}{more}",
+                lines.trim_start_matches('\n')
+            )))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn candidate(id: u128, seconds: i64) -> Candidate {
+        let since = Some(prost_types::Timestamp { seconds, nanos: 0 });
+        Candidate { id: Uuid::from_u128(id).to_string(), about: "RUNNING  star".to_owned(), since }
+    }
+
+    fn picked(found: Vec<Candidate>) -> Result<Uuid, String> {
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(7300);
+        only_one(&JOBS, "star", "http://node:7070", found, now).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn one_is_taken_and_none_is_said_with_what_is_allowed() {
+        assert_eq!(picked(vec![candidate(7, 0)]), Ok(Uuid::from_u128(7)));
+        let none = picked(Vec::new()).expect_err("none");
+        assert!(none.starts_with("there is no job \"star\" at http://node:7070; allowed: "), "{none}");
+        assert!(none.contains("`ringtune list`") && none.contains("`last`"), "{none}");
+    }
+
+    #[test]
+    fn several_are_listed_with_state_and_age() {
+        let text = picked(vec![candidate(1, 100), candidate(2, 7290)]).expect_err("two");
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(
+            lines,
+            [
+                "\"star\" means several jobs at http://node:7070: give more of an id",
+                "  00000000-0000-0000-0000-000000000001  RUNNING  star  2 h ago",
+                "  00000000-0000-0000-0000-000000000002  RUNNING  star  10 s ago",
+            ]
+        );
+        let many = picked((0..20).map(|id| candidate(id, 9000)).collect()).expect_err("many");
+        assert_eq!(many.lines().count(), NAMED + 2);
+        assert!(many.ends_with("\n  and others") && many.contains("star  0 s ago"), "{many}");
+    }
+}
