@@ -116,6 +116,7 @@ Examples:
   ringtune run dicoo.toml --workers 2 -o out
   ringtune run dicoo.toml --print-job        only check the job and show it in full
   ringtune run dicoo.toml --set train.learning_rate=1e-3 --set name=dicoo-2
+  ringtune run out/job.toml -o again         what an earlier run did, once more
   ringtune run --from-diffusers-args \"accelerate launch textual_inversion.py …\"
 
 Ctrl-C cancels the job and saves what it has, and so does closing the terminal; a second Ctrl-C exits at once.
@@ -140,7 +141,7 @@ pub struct RunArguments {
     /// Where to save the artifacts [default: ringtune-out/NAME]
     #[arg(short = 'o', long = "output-dir", value_name = "DIR")]
     pub output_dir: Option<PathBuf>,
-    /// Only check the job file and print the job with every default filled in
+    /// Print the job with every default filled in, and only check it: with the files and folders that it names
     #[arg(long)]
     pub print_job: bool,
     /// How to print.
@@ -194,13 +195,17 @@ pub struct UpArguments {
 Examples:
   JOB=$(ringtune submit dicoo.toml)          prints the job id
   ringtune submit --watch dicoo.toml         stays until the job ends; exits with its outcome
+  ringtune submit --again dicoo --set train.seed=7
 
 The command uploads the images to the coordinator. The workers read the model folder:
 its path must be the same on each of them.")]
 pub struct SubmitArguments {
     /// The job file
-    #[arg(value_name = "JOB.toml")]
-    pub job: PathBuf,
+    #[arg(value_name = "JOB.toml", required_unless_present = "again")]
+    pub job: Option<PathBuf>,
+    /// Instead of a job file: this earlier job again, with --set and --label put into it
+    #[arg(long, value_name = "JOB", conflicts_with = "job")]
+    pub again: Option<JobReference>,
     /// Another value for a key of the job file, as TOML or a plain word: --set train.seed=7 (may be repeated)
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<Setting>,

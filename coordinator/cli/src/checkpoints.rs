@@ -8,7 +8,7 @@ use std::{
 use ringtune_shared::{
     checkpoint::{self, CheckpointError, OpenCheckpoint, ResumeFrom},
     ids::ContentHash,
-    job::JobSpec,
+    job::{JobSpec, parse_job_toml},
     state::{Hashing, StateError},
 };
 
@@ -181,14 +181,54 @@ fn newest(
         }
         Ok(steps) => steps,
     };
+    // Of another job, or behind this one's end.
+    let mut refused = None;
     for step in steps.into_iter().rev() {
         match check(&folder.join(checkpoint::file_name(step)), spec) {
             Ok(found) => return Ok(Some(found)),
-            Err(error @ ResumeError::Refused { .. }) => return Err(error),
-            Err(error) => remarks.push(format!("warning: {error}; looking for an older one")),
+            Err(error) => {
+                remarks.push(format!("warning: {error}; looking for an older one"));
+                if matches!(error, ResumeError::Refused { .. }) {
+                    refused.get_or_insert(error);
+                }
+            }
         }
     }
-    Ok(None)
+    // A new run would be no answer to a folder full of checkpoints that another option keeps from being used.
+    refused.map_or(Ok(None), Err)
+}
+
+/// What to tell a user whose output folder has files of another job, as far as its job.toml or its checkpoints say so.
+pub fn others_warning(folder: &Path, spec: &JobSpec) -> Option<String> {
+    let differs = job_there(folder, spec).or_else(|| checkpoint_there(folder, spec))?;
+    Some(format!(
+        "{} has files of another job ({differs}); those of the same names are replaced, and the others stay beside them: \
+         give another -o to keep the two apart",
+        folder.display()
+    ))
+}
+
+/// The first option in which the job of a folder's job.toml is another one.
+fn job_there(folder: &Path, spec: &JobSpec) -> Option<String> {
+    let there = parse_job_toml(&fs::read_to_string(folder.join("job.toml")).ok()?).ok()?;
+    // As of the last step: nothing is left out.
+    let [before, now] = [&there, spec].map(|spec| checkpoint::deciding_options(spec, spec.total_steps()));
+    let about = |option: &String| match (before.get(option), now.get(option)) {
+        (Some(before), Some(now)) => format!("{option} was {before}, now it is {now}"),
+        _ => option.clone(),
+    };
+    before.keys().chain(now.keys()).find(|option| before.get(*option) != now.get(*option)).map(about)
+}
+
+/// The newest of a folder's checkpoints that belongs to another job, by their headers.
+fn checkpoint_there(folder: &Path, spec: &JobSpec) -> Option<String> {
+    steps_in(folder).ok()?.into_iter().rev().find_map(|step| {
+        let name = checkpoint::file_name(step);
+        let file = fs::File::open(folder.join(&name)).ok()?;
+        let size = file.metadata().ok()?.len();
+        let differences = OpenCheckpoint::new(file, size).ok()?.header.about.differences(spec);
+        differences.first().map(|difference| format!("{name}: {difference}"))
+    })
 }
 
 /// The steps of a folder's checkpoints, in order; of a folder that is not there none.
@@ -321,6 +361,17 @@ mod tests {
         let mut other = job("latest");
         other.common.name = spec.common.name.clone();
         assert!(matches!(find(&other), Err(ResumeError::Refused { .. })));
+        // Beside a newer one of another job, which is passed over, as it would not be taken.
+        let newer = checkpoint::file_name(7);
+        fs::copy(fixtures.join("selected/checkpoint-6.safetensors"), folder.path().join(&newer))
+            .expect("copied");
+        let (start, remarks) = find(&spec).expect("found");
+        assert!(matches!(start, Start::From(CheckpointFile { step: 6, .. })), "{start:?}");
+        assert!(remarks[0].contains(&newer) && remarks[0].contains("another job"), "{remarks:?}");
+        let warning = others_warning(folder.path(), &spec).expect("a warning");
+        assert!(warning.contains(&newer) && warning.contains("was"), "{warning}");
+        fs::remove_file(folder.path().join(&newer)).expect("removed");
+        assert_eq!(others_warning(folder.path(), &spec), None);
         *bytes.last_mut().expect("a byte") ^= 1;
         fs::write(folder.path().join(&name), &bytes).expect("written");
         let (start, remarks) = find(&spec).expect("found");

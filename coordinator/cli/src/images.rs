@@ -189,8 +189,7 @@ impl ImageFolder {
     /// Uploads every image and then the manifest; returns the manifest's address.
     pub async fn upload(&self, client: &Client) -> Result<String, UploadError> {
         let mut files = Vec::with_capacity(self.images.len());
-        let captions = self.captions.iter().cloned().chain(std::iter::repeat(None));
-        for (name, caption) in self.images.iter().zip(captions) {
+        for name in &self.images {
             let path = self.folder.join(name);
             let bytes = match tokio::fs::read(&path).await {
                 Ok(bytes) => Bytes::from(bytes),
@@ -198,13 +197,41 @@ impl ImageFolder {
             };
             let (sha256, size) = (ContentHash::of(&bytes), bytes.len() as u64);
             client.upload(&Content { bytes, sha256, media_type: media_type(name) }).await?;
-            files.push(ManifestFile { name: name.clone(), sha256, size, caption });
+            files.push((sha256, size));
         }
-        let manifest = Manifest::new(files).and_then(|manifest| manifest.to_json());
-        let unusable = |source| ImageFolderError::Manifest { field: self.field.clone(), source };
-        let bytes = Bytes::from(manifest.map_err(unusable)?);
+        let bytes = self.manifest(files)?;
         let sha256 = ContentHash::of(&bytes);
         Ok(client.upload(&Content { bytes, sha256, media_type: "application/json" }).await?)
+    }
+
+    /// The hash of the manifest that an upload would make. Reads all images.
+    pub fn hash(&self) -> Result<ContentHash, ImageFolderError> {
+        let read = |name: &String| {
+            let bytes = fs::read(self.folder.join(name))?;
+            Ok((ContentHash::of(&bytes), bytes.len() as u64))
+        };
+        let files = self.images.iter().map(read).collect::<io::Result<Vec<_>>>();
+        let unreadable = |source| ImageFolderError::Unreadable {
+            field: self.field.clone(),
+            folder: self.folder.clone(),
+            source,
+        };
+        Ok(ContentHash::of(&self.manifest(files.map_err(unreadable)?)?))
+    }
+
+    /// Of images with these hashes and sizes.
+    fn manifest(&self, files: Vec<(ContentHash, u64)>) -> Result<Bytes, ImageFolderError> {
+        let captions = self.captions.iter().cloned().chain(std::iter::repeat(None));
+        let files = self.images.iter().zip(captions).zip(files);
+        let files = files.map(|((name, caption), (sha256, size))| ManifestFile {
+            name: name.clone(),
+            sha256,
+            size,
+            caption,
+        });
+        let manifest = Manifest::new(files.collect()).and_then(|manifest| manifest.to_json());
+        let unusable = |source| ImageFolderError::Manifest { field: self.field.clone(), source };
+        Ok(Bytes::from(manifest.map_err(unusable)?))
     }
 }
 

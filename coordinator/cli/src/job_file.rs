@@ -7,9 +7,13 @@ use std::{
     str::FromStr,
 };
 
+use ringtune_proto::{
+    convert::{queue_from_wire, spec_from_wire},
+    v1,
+};
 use ringtune_shared::{
     ids::CONTENT_URI_PREFIX,
-    job::{self, JobRequest, JobSpec, ModelLocation, QueueDraft, QueueSpec, Setting, SpecError},
+    job::{self, HubModel, JobRequest, JobSpec, ModelLocation, QueueDraft, QueueSpec, Setting, SpecError},
 };
 
 use crate::diffusers_arguments::{self, Translated};
@@ -40,6 +44,14 @@ pub enum JobFileError {
         /// Each with its field.
         Vec<String>,
     ),
+    /// A job of the coordinator that cannot be asked for again.
+    #[error("--again: job {job}:\n{source}")]
+    Again {
+        /// Its id.
+        job: String,
+        /// What is wrong with it, or with the settings.
+        source: SpecError,
+    },
     /// It says something that is not allowed.
     #[error("{}", list_violations(path, source))]
     Invalid {
@@ -98,8 +110,8 @@ pub struct JobFile {
     pub spec: JobSpec,
     /// Whose it is, and how urgent.
     pub queue: QueueSpec,
-    /// Where its images are, in the order of [`JobSpec::image_sources`].
-    pub images: Vec<(String, ImageSource)>,
+    /// What its relative paths were relative to.
+    pub folder: PathBuf,
 }
 
 impl JobFile {
@@ -126,12 +138,23 @@ impl JobFile {
                     problems
                 })
             })?;
-        let folder = std::env::current_dir()
-            .map_err(|source| JobFileError::Unreadable { path: PathBuf::from("."), source })?;
+        let folder = current_folder()?;
         let file = job::parse_job_request(&translated.job, settings)
             .and_then(|request| Self::resolve(request, &folder))
-            .map_err(without_lines)?;
+            .map_err(|error| JobFileError::InvalidCommandLine(without_lines(error)))?;
         Ok((file, translated))
+    }
+
+    /// The job of a coordinator again, with `settings` put into it, whose paths are relative to the current folder.
+    pub fn of_job(job: &v1::Job, settings: &[Setting]) -> Result<Self, JobFileError> {
+        let failed = |source| JobFileError::Again { job: job.job_id.clone(), source };
+        let folder = current_folder()?;
+        let spec = spec_from_wire(job.spec.clone().unwrap_or_default()).map_err(failed)?;
+        let queue = queue_from_wire(job.queue.clone()).map_err(failed)?;
+        let text = JobRequest { spec, queue }.to_toml().unwrap_or_default();
+        job::parse_job_request(&text, settings)
+            .and_then(|request| Self::resolve(request, &folder))
+            .map_err(|source| failed(without_lines(source)))
     }
 
     /// Looks whether the folders and files are there that ranks read from where they are: for jobs of which all ranks are
@@ -140,15 +163,55 @@ impl JobFile {
     /// # Errors
     /// All that are not there.
     pub fn check_places(&self) -> Result<(), JobFileError> {
-        let missing = self.spec.locations().into_iter().filter_map(|(field, location)| match location {
-            ModelLocation::Local(path) if !path.exists() => Some(format!(
+        let missing = self.missing_places().map(|(field, path)| match self.repository(field, &path) {
+            Some(repository) => format!(
+                "{field}: {}: there is no such folder or file; for the hub's model write hf://{repository}",
+                path.display()
+            ),
+            None => format!(
                 "{field}: {}: there is no such folder or file; a relative path is taken from the job file's folder",
                 path.display()
-            )),
-            ModelLocation::Local(_) | ModelLocation::Hub(_) | ModelLocation::S3(_) => None,
+            ),
         });
         let missing: Vec<String> = missing.collect();
         if missing.is_empty() { Ok(()) } else { Err(JobFileError::Missing(missing)) }
+    }
+
+    /// Of a job whose ranks are elsewhere, where its paths may lead somewhere: a model that is more likely a hub's.
+    pub fn hub_warning(&self) -> Option<String> {
+        self.missing_places().find_map(|(field, path)| {
+            let repository = self.repository(field, &path)?;
+            Some(format!(
+                "{field}: {} is a folder of the workers, and there is none here; for the hub's model write hf://{repository}",
+                path.display()
+            ))
+        })
+    }
+
+    fn missing_places(&self) -> impl Iterator<Item = (&'static str, PathBuf)> {
+        self.spec.locations().into_iter().filter_map(|(field, location)| match location {
+            ModelLocation::Local(path) if !path.exists() => Some((field, path)),
+            ModelLocation::Local(_) | ModelLocation::Hub(_) | ModelLocation::S3(_) => None,
+        })
+    }
+
+    /// `org/name`, where a model's path that leads nowhere was written so.
+    fn repository<'a>(&self, field: &str, path: &'a Path) -> Option<&'a str> {
+        let written = path.strip_prefix(&self.folder).ok()?.to_str()?;
+        (field == "model.base" && HubModel::is_repository(written)).then_some(written)
+    }
+
+    /// Where its images are, by their fields, in the order of [`JobSpec::image_sources`].
+    pub fn images(&self) -> Vec<(String, ImageSource)> {
+        let source = |place: &str| {
+            if place.starts_with(CONTENT_URI_PREFIX) {
+                ImageSource::Uploaded
+            } else {
+                ImageSource::Folder(PathBuf::from(place))
+            }
+        };
+        let mut spec = self.spec.clone();
+        spec.image_sources().into_iter().map(|(field, place)| (field, source(place))).collect()
     }
 
     /// Puts labels of the command line over those of the file.
@@ -165,16 +228,12 @@ impl JobFile {
         let JobRequest { mut spec, queue } = request;
         spec.resolve_paths(folder)?;
         spec.change_paths(without_parents);
-        let source = |place: &str| {
-            if place.starts_with(CONTENT_URI_PREFIX) {
-                ImageSource::Uploaded
-            } else {
-                ImageSource::Folder(PathBuf::from(place))
-            }
-        };
-        let images = spec.image_sources().into_iter().map(|(field, place)| (field, source(place))).collect();
-        Ok(Self { spec, queue, images })
+        Ok(Self { spec, queue, folder: folder.to_owned() })
     }
+}
+
+fn current_folder() -> Result<PathBuf, JobFileError> {
+    std::env::current_dir().map_err(|source| JobFileError::Unreadable { path: PathBuf::from("."), source })
 }
 
 /// A path without `..`, which a worker refuses where it does not let jobs read everything: up to the last one it is the
@@ -188,9 +247,9 @@ fn without_parents(path: &str) -> Option<String> {
 }
 
 /// Lines of a file that nobody wrote help nobody.
-fn without_lines(mut error: SpecError) -> JobFileError {
+fn without_lines(mut error: SpecError) -> SpecError {
     error.violations.iter_mut().for_each(|violation| violation.line = None);
-    JobFileError::InvalidCommandLine(error)
+    error
 }
 
 #[cfg(test)]
@@ -235,7 +294,7 @@ mod tests {
         assert_eq!(job.spec.common.model.base, within("toy-sd"));
         assert_eq!(job.spec.common.debug.trace_dir, within("trace"));
         let pictures = ImageSource::Folder(folder.path().join("pictures"));
-        assert_eq!(job.images, [("data.images".to_owned(), pictures)]);
+        assert_eq!(job.images(), [("data.images".to_owned(), pictures)]);
     }
 
     #[test]
@@ -246,6 +305,8 @@ mod tests {
             fs::write(&path, text).expect("written");
             JobFile::read(&path, &[]).expect("valid").check_places().map_err(|error| error.to_string())
         };
+        let problem = read(&JOB.replace("./toy-sd", "acme/toy-sd")).expect_err("no model");
+        assert!(problem.ends_with("for the hub's model write hf://acme/toy-sd"), "{problem}");
         let problem = read(JOB).expect_err("no model");
         let model = folder.path().join("toy-sd");
         let says = format!("model.base: {}: there is no such folder or file; a relative", model.display());
@@ -265,7 +326,7 @@ mod tests {
         let uri = format!("artifact://sha256/{}", "0".repeat(64));
         let request = job::parse_job_request(&JOB.replace("pictures", &uri), &[]).expect("valid");
         let job = JobFile::resolve(request, Path::new("/jobs")).expect("resolved");
-        assert_eq!(job.images, [("data.images".to_owned(), ImageSource::Uploaded)]);
+        assert_eq!(job.images(), [("data.images".to_owned(), ImageSource::Uploaded)]);
         assert_eq!(job.spec.textual_inversion().unwrap().data.images, uri);
     }
 

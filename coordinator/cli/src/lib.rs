@@ -31,6 +31,7 @@ pub mod objects;
 pub mod output;
 pub mod progress;
 pub mod references;
+pub mod sources;
 pub mod timing_objects;
 pub mod traces;
 

@@ -27,9 +27,10 @@ min_world_size = 2
 struct Folder(tempfile::TempDir);
 
 impl Folder {
-    /// A folder with job.toml and one picture.
+    /// A folder with job.toml, one picture and a folder for a model.
     fn new() -> Self {
         let folder = tempfile::tempdir().expect("temporary folder");
+        fs::create_dir(folder.path().join("toy-sd")).expect("made");
         fs::create_dir(folder.path().join("pictures")).expect("made");
         fs::write(folder.path().join("pictures/a.png"), "not looked into").expect("written");
         let folder = Self(folder);
@@ -104,8 +105,7 @@ fn settings_of_the_command_line_replace_those_of_the_job() {
     let set =
         ["--set", "train.learning_rate=1e-3", "--set=train.templates=[\"a {}\"]", "--set", "name=other"];
     let file = printed(&[&["run", "--print-job", "job.toml"], &set[..]].concat());
-    let line =
-        "--pretrained_model_name_or_path m --train_data_dir p --placeholder_token <a> --initializer_token b";
+    let line = "--pretrained_model_name_or_path toy-sd --train_data_dir pictures --placeholder_token <a> --initializer_token b";
     let translated = printed(&[&["run", "--print-job", "--from-diffusers-args", line], &set[..]].concat());
     for text in [&file, &translated] {
         for line in ["learning_rate = 0.001", "templates = [\"a {}\"]", "name = \"other\""] {
@@ -123,13 +123,21 @@ fn settings_of_the_command_line_replace_those_of_the_job() {
 #[test]
 fn a_model_that_is_not_there_is_said_before_anything_starts() {
     let folder = Folder::new();
+    fs::remove_dir(folder.path().join("toy-sd")).expect("removed");
     let model = folder.path().join("toy-sd").display().to_string();
     let says = format!("model.base: {model}: there is no such folder or file");
     folder.refused(&["run", "job.toml"], &[&says, "the job file's folder"]);
     let elsewhere = ["run", "job.toml", "--set", "model.base=/nowhere/sd"];
     folder.refused(&elsewhere, &["model.base: /nowhere/sd: there is no such folder or file"]);
-    // It may be on another machine.
-    assert!(folder.ringtune(&["run", "--print-job", "job.toml"]).status.success());
+    // What is only checked is shown all the same.
+    let shown = folder.ringtune(&["run", "--print-job", "job.toml"]);
+    assert_eq!(shown.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&shown.stderr).contains(&says), "{shown:?}");
+    assert!(String::from_utf8_lossy(&shown.stdout).contains("resolution = 64"), "{shown:?}");
+    let pictures = ["run", "--print-job", "job.toml", "--set", "data.images=nowhere"];
+    let shown = folder.ringtune(&pictures);
+    assert_eq!(shown.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&shown.stderr).contains("data.images: cannot read"), "{shown:?}");
 }
 
 #[test]

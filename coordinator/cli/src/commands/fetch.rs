@@ -8,29 +8,33 @@ use std::{
 use ringtune_proto::convert::spec_from_wire;
 use uuid::Uuid;
 
-use super::{pipeline, reach::client_of, resolve};
+use super::{pipeline, plural, reach::client_of, resolve};
 use crate::{
     arguments::FetchArguments,
-    checkpoints::set_metrics_aside,
+    checkpoints::{others_warning, set_metrics_aside},
     client::{Client, SavedArtifact},
     error::Error,
     objects::ArtifactObject,
-    output::{Output, remark},
+    output::{Output, remark, size_text},
 };
 
 /// `ringtune fetch`.
 pub(super) async fn fetch(arguments: FetchArguments) -> Result<(), Error> {
-    let output = Output::new(arguments.job.output.output);
+    let output = Output::of_work(arguments.job.output.output);
     let client = client_of(&arguments.job.coordinator).await?;
     let id = resolve::job(&client, &arguments.job.job).await?;
     let job = client.get_job(id).await?;
     let folder = prepare_folder(arguments.output_dir, &job.name)?;
-    let saved = save_artifacts(&client, id, &folder, &arguments.name, output).await?;
-    if saved.is_empty() {
-        remark("the job has no artifacts yet");
-    }
     // A job of a coordinator that knows more than this command cannot be read; its files are saved all the same.
     let spec = job.spec.and_then(|spec| spec_from_wire(spec).ok());
+    if let Some(warning) = spec.as_ref().and_then(|spec| others_warning(&folder, spec)) {
+        remark(&format!("warning: {warning}"));
+    }
+    let saved = save_artifacts(&client, id, &folder, &arguments.name, output).await?;
+    match saved.len() {
+        0 => remark("the job has no artifacts yet"),
+        _ => remark(&saved_text(&saved, &folder)),
+    }
     if let Some(spec) = spec.filter(|spec| spec.wants_full_pipeline() && arguments.name.is_empty()) {
         pipeline::say_how(&spec, &folder);
     }
@@ -94,6 +98,14 @@ pub(super) async fn save_job(
         })?;
     }
     save_artifacts(client, job, folder, &[], output).await
+}
+
+/// "saved 12 files (3.4 MiB) in out".
+pub(super) fn saved_text(saved: &[SavedArtifact], folder: &Path) -> String {
+    let count = u32::try_from(saved.len()).unwrap_or(u32::MAX);
+    let bytes = saved.iter().map(|file| file.size).sum::<u64>();
+    let size = size_text(i64::try_from(bytes).unwrap_or(i64::MAX));
+    format!("saved {count} {} ({size}) in {}", plural(count, "file"), folder.display())
 }
 
 /// A job's name as the name of a folder: nothing in it that a path could mean.

@@ -96,6 +96,35 @@ pub(super) fn say_how(spec: &JobSpec, folder: &Path) {
     ));
 }
 
+/// What to do with the files of a job that learned something, as a line for a shell; of others nothing.
+pub(super) fn try_it(spec: &JobSpec, folder: &Path) -> Option<String> {
+    let mut words = vec!["ringtune".to_owned()];
+    if let Some(token) = spec.learned_tokens().first() {
+        let model = &spec.common.model;
+        words.push("generate".to_owned());
+        words.extend(model_options(model));
+        for (option, value) in [("--variant", &model.variant), ("--tokenizer", &model.tokenizer)] {
+            if !value.is_empty() {
+                words.extend([option.to_owned(), value.clone()]);
+            }
+        }
+        if let Some(prediction) = model.prediction_type {
+            words.extend(["--prediction-type".to_owned(), prediction.as_str().to_owned()]);
+        }
+        for file in embeddings(spec) {
+            words.extend(["--embeds".to_owned(), folder.join(file).display().to_string()]);
+        }
+        let picture = folder.join("picture.png").display().to_string();
+        words.extend(["--prompt".to_owned(), format!("a photo of {token}"), "-o".to_owned(), picture]);
+    } else if spec.gpt2().is_some() {
+        words.extend(["generate-text".to_owned(), folder.display().to_string()]);
+        words.extend(["--prompt".to_owned(), "Once upon a time".to_owned()]);
+    } else {
+        return None;
+    }
+    shlex::try_join(words.iter().map(String::as_str)).ok()
+}
+
 /// The files of the embeddings that go into it.
 fn embeddings(spec: &JobSpec) -> Vec<String> {
     let tokens = spec.learned_tokens();
@@ -114,4 +143,39 @@ fn model_options(model: &ModelSpec) -> Vec<String> {
 /// A path as it is; hubs and buckets unchanged.
 fn local_path(base: &str) -> &Path {
     Path::new(base.strip_prefix("file://").unwrap_or(base))
+}
+
+#[cfg(test)]
+mod tests {
+    use ringtune_shared::job::parse_job_toml;
+
+    use super::*;
+
+    #[test]
+    fn what_was_learned_can_be_tried_with_one_line() {
+        let line = |job: &str| try_it(&parse_job_toml(job).expect("valid"), Path::new("an out"));
+        let star = "kind = \"textual_inversion\"\n[model]\nbase = \"/m x\"\nprediction_type = \"v_prediction\"\n\
+                    [data]\nimages = \"/i\"\n[train]\nplaceholder_token = \"<star>\"\ninitializer_token = \"star\"\n";
+        let said = line(star).expect("a line");
+        let words = shlex::split(&said).expect("a line for a shell");
+        let expected = [
+            "ringtune",
+            "generate",
+            "--model",
+            "/m x",
+            "--prediction-type",
+            "v_prediction",
+            "--embeds",
+            "an out/learned_embeds.safetensors",
+            "--prompt",
+            "a photo of <star>",
+            "-o",
+            "an out/picture.png",
+        ];
+        assert_eq!(words, expected);
+        let text = line("kind = \"gpt2_finetune\"\n[model]\nbase = \"/m\"\n[gpt2]\ntokens = \"/t\"\n");
+        assert!(text.expect("a line").starts_with("ringtune generate-text 'an out' --prompt "));
+        let drawn = "kind = \"generate\"\n[model]\nbase = \"/m\"\n[generate]\nprompts = [\"a\"]\n";
+        assert_eq!(line(drawn), None);
+    }
 }

@@ -6,7 +6,7 @@ use ringtune_shared::job::{JobRequest, JobSpec};
 use uuid::Uuid;
 
 use super::{
-    fetch::{output_folder, prepare_folder, save_job},
+    fetch::{output_folder, prepare_folder, save_job, saved_text},
     follow::{Follow, OnInterrupt, Outcome},
     keep::Keeper,
     pipeline, plural,
@@ -33,7 +33,7 @@ pub(super) async fn run(arguments: RunArguments, interrupts: &Interrupts) -> Res
     file.add_labels(&arguments.label)?;
     let workers = workers_to_start(&file.spec, arguments.workers)?;
     if arguments.print_job {
-        return print_job(file, Output::new(arguments.output.output));
+        print_job(&file, Output::new(arguments.output.output))?;
     }
     let artifacts_folder = output_folder(output_dir, &file.spec.common.name);
     pipeline::check(&file.spec, &artifacts_folder)?;
@@ -42,6 +42,9 @@ pub(super) async fn run(arguments: RunArguments, interrupts: &Interrupts) -> Res
         () = interrupts.first() => return Err(Error::Interrupted("stopped before anything was started".to_owned())),
     };
     checked.file.check_places()?;
+    if arguments.print_job {
+        return Ok(());
+    }
     let artifacts_folder = prepare_folder(Some(artifacts_folder), &checked.file.spec.common.name)?;
 
     // 2. The daemons.
@@ -72,6 +75,9 @@ pub(super) async fn run(arguments: RunArguments, interrupts: &Interrupts) -> Res
     // 4. What is made of the artifacts.
     if checked.file.spec.wants_full_pipeline() {
         pipeline::make(&checked.file.spec, &folder, output, interrupts).await?;
+    }
+    if let Some(line) = pipeline::try_it(&checked.file.spec, &folder) {
+        remark(&format!("try it:\n  {line}"));
     }
     Ok(output.complete()?)
 }
@@ -153,17 +159,20 @@ async fn run_job(
     let saved = save_job(&client, job_id, first_step, &artifacts_folder, output).await;
     if saved.is_ok() {
         state.is_saved();
+        checked.keep_sources(&job, &artifacts_folder)?;
     }
-    finish(outcome, job_id, &artifacts_folder, saved.map(|saved| saved.len()))
+    finish(
+        outcome,
+        job_id,
+        saved.map(|saved| (!saved.is_empty()).then(|| saved_text(&saved, &artifacts_folder))),
+    )
 }
 
-/// The job's own failure matters more than one to save its artifacts.
-fn finish(outcome: Outcome, job_id: Uuid, folder: &Path, saved: Result<usize, Error>) -> Result<(), Error> {
+/// The job's own failure matters more than one to save its artifacts. `saved`: what is said of those that were.
+fn finish(outcome: Outcome, job_id: Uuid, saved: Result<Option<String>, Error>) -> Result<(), Error> {
     match (outcome.into_result(job_id), saved) {
-        (ended, Ok(count)) => {
-            if count > 0 {
-                remark(&format!("saved {count} {} in {}", plural(count as u32, "file"), folder.display()));
-            }
+        (ended, Ok(said)) => {
+            said.iter().for_each(|line| remark(line));
             ended
         }
         (Ok(()), Err(error)) => Err(error),
@@ -197,8 +206,8 @@ fn workers_to_start(spec: &JobSpec, asked: Option<u32>) -> Result<u32, Error> {
     Ok(workers)
 }
 
-fn print_job(file: JobFile, output: Output) -> Result<(), Error> {
-    let job = JobRequest { spec: file.spec, queue: file.queue };
+fn print_job(file: &JobFile, output: Output) -> Result<(), Error> {
+    let job = JobRequest { spec: file.spec.clone(), queue: file.queue.clone() };
     let text = job
         .to_toml()
         .map_err(|error| Error::Usage(format!("this job cannot be written as TOML: {error}")))?;

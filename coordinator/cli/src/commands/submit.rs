@@ -3,10 +3,14 @@
 use std::path::{Path, PathBuf};
 
 use ringtune_proto::{
-    convert::{job_state_name, queue_to_wire, spec_to_wire},
+    convert::{job_state_name, queue_to_wire, spec_from_wire, spec_to_wire},
     v1,
 };
-use ringtune_shared::{checkpoint::step_of_name, job::ImageUse, trace::TraceContext};
+use ringtune_shared::{
+    checkpoint::step_of_name,
+    job::{ImageUse, JobSpec, Setting},
+    trace::TraceContext,
+};
 use uuid::Uuid;
 
 use super::{
@@ -16,15 +20,17 @@ use super::{
 };
 use crate::{
     arguments::SubmitArguments,
-    checkpoints::{Start, find_start},
+    checkpoints::{Start, find_start, others_warning},
     client::{Client, ClientError, Content},
     embeddings,
     error::Error,
     images::ImageFolder,
     interrupt::Interrupts,
-    job_file::{ImageSource, JobFile},
+    job_file::{ImageSource, JobFile, JobFileError},
     objects::JobObject,
     output::{Output, remark},
+    references::JobReference,
+    sources,
     traces::Traces,
 };
 
@@ -32,6 +38,8 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct CheckedJob {
     pub(super) file: JobFile,
+    /// As it was asked for: with paths where the job that is submitted has addresses.
+    asked: JobSpec,
     /// In the order of the job's image sources; none: uploaded already.
     images: Vec<Option<ImageFolder>>,
     /// The embeddings that its concepts start from; the job names their contents already.
@@ -50,11 +58,16 @@ impl CheckedJob {
     }
 
     fn check_blocking(mut file: JobFile, folder: Option<&Path>) -> Result<Self, Error> {
-        let scan = |((field, source), used): (&(String, ImageSource), ImageUse)| match source {
-            ImageSource::Folder(folder) => ImageFolder::scan(field, folder, used.captions).map(Some),
+        let lost = sources::restore(&mut file.spec, &file.folder);
+        // A coordinator that is there already may have them.
+        if folder.is_some() && !lost.is_empty() {
+            return Err(JobFileError::Missing(lost).into());
+        }
+        let scan = |((field, source), used): ((String, ImageSource), ImageUse)| match source {
+            ImageSource::Folder(folder) => ImageFolder::scan(&field, &folder, used.captions).map(Some),
             ImageSource::Uploaded => Ok(None),
         };
-        let sources = file.images.iter().zip(file.spec.image_uses());
+        let sources = file.images().into_iter().zip(file.spec.image_uses());
         let images = sources.map(scan).collect::<Result<Vec<_>, _>>()?;
         let warnings = |folder: &ImageFolder| [folder.stray_files_warning(), folder.captions_warning()];
         for warning in images.iter().flatten().flat_map(warnings).flatten() {
@@ -64,6 +77,7 @@ impl CheckedJob {
             remark(&format!("warning: {warning}"));
         }
         embeddings::check(&file.spec)?;
+        let mut asked = file.spec.clone();
         let initializers = embeddings::take_initializers(&mut file.spec)?;
         let mut counted = file.spec.clone();
         let shown = images.iter().zip(file.spec.image_uses()).map(|(images, used)| {
@@ -75,7 +89,26 @@ impl CheckedJob {
         }
         let (start, remarks) = find_start(&counted, folder)?;
         remarks.iter().for_each(|line| remark(line));
-        Ok(Self { file, images, initializers, start })
+        if let (Start::From(checkpoint), Some(place)) = (&start, asked.resume_from_mut()) {
+            *place = checkpoint.path.display().to_string();
+        }
+        if let Some(warning) = folder.and_then(|folder| others_warning(folder, &counted)) {
+            remark(&format!("warning: {warning}"));
+        }
+        Ok(Self { file, asked, images, initializers, start })
+    }
+
+    /// Keeps in `folder`, beside its job.toml, where what was uploaded for `job` came from.
+    pub(super) fn keep_sources(&self, job: &v1::Job, folder: &Path) -> Result<(), Error> {
+        // A coordinator of ours answers with a job that can be read.
+        let Some(submitted) = job.spec.clone().and_then(|spec| spec_from_wire(spec).ok()) else {
+            return Ok(());
+        };
+        sources::keep(folder, &self.asked, &submitted).map_err(|source| Error::File {
+            doing: "cannot write",
+            path: folder.join(sources::FILE),
+            source,
+        })
     }
 
     /// Uploads the images and the checkpoint, and creates the job.
@@ -148,8 +181,15 @@ async fn send(
     interrupts: &Interrupts,
 ) -> Result<(Client, v1::Job), Error> {
     let client = client_of(&arguments.coordinator).await?.within(trace);
-    let mut file = JobFile::read(&arguments.job, &arguments.set)?;
+    let mut file = match (&arguments.job, &arguments.again) {
+        (Some(path), _) => JobFile::read(path, &arguments.set)?,
+        (None, Some(earlier)) => again(&client, earlier, &arguments.set).await?,
+        (None, None) => return Err(Error::Usage("which job? give a job file".to_owned())),
+    };
     file.add_labels(&arguments.label)?;
+    if let Some(warning) = file.hub_warning() {
+        remark(&format!("warning: {warning}"));
+    }
     if let Some(earlier) = &arguments.resume_from {
         let earlier = resolve::job(&client, earlier).await?;
         let checkpoint = newest_checkpoint(&client, earlier).await?;
@@ -172,6 +212,19 @@ async fn send(
         () = interrupts.first() => return Err(Error::Interrupted("stopped before the job was submitted".to_owned())),
     };
     Ok((client, job))
+}
+
+/// An earlier job, to be submitted again: from the contents that the coordinator has of it.
+async fn again(client: &Client, earlier: &JobReference, settings: &[Setting]) -> Result<JobFile, Error> {
+    let job = client.get_job(resolve::job(client, earlier).await?).await?;
+    if let Some(verification) = &job.verification {
+        return Err(Error::Usage(format!(
+            "--again: job {} verifies another one: ringtune verify {}",
+            job.job_id, verification.job_id
+        )));
+    }
+    remark(&format!("job {} again: {}", job.job_id, job.name));
+    Ok(JobFile::of_job(&job, settings)?)
 }
 
 /// Follows a job on a coordinator that is not ours.
