@@ -192,7 +192,7 @@ fn run_generate(runtime: &Runtime, arguments: &GenerateArguments, start: StartEn
     };
     match runtime.block_on(generate::run(arguments, &engine, threads, precision)) {
         Ok(()) => DONE,
-        Err(error @ generate::Error::Option { .. }) => fail(USAGE, &error.to_string()),
+        Err(error) if error.is_usage() => fail(USAGE, &error.to_string()),
         Err(error) => fail(FAILED, &error.to_string()),
     }
 }

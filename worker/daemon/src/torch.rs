@@ -148,7 +148,10 @@ impl TextualInversion for TorchEngine {
 
 impl DrawPictures for TorchEngine {
     fn generate(&mut self, request: &ImageRequest, wanted: Wanted<'_>) -> Result<Vec<RgbImage>, EngineError> {
-        let drawn = self.model()?.generate(&request.into(), |_, _| wanted.still()).map_err(engine_error)?;
+        let drawn = self
+            .model()?
+            .generate(&request.into(), |done, all| wanted.done(done, all))
+            .map_err(engine_error)?;
         drawn.ok_or(EngineError::Unwanted)
     }
 }

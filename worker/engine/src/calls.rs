@@ -65,7 +65,16 @@ impl EngineHandle {
 impl EngineHandle {
     /// See [`crate::DrawPictures::generate`].
     pub async fn generate(&self, request: ImageRequest) -> Result<Vec<RgbImage>, EngineError> {
-        self.run(move |engine, wanted| engine.generate(&request, wanted)).await
+        self.generate_telling(request, |_, _| ()).await
+    }
+
+    /// The same; `tell` hears on the engine's thread how many of how many of the network's predictions are done.
+    pub async fn generate_telling(
+        &self,
+        request: ImageRequest,
+        tell: impl Fn(usize, usize) + Send + 'static,
+    ) -> Result<Vec<RgbImage>, EngineError> {
+        self.run(move |engine, wanted| engine.generate(&request, wanted.telling(&tell))).await
     }
 }
 

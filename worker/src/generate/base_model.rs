@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use ringtune_shared::job::{ModelLocation, check_variant};
+use ringtune_shared::job::{HubModel, ModelLocation, check_variant};
 use ringtune_sources::{Environment, LocalModel, ModelSources, Patience};
 
 use super::{Error, say};
@@ -29,6 +29,15 @@ pub(crate) async fn fetch(choice: ModelChoice<'_>) -> Result<LocalModel, Error> 
         let option = if field == "model.revision" { "--revision" } else { "--model" };
         Error::Option { option, problem }
     })?;
+    if matches!(&location, ModelLocation::Local(path) if !path.exists()) {
+        let hub = if HubModel::is_repository(model) {
+            format!("; for the hub's model write hf://{model}")
+        } else {
+            String::new()
+        };
+        let problem = format!("'{model}': there is no such folder or file{hub}");
+        return Err(Error::Option { option: "--model", problem });
+    }
     check_variant(variant).map_err(|problem| Error::Option { option: "--variant", problem })?;
     Ok(bring(&location, Wanted::Pictures { variant }).await?)
 }

@@ -78,3 +78,33 @@ pub enum Error {
         source: std::io::Error,
     },
 }
+
+impl Error {
+    /// Whether what was asked for cannot be: another try needs another command line.
+    pub fn is_usage(&self) -> bool {
+        matches!(self, Self::Option { .. } | Self::Embeds { .. })
+    }
+
+    /// Blames the option that was typed: both sides come from --size where `by_size`.
+    pub(super) fn blaming_size(self, by_size: bool) -> Self {
+        match self {
+            Self::Option { option: "--width" | "--height", problem } if by_size => {
+                Self::Option { option: "--size", problem }
+            }
+            other => other,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_option_that_was_typed_is_blamed() {
+        let width = || Error::Option { option: "--width", problem: "is 63".to_owned() };
+        assert_eq!(width().blaming_size(true).to_string(), "--size: is 63");
+        assert_eq!(width().blaming_size(false).to_string(), "--width: is 63");
+        assert!(width().is_usage());
+    }
+}

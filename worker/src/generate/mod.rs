@@ -14,7 +14,7 @@ pub mod picture_file;
 pub mod sheet;
 
 use std::{
-    io::{self, Write as _},
+    io::{self, IsTerminal as _, Write as _},
     path::{Path, PathBuf},
     time::Instant,
 };
@@ -28,6 +28,8 @@ pub use error::Error;
 pub use infotext::Infotext;
 
 use base_model::ModelChoice;
+
+use ringtune_shared::files::NewFile;
 
 use crate::{
     access::Place,
@@ -82,7 +84,8 @@ pub async fn run(
     });
     say_scheduler(arguments, &info);
     let files: Vec<EmbeddingFile> = arguments.embeds.iter().map(|file| EmbeddingFile::at(file)).collect();
-    let drawing = Drawing::new(arguments.pictures(), &tokenizer, info, &files)?;
+    let drawing = Drawing::new(arguments.pictures(), &tokenizer, info, &files)
+        .map_err(|error| error.blaming_size(arguments.size.is_some()))?;
     let columns = (arguments.count as usize).max(training.as_ref().map_or(0, |row| row.pictures.len()));
     if arguments.sheet && !sheet::fits(arguments.prompt.len() + 1, columns, drawing.size()) {
         let problem = "so many pictures of this size make too large a sheet".to_owned();
@@ -99,7 +102,17 @@ pub async fn run(
     let mut done = 0;
     for batch in drawing.batches() {
         let start = Instant::now();
-        let pictures = engine.generate(drawing.request(batch)).await?;
+        let first = done + 1;
+        let tell =
+            move |step, all| steps_on_screen(&format!("picture {first} of {total}: step {step} of {all}"));
+        let pictures = match shows_steps() {
+            true => engine.generate_telling(drawing.request(batch), tell).await,
+            false => engine.generate(drawing.request(batch)).await,
+        };
+        if shows_steps() {
+            steps_on_screen("");
+        }
+        let pictures = pictures?;
         done += pictures.len();
         say(&format!("picture {done} of {total} in {:.1} s", start.elapsed().as_secs_f64()));
         for (number, picture) in (batch.first..).zip(pictures) {
@@ -132,11 +145,16 @@ fn is_other_file(output: &Path, several: bool) -> bool {
     !several || OTHER_FORMATS.iter().any(|format| ending.eq_ignore_ascii_case(format))
 }
 
-/// Refuses a place where the pictures could not be written once they are drawn. Makes nothing.
+/// Refuses a place where the pictures could not be written once they are drawn. Leaves nothing there: what a file system
+/// allows is only known by trying, as rights say nothing of a full disk, of a name that is too long or of /proc.
 fn check_place(output: &Path) -> Result<(), Error> {
     let refuse = |file: &Path, source: io::Error| Err(Error::Write { file: file.to_path_buf(), source });
-    if is_png(output) && output.is_dir() {
-        return refuse(output, io::ErrorKind::IsADirectory.into());
+    match output.symlink_metadata() {
+        Err(error) if !matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            return refuse(output, error);
+        }
+        _ if is_png(output) && output.is_dir() => return refuse(output, io::ErrorKind::IsADirectory.into()),
+        _ => {}
     }
     let folder = if is_png(output) { output.parent().unwrap_or(output) } else { output };
     let there = folder.ancestors().filter(|path| !path.as_os_str().is_empty()).find(|path| path.exists());
@@ -144,8 +162,8 @@ fn check_place(output: &Path) -> Result<(), Error> {
     if !there.is_dir() {
         return refuse(there, io::ErrorKind::NotADirectory.into());
     }
-    let may = rustix::fs::access(there, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK);
-    may.or_else(|error| refuse(there, error.into()))
+    let tried = NewFile::create(&there.join("picture.png")).map_err(|error| error.cause);
+    tried.and_then(|mut file| file.write_all(&[0; 4096])).or_else(|error| refuse(there, error))
 }
 
 /// A sheet and a single picture are files; several pictures need a folder.
@@ -208,6 +226,17 @@ fn write_png(file: &Path, picture: &RgbImage, text: &str) -> Result<(), Error> {
     Ok(())
 }
 
+/// Whether stderr is a screen whose last line can be written anew.
+fn shows_steps() -> bool {
+    io::stderr().is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
+}
+
+/// In place of the line before; an empty one leaves nothing.
+fn steps_on_screen(line: &str) {
+    let mut stderr = io::stderr();
+    let _ = write!(stderr, "\r{line}\x1b[K").and_then(|()| stderr.flush());
+}
+
 /// Progress goes to stderr; a closed stderr is nobody's loss.
 fn say(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
@@ -246,6 +275,7 @@ mod tests {
             assert_eq!(check(&at(output), more), Ok(()), "{output}");
         }
         assert_eq!(check("x.png", &[]), Ok(()));
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 3, "something was left");
         for (output, more, says) in [
             ("x.jpg", &[][..], "x.jpg' does not end in .png"),
             ("x.jpg", &["--count", "2"], "does not end in .png"),
@@ -255,8 +285,12 @@ mod tests {
             ("file/x.png", &[], "not a directory"),
             ("file/new", &[], "not a directory"),
             ("folder.png", &[], "is a directory"),
+            (&format!("{}.png", "x".repeat(300)), &[], "too long"),
+            // Where nobody may make a file, whatever the rights say.
+            ("/proc/x.png", &[], "/proc"),
         ] {
-            let problem = check(&at(output), more).expect_err(output);
+            let output = folder.path().join(output).display().to_string();
+            let problem = check(&output, more).expect_err(&output);
             assert!(problem.contains(says), "{output}: {problem}");
         }
     }
