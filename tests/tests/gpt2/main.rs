@@ -16,7 +16,7 @@ use anyhow::{Context as _, Result, ensure};
 use ringtune_tests::{Job, Sandbox, job::text, places};
 
 /// What depends on the job alone.
-const RESULTS: [&str; 2] = ["model.safetensors", "config.json"];
+const RESULTS: [&str; 3] = ["model.safetensors", "config.json", "README.md"];
 /// Tokens of the vocabulary of the tests' tokenizer.
 const VOCABULARY: usize = 557;
 

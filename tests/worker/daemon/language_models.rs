@@ -177,6 +177,7 @@ async fn a_language_model_is_trained_validated_and_kept() {
             alone.coordinator.kept_names(id),
             [
                 "checkpoint-2.safetensors",
+                "README.md",
                 "checkpoint-4.safetensors",
                 "checkpoint-6.safetensors",
                 "config.json",

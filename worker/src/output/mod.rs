@@ -10,6 +10,7 @@ pub mod concept;
 pub mod embeds;
 mod error;
 pub mod facts;
+pub mod language_card;
 pub mod language_model;
 pub mod metrics_csv;
 pub mod model_card;

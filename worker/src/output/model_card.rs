@@ -36,7 +36,7 @@ pub fn compose(learned: &[Learned<'_>], facts: &EmbeddingFacts, last_state: Opti
         front_matter(facts),
         introduction(learned, facts),
         loading(learned, facts),
-        settings(facts),
+        settings(&facts.job, "train"),
         provenance(learned, facts),
     ];
     sections.join("\n") + &last_state.map(how_to_check).unwrap_or_default()
@@ -148,23 +148,22 @@ fn loading(learned: &[Learned<'_>], facts: &EmbeddingFacts) -> String {
     )
 }
 
-fn settings(facts: &EmbeddingFacts) -> String {
-    let train = facts.job.get("train").and_then(Value::as_object);
-    let mut rows: Vec<(String, String)> = train
+/// The options of a job's section, of its concepts, and what else decides its bits.
+pub(super) fn settings(job: &Value, section: &str) -> String {
+    let options = job.get(section).and_then(Value::as_object);
+    let mut rows: Vec<(String, String)> = options
         .into_iter()
         .flatten()
         .filter(|(_, value)| !value.is_null())
-        .map(|(key, value)| (format!("train.{key}"), shown(value)))
+        .map(|(key, value)| (format!("{section}.{key}"), shown(value)))
         .collect();
-    for (index, concept) in
-        facts.job.get("concepts").and_then(Value::as_array).into_iter().flatten().enumerate()
-    {
+    for (index, concept) in job.get("concepts").and_then(Value::as_array).into_iter().flatten().enumerate() {
         let keys = concept.as_object().into_iter().flatten();
         rows.extend(keys.map(|(key, value)| (format!("concepts[{index}].{key}"), shown(value))));
     }
-    let cluster = facts.job.get("cluster").and_then(|cluster| cluster.get("world_size"));
+    let cluster = job.get("cluster").and_then(|cluster| cluster.get("world_size"));
     rows.extend(cluster.map(|size| ("cluster.world_size".to_owned(), shown(size))));
-    rows.extend(facts.job.get("precision").map(|precision| ("computed in".to_owned(), shown(precision))));
+    rows.extend(job.get("precision").map(|precision| ("computed in".to_owned(), shown(precision))));
     rows.sort();
     table("## Settings\n\n| Setting | Value |", &rows)
 }
@@ -185,12 +184,12 @@ fn provenance(learned: &[Learned<'_>], facts: &EmbeddingFacts) -> String {
     table("## Provenance\n\n| What | Value |", &rows)
 }
 
-fn table(head: &str, rows: &[(String, String)]) -> String {
+pub(super) fn table(head: &str, rows: &[(String, String)]) -> String {
     let rows: String = rows.iter().map(|(key, value)| format!("| {key} | {value} |\n")).collect();
     format!("{head}\n|---|---|\n{rows}")
 }
 
-fn shown(value: &Value) -> String {
+pub(super) fn shown(value: &Value) -> String {
     match value {
         Value::String(text) => code(text),
         other => code(&canonical_json(other)),
@@ -203,7 +202,7 @@ fn quoted(text: &str) -> String {
 }
 
 /// A text as code within a line or a table's cell. Whatever backticks it holds, its fence is longer.
-fn code(text: &str) -> String {
+pub(super) fn code(text: &str) -> String {
     let text = plain(text).replace('|', "\\|");
     let longest = text.split(|c| c != '`').map(str::len).max().unwrap_or(0);
     let fence = "`".repeat(longest + 1);
@@ -212,7 +211,7 @@ fn code(text: &str) -> String {
 }
 
 /// A text that is no markup.
-fn heading(text: &str) -> String {
+pub(super) fn heading(text: &str) -> String {
     let escaped = |c: char| if c.is_ascii_punctuation() { format!("\\{c}") } else { c.to_string() };
     plain(text).chars().map(escaped).collect()
 }

@@ -99,7 +99,8 @@ impl Error {
         matches!(self, Self::Option { .. })
     }
 
-    pub(crate) fn option(option: &'static str, problem: impl Into<String>) -> Self {
+    /// An option, or a key of a job, that cannot be what it is.
+    pub fn option(option: &'static str, problem: impl Into<String>) -> Self {
         Self::Option { option, problem: problem.into() }
     }
 

@@ -14,7 +14,8 @@ const HELD_OUT: u64 = 0;
 pub(super) struct Batches {
     files: Arc<TokenFiles>,
     train: Windows,
-    held_out: Windows,
+    /// None: nothing is held out.
+    held_out: Option<Windows>,
     size: BatchSize,
     chance: Chance,
 }
@@ -38,17 +39,20 @@ pub(super) struct BatchSize {
 }
 
 impl Batches {
+    /// `validates`: whether anything is taken of val.bin, which may be empty otherwise.
+    ///
     /// # Errors
     /// A file has fewer tokens than a window needs.
     pub(super) fn new(
         files: TokenFiles,
         chance: Chance,
         size: BatchSize,
+        validates: bool,
     ) -> Result<Self, ringtune_text::Error> {
         let seed = chance.seed;
         let block = u64::from(size.block);
-        let (train, held_out) =
-            (Windows::new(&files.train, block, seed)?, Windows::new(&files.val, block, seed)?);
+        let train = Windows::new(&files.train, block, seed)?;
+        let held_out = validates.then(|| Windows::new(&files.val, block, seed)).transpose()?;
         Ok(Self { files: Arc::new(files), train, held_out, size, chance })
     }
 
@@ -86,7 +90,10 @@ impl Batches {
     /// # Errors
     /// As before.
     pub(super) fn held_out(&self, microbatch: u32) -> Result<TokenBatch, ringtune_text::Error> {
-        self.build(&self.held_out, &self.files.val, (HELD_OUT, microbatch))
+        let Some(windows) = &self.held_out else {
+            return Err(ringtune_text::Error::option("gpt2.eval_interval", "is 0: nothing is held out"));
+        };
+        self.build(windows, &self.files.val, (HELD_OUT, microbatch))
     }
 
     fn build(
@@ -120,12 +127,20 @@ mod tests {
 
     use super::*;
 
-    /// Of files whose tokens are all different.
     fn batches(folder: &std::path::Path) -> Batches {
-        let facts = [TRAIN_FILE, VAL_FILE].map(|name| {
-            let bytes: Vec<u8> = (0..3000u16).flat_map(u16::to_le_bytes).collect();
+        made(folder, 3000, true).unwrap()
+    }
+
+    /// Of files whose tokens are all different; `held_out`: so many of them are in val.bin.
+    fn made(
+        folder: &std::path::Path,
+        held_out: u16,
+        validates: bool,
+    ) -> Result<Batches, ringtune_text::Error> {
+        let facts = [(TRAIN_FILE, 3000), (VAL_FILE, held_out)].map(|(name, tokens)| {
+            let bytes: Vec<u8> = (0..tokens).flat_map(u16::to_le_bytes).collect();
             fs::write(folder.join(name), &bytes).unwrap();
-            FileFacts { documents: 1, tokens: 3000, sha256: ContentHash::of(&bytes) }
+            FileFacts { documents: 1, tokens: tokens.into(), sha256: ContentHash::of(&bytes) }
         });
         let [train, val] = facts;
         let manifest = Manifest {
@@ -142,7 +157,18 @@ mod tests {
         };
         fs::write(folder.join(MANIFEST_FILE), manifest.to_json().unwrap()).unwrap();
         let files = TokenFiles::open(folder).unwrap();
-        Batches::new(files, Chance { seed: 3, dropout: 0.0 }, BatchSize { batch: 2, block: 5 }).unwrap()
+        Batches::new(files, Chance { seed: 3, dropout: 0.0 }, BatchSize { batch: 2, block: 5 }, validates)
+    }
+
+    #[test]
+    fn who_holds_nothing_out_needs_no_block_of_it() {
+        let folder = tempfile::tempdir().unwrap();
+        for tokens in [0, 3] {
+            assert!(made(folder.path(), tokens, true).is_err(), "{tokens} are no block");
+            let batches = made(folder.path(), tokens, false).unwrap();
+            assert!(batches.of_step(1, 0).is_ok());
+            assert!(batches.held_out(0).unwrap_err().to_string().contains("eval_interval"));
+        }
     }
 
     #[test]

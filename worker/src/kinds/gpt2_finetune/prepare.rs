@@ -63,10 +63,11 @@ pub(super) async fn prepare(rank: &Rank, job: Gpt2Spec) -> Result<LanguageTraine
     // 3. What microbatches are made of.
     let size = BatchSize { batch: job.batch_size, block };
     let chance = Chance { seed: job.seed, dropout: job.dropout };
+    let validates = job.eval_interval > 0;
     let check = move || {
         files.train.check_ids(vocabulary)?;
         files.val.check_ids(vocabulary)?;
-        Batches::new(files, chance, size)
+        Batches::new(files, chance, size, validates)
     };
     let batches = ringtune_shared::tasks::spawn_blocking(check).await?.map_err(tokens::unusable)?;
     // 4. The state.

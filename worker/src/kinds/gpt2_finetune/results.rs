@@ -15,7 +15,9 @@ use super::{
 };
 use crate::{
     output::{
-        self, canonical_json, language_model,
+        self, canonical_json,
+        language_card::{self, Chosen},
+        language_model, model_card,
         read_back::{check_text, different},
     },
     rank::Error,
@@ -27,6 +29,8 @@ use crate::{
 /// The model after the last step, of a job whose result is the one with the lowest validation loss, also where these are the
 /// same: a file of this name in a folder with earlier results would be taken for this job's.
 const LAST_MODEL: &str = "model-last.safetensors";
+/// With one of these a text becomes tokens.
+const TOKENIZERS: [&str; 2] = ["tokenizer.json", "vocab.json"];
 /// Bytes of a tokenizer's file at most.
 const LARGEST_TOKENIZER_FILE: u64 = 64 << 20;
 
@@ -141,6 +145,14 @@ impl Results {
             copy(&self.tokenizer.join(name), &folder.join(name))?;
             names.push(name.clone());
         }
+        let of_result = learned.best.map_or(of_last, |(step, loss)| (step, Some(loss)));
+        let card = Chosen {
+            step: of_result.0,
+            validation_loss: of_result.1,
+            has_tokenizer: self.copied.iter().any(|name| TOKENIZERS.contains(&name.as_str())),
+        };
+        language_card::write(&folder.join(model_card::FILE_NAME), &self.facts, card)?;
+        names.push(model_card::FILE_NAME.to_owned());
         // A folder with a config is a whole model.
         let config = folder.join(language_model::CONFIG_NAME);
         write_atomically(&config, self.config.as_bytes())
