@@ -15,6 +15,7 @@ const MADE: &str = "OK";
 #[derive(Debug)]
 pub struct Audit {
     method: &'static str,
+    often: bool,
     call: Call,
     began: Instant,
 }
@@ -22,12 +23,17 @@ pub struct Audit {
 impl Audit {
     /// Of a call that begins now; none where its method changes nothing.
     pub fn of(row: &Row, call: &Call) -> Option<Self> {
-        row.changes.then(|| Self { method: row.name(), call: call.clone(), began: Instant::now() })
+        let began = Instant::now();
+        row.changes.then(|| Self { method: row.name(), often: row.often, call: call.clone(), began })
     }
 
     /// Writes the line. `code`: what the caller was answered, as gRPC names it. `denied`: why the call was not made. What a
-    /// stranger is denied is only counted: anybody could fill the log with it.
+    /// stranger is denied is only counted: anybody could fill the log with it. What is called often has a line only where it
+    /// came to nothing.
     pub fn write(self, code: &str, denied: Option<&str>) {
+        if self.often && code == MADE {
+            return;
+        }
         if matches!(self.call.caller(), Caller::Anonymous | Caller::Refused(_)) && code != MADE {
             return;
         }
@@ -132,6 +138,9 @@ mod tests {
             let other = call(known(Proof::Certificate("0aff".to_owned())), "CreateJob");
             Audit::of(row("CreateJob"), &other).unwrap().write("PERMISSION_DENIED", Some("no role"));
             assert!(Audit::of(row("GetJob"), &nobody).is_none(), "it changes nothing");
+            let upload = grpc_row("/ringtune.v1.ArtifactService/Upload").unwrap();
+            Audit::of(upload, &other).unwrap().write("OK", None);
+            Audit::of(upload, &other).unwrap().write("RESOURCE_EXHAUSTED", Some("over quota"));
         });
         let lines = lines.0.lock().unwrap();
         let has = |line: usize, words: &[&str]| {
@@ -139,7 +148,8 @@ mod tests {
                 assert!(lines[line].contains(word), "{word}: {}", lines[line]);
             }
         };
-        assert_eq!(lines.len(), 4, "what a stranger is denied has no line");
+        assert_eq!(lines.len(), 5, "what a stranger is denied has no line, and no upload that went well");
+        has(4, &["method=\"Upload\"", "code=\"RESOURCE_EXHAUSTED\""]);
         has(0, &["method=\"CancelJob\"", "subject=\"job-1\"", "role=\"submitter\"", "name=\"ada\""]);
         has(0, &["proof=\"certificate 0aff\"", "address=10.0.0.1:5000", "code=\"OK\"", "seconds="]);
         has(1, &["proof=\"token 0101010101010101\"", "code=\"NOT_FOUND\""]);
