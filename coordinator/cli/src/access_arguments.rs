@@ -2,7 +2,10 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use clap::{ArgGroup, Args, Subcommand};
+use clap::{
+    ArgGroup, Args, Subcommand,
+    builder::{PossibleValuesParser, TypedValueParser},
+};
 use ringtune_security::{Role, TokenId};
 
 use crate::{
@@ -106,8 +109,8 @@ reads everything. An admin may do everything.
 
 The token alone goes to stdout. What to do with it is said on stderr.")]
 pub struct CreateTokenArguments {
-    /// What its holder may do: worker, submitter, observer or admin
-    #[arg(long, value_name = "ROLE")]
+    /// What its holder may do
+    #[arg(long, value_name = "ROLE", value_parser = roles())]
     pub role: Role,
     /// The person or program that it is for, and the owner of what it submits; not for workers
     #[arg(long, value_name = "NAME")]
@@ -188,7 +191,7 @@ pub struct RevokeCertificateArguments {
     #[arg(long, value_name = "NAME", requires = "role")]
     pub name: Option<String>,
     /// In which role
-    #[arg(long, value_name = "ROLE", requires = "name")]
+    #[arg(long, value_name = "ROLE", requires = "name", value_parser = roles())]
     pub role: Option<Role>,
     /// Which coordinator.
     #[command(flatten)]
@@ -235,6 +238,10 @@ pub struct RetireAuthorityArguments {
     /// How to print.
     #[command(flatten)]
     pub output: OutputArguments,
+}
+
+fn roles() -> impl TypedValueParser<Value = Role> {
+    PossibleValuesParser::new(Role::ALL.map(Role::as_str)).try_map(|name| name.parse::<Role>())
 }
 
 fn parse_ttl(text: &str) -> Result<Duration, String> {

@@ -2,6 +2,7 @@
 
 use std::str::FromStr;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use ringtune_proto::{convert::job_state_from_name, v1::JobState};
 
 /// More workers on one machine than anyone wants.
@@ -16,6 +17,12 @@ pub fn parse_job_state(name: &str) -> Result<JobState, String> {
     job_state_from_name(name).filter(|state| *state != JobState::Paused).ok_or_else(|| {
         "the states are queued, preparing, running, succeeded, failed and cancelled".to_owned()
     })
+}
+
+/// The same as a command line's value, whose words shells know.
+pub fn job_states() -> impl TypedValueParser<Value = JobState> {
+    PossibleValuesParser::new(["queued", "preparing", "running", "succeeded", "failed", "cancelled"])
+        .try_map(|name| parse_job_state(&name))
 }
 
 /// Steps, both ends included, from 1.

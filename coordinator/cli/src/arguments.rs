@@ -2,7 +2,7 @@
 
 use std::{ffi::OsString, path::PathBuf};
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use ringtune_proto::v1::JobState;
 use ringtune_shared::{
     documents::{CompletionArguments, DocumentArguments},
@@ -13,12 +13,13 @@ use crate::{
     access_arguments::{
         AskArguments, CREDENTIALS, CaCommand, CertCommand, LoginArguments, LogoutArguments, TokenCommand,
     },
-    argument_values::{StepRange, parse_job_state, parse_workers},
+    argument_values::{StepRange, job_states},
     bundle_arguments::DebugCommand,
     common_arguments::{CoordinatorArguments, OutputArguments},
     help::{DRAIN, EXAMPLES, STATUS, WORKERS},
     job_file::Label,
     references::{JobReference, WorkerReference},
+    run_arguments::{RecoverArguments, RunArguments, UpArguments},
 };
 
 /// Fine-tunes models on CPUs, on one machine or many: Stable Diffusion embeddings, and GPT-2s.
@@ -103,90 +104,12 @@ pub enum Command {
         after_help = "Example: ringtune completions bash > ~/.local/share/bash-completion/completions/ringtune"
     )]
     Completions(CompletionArguments),
+    /// Print the words that a shell completes with
+    #[command(hide = true)]
+    Complete(CompleteArguments),
     /// Write the man pages into a folder
     #[command(hide = true)]
     Man(DocumentArguments),
-}
-
-/// Arguments of `run`.
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  ringtune run dicoo.toml                    artifacts go to ringtune-out/<name of the job>
-  ringtune run dicoo.toml --workers 2 -o out
-  ringtune run dicoo.toml --print-job        only check the job and show it in full
-  ringtune run dicoo.toml --set train.learning_rate=1e-3 --set name=dicoo-2
-  ringtune run out/job.toml -o again         what an earlier run did, once more
-  ringtune run --from-diffusers-args \"accelerate launch textual_inversion.py …\"
-
-Ctrl-C cancels the job and saves what it has, and so does closing the terminal; a second Ctrl-C exits at once.
-What a run that was killed had is kept: `ringtune recover` saves it.")]
-pub struct RunArguments {
-    /// The job file
-    #[arg(value_name = "JOB.toml", required_unless_present = "from_diffusers_args")]
-    pub job: Option<PathBuf>,
-    /// Instead of a job file: a command line of diffusers' textual_inversion.py, in quotes; --print-job shows it as
-    /// a job file
-    #[arg(long, value_name = "LINE", conflicts_with = "job", allow_hyphen_values = true)]
-    pub from_diffusers_args: Option<String>,
-    /// Another value for a key of the job file, as TOML or a plain word: --set train.seed=7 (may be repeated)
-    #[arg(long, value_name = "KEY=VALUE")]
-    pub set: Vec<Setting>,
-    /// A label for the job, which replaces one in the job file's [queue] (may be repeated)
-    #[arg(long, value_name = "KEY=VALUE")]
-    pub label: Vec<Label>,
-    /// Workers to start; at least the job's min_world_size [default: the job's world_size]
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_workers)]
-    pub workers: Option<u32>,
-    /// Where to save the artifacts [default: ringtune-out/NAME]
-    #[arg(short = 'o', long = "output-dir", value_name = "DIR")]
-    pub output_dir: Option<PathBuf>,
-    /// Print the job with every default filled in, and only check it: with the files and folders that it names
-    #[arg(long)]
-    pub print_job: bool,
-    /// How to print.
-    #[command(flatten)]
-    pub output: OutputArguments,
-}
-
-/// Arguments of `recover`.
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Each run's files go where it was to save them. Its folder is removed once all of them are there.
-A job that was not done goes on from its newest checkpoint: run it again with the same -o, and with
---set train.resume_from_checkpoint=latest (gpt2.resume_from_checkpoint for a GPT-2).")]
-pub struct RecoverArguments {
-    /// The folder of one run, as `run` and `up` name it [default: all that are left]
-    #[arg(value_name = "FOLDER")]
-    pub folder: Option<PathBuf>,
-    /// Where to save its artifacts [default: where the run was to save them]
-    #[arg(short = 'o', long = "output-dir", value_name = "DIR", requires = "folder")]
-    pub output_dir: Option<PathBuf>,
-    /// How to print.
-    #[command(flatten)]
-    pub output: OutputArguments,
-}
-
-/// Arguments of `up`.
-#[derive(Debug, Args)]
-#[command(after_help = "\
-The coordinator listens on 127.0.0.1:7070 (HTTP 7071), the first worker on 7080 and 7081;
-a port that is taken is replaced by a free one, which is printed. Jobs and logs are kept
-in ${XDG_STATE_HOME:-~/.local/state}/ringtune/up. A process that ends by itself is
-started again; Ctrl-C stops everything.")]
-pub struct UpArguments {
-    /// Workers to start
-    #[arg(
-        long,
-        value_name = "N",
-        default_value_t = 1,
-        allow_negative_numbers = true,
-        value_parser = clap::value_parser!(u32).range(1..=256)
-    )]
-    pub workers: u32,
-    /// How to print.
-    #[command(flatten)]
-    pub output: OutputArguments,
 }
 
 /// Arguments of `submit`.
@@ -240,8 +163,8 @@ Examples:
 Fields of --filter: state, name, owner, priority, kind, labels.KEY. Put a value in double quotes
 if it has other characters than letters, digits and . _ / : @ + -")]
 pub struct ListArguments {
-    /// Only jobs in this state (may be repeated): queued, preparing, running, succeeded, failed, cancelled
-    #[arg(long, value_name = "STATE", value_parser = parse_job_state)]
+    /// Only jobs in this state (may be repeated)
+    #[arg(long, value_name = "STATE", ignore_case = true, value_parser = job_states())]
     pub state: Vec<JobState>,
     /// Only jobs of which all of this is true: FIELD=VALUE, several joined by " AND "
     #[arg(long, value_name = "FILTER", default_value = "", hide_default_value = true)]
@@ -409,11 +332,31 @@ pub struct FetchArguments {
     pub name: Vec<String>,
 }
 
+/// Arguments of `complete`.
+#[derive(Debug, Args)]
+pub struct CompleteArguments {
+    /// Of what
+    #[arg(value_enum)]
+    pub of: Completed,
+    /// Which coordinator.
+    #[command(flatten)]
+    pub coordinator: CoordinatorArguments,
+}
+
+/// What has words that only the coordinator knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Completed {
+    /// Their ids' ends, and names
+    Jobs,
+    /// The same with their hosts' names
+    Workers,
+}
+
 /// Arguments that another program takes.
 #[derive(Debug, Args)]
 pub struct PassedOnArguments {
     /// Passed on to ringtune-worker; try --help
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENTS")]
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENTS", value_hint = ValueHint::AnyPath)]
     pub arguments: Vec<OsString>,
 }
 

@@ -2,7 +2,7 @@
 //! on this machine.
 //!
 //! Data goes to stdout, progress and errors to stderr. Exit codes: 0 success, 1 the job failed, 2 the
-//! command line or the job file cannot be used, 3 the coordinator cannot be reached.
+//! command line, the job file or the credentials cannot be used or do not allow it, 3 the coordinator cannot be reached.
 
 use std::{io::Write as _, process::ExitCode, time::Duration};
 
@@ -31,6 +31,7 @@ pub mod objects;
 pub mod output;
 pub mod progress;
 pub mod references;
+pub mod run_arguments;
 pub mod sources;
 pub mod timing_objects;
 pub mod traces;

@@ -38,7 +38,7 @@ pub use contents::ContentUse;
 pub use draft::JobDraft;
 pub use embedding_place::EmbeddingPlace;
 pub use error::{SpecError, Violation};
-pub use kinds::{Activity, JobKind, Work};
+pub use kinds::{Activity, JobKind, Work, generate::SCHEDULERS};
 pub use learning_rates::LearningRates;
 pub use model_location::{DEFAULT_REVISION, HubModel, ModelLocation, S3Model, check_variant, is_plain_name};
 pub use paths::{JobPath, PathUse};

@@ -26,7 +26,7 @@ use std::pin::Pin;
 
 use ringtune_proto::v1;
 
-use crate::{arguments::Command, error::Error, interrupt::Interrupts};
+use crate::{arguments::Command, error::Error, interrupt::Interrupts, references::short_id};
 
 /// Runs a subcommand to its end. Those that have something to save, or to cancel, look at interrupts themselves; the others
 /// end with the first.
@@ -58,6 +58,7 @@ pub async fn dispatch(command: Command, interrupts: &Interrupts) -> Result<(), E
         Command::PrepareText(arguments) => return daemon_tools::prepare_text(arguments),
         Command::Doctor(arguments) => return daemon_tools::doctor(arguments),
         Command::Debug(command) => Box::pin(debug::debug(command)),
+        Command::Complete(arguments) => Box::pin(documents::complete(arguments)),
         Command::Completions(arguments) => return documents::completions(&arguments),
         Command::Man(arguments) => return documents::man(&arguments),
     };
@@ -71,7 +72,7 @@ pub async fn dispatch(command: Command, interrupts: &Interrupts) -> Result<(), E
 fn title(job: &v1::Job) -> String {
     match &job.verification {
         Some(v1::Verification { job_id, first_step, last_step, .. }) => {
-            format!("verify {job_id} steps {first_step}-{last_step}")
+            format!("verify {} steps {first_step}-{last_step}", short_id(job_id))
         }
         None => job.name.clone(),
     }

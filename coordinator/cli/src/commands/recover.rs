@@ -2,10 +2,10 @@
 
 use super::{fetch, plural};
 use crate::{
-    arguments::RecoverArguments,
     cluster::{ClusterPlan, KeptRun, LocalCluster, Ports},
     error::Error,
     output::{Output, remark},
+    run_arguments::RecoverArguments,
 };
 
 /// Saves the artifacts of one run, or of all that are left, and removes their folders.

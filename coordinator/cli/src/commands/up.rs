@@ -5,13 +5,13 @@ use tokio::sync::mpsc;
 
 use super::{plural, reach::blocking};
 use crate::{
-    arguments::UpArguments,
     client::CoordinatorUrl,
     cluster::{ClusterPlan, KeptFolder, KeptRun, LocalCluster, NOTES, Ports},
     credentials::{Environment, Places},
     error::Error,
     interrupt::Interrupts,
     output::{Output, remark},
+    run_arguments::UpArguments,
 };
 
 #[derive(Serialize)]

@@ -1,11 +1,15 @@
 //! Man pages and completions, from the command line itself.
 
+mod live;
+
 use std::{
     io,
     path::{Path, PathBuf},
 };
 
 use clap::{Args, Command, ValueEnum};
+
+pub use live::LiveWords;
 
 /// Of the texts behind the options of `--help`.
 const LONGEST_LINE: usize = 99;
@@ -39,16 +43,21 @@ pub enum Shell {
 
 /// What `shell` reads to complete `command`.
 pub fn completions(command: Command, shell: Shell) -> Vec<u8> {
-    let shell = match shell {
+    completions_with(command, shell, &[])
+}
+
+/// The same, with words for which the shell asks the command while it completes.
+pub fn completions_with(command: Command, shell: Shell, words: &'static [LiveWords]) -> Vec<u8> {
+    let generator = match shell {
         Shell::Bash => clap_complete::Shell::Bash,
         Shell::Zsh => clap_complete::Shell::Zsh,
         Shell::Fish => clap_complete::Shell::Fish,
     };
-    let mut command = shown(command);
+    let command = shown(command);
     let name = command.get_name().to_owned();
     let mut text = Vec::new();
-    clap_complete::generate(shell, &mut command, name, &mut text);
-    text
+    clap_complete::generate(generator, &mut live::marked(command.clone(), words, shell), name, &mut text);
+    live::questions(&String::from_utf8_lossy(&text), &command, words, shell).into_bytes()
 }
 
 /// Lines of the texts behind the options that `--help` would break, each with its command's name: clap breaks what is longer
