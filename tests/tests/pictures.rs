@@ -150,12 +150,14 @@ fn drawing_job(ranks: i64) -> Result<String> {
 async fn a_job_draws_the_same_bytes_on_any_number_of_workers_as_the_command() -> Result<()> {
     let sandbox = Sandbox::new()?;
     learn(&sandbox, Job::toy()?).await?;
-    // 1. One and two workers.
-    for ranks in [1, 2] {
-        let (job, folder) = (format!("draw-{ranks}.toml"), format!("drawn-{ranks}"));
-        std::fs::write(sandbox.path(&job), drawing_job(ranks)?)?;
-        let run = sandbox.finish(&["run", &job, "-o", &folder]).await?.expect_code(0)?;
-        run.expect_said(&["all pictures are drawn"])?;
+    // 1. One worker, and then two with what that run left: its job.toml is the job, and the embedding is where it was.
+    std::fs::write(sandbox.path("draw-1.toml"), drawing_job(1)?)?;
+    let two = ["--set", "cluster.world_size=2", "--set", "cluster.min_world_size=2"];
+    for line in [
+        &["run", "draw-1.toml", "-o", "drawn-1"][..],
+        &[&["run", "drawn-1/job.toml", "-o", "drawn-2"], &two[..]].concat(),
+    ] {
+        sandbox.finish(line).await?.expect_code(0)?.expect_said(&["all pictures are drawn"])?;
     }
     sandbox.expect_no_process().await?;
     let names = |folder: &str| -> Result<Vec<String>> {
@@ -167,8 +169,10 @@ async fn a_job_draws_the_same_bytes_on_any_number_of_workers_as_the_command() ->
         Ok(names)
     };
     let pictures = (1..=6).map(|number| format!("image-{number:04}.png"));
-    let expected: Vec<String> =
-        pictures.clone().chain(["job.log", "job.toml", "sheet.png"].map(str::to_owned)).collect();
+    let expected: Vec<String> = pictures
+        .clone()
+        .chain(["job-sources.json", "job.log", "job.toml", "sheet.png"].map(str::to_owned))
+        .collect();
     ensure!(names("drawn-1")? == expected && names("drawn-2")? == expected, "{:?}", names("drawn-2")?);
     let bytes = |name: &str| std::fs::read(sandbox.path(name)).with_context(|| name.to_owned());
     for name in pictures.clone().chain(["sheet.png".to_owned()]) {

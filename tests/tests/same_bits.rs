@@ -90,6 +90,7 @@ async fn a_run_leaves_its_artifacts_and_nothing_else() -> Result<()> {
             == [
                 "README.md",
                 "events.out.tfevents.ringtune",
+                "job-sources.json",
                 "job.log",
                 "job.toml",
                 "learned_embeds-emb_params.safetensors",

@@ -43,6 +43,7 @@ mod servers;
 pub mod session;
 pub mod settings;
 pub mod state_folder;
+mod status_text;
 pub mod train;
 mod training;
 mod while_wanted;

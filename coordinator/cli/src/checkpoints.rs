@@ -231,6 +231,11 @@ fn checkpoint_there(folder: &Path, spec: &JobSpec) -> Option<String> {
     })
 }
 
+/// Whether a folder has any.
+pub fn has_checkpoint(folder: &Path) -> bool {
+    steps_in(folder).is_ok_and(|steps| !steps.is_empty())
+}
+
 /// The steps of a folder's checkpoints, in order; of a folder that is not there none.
 fn steps_in(folder: &Path) -> io::Result<Vec<u64>> {
     let entries = match fs::read_dir(folder) {

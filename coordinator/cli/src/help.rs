@@ -20,7 +20,8 @@ Examples:
       ringtune generate --help
       ringtune generate-text --help
 
-Exit codes: 0 success, 1 the job failed, 2 wrong usage, 3 the coordinator cannot be reached.
+Exit codes: 0 success, 1 the job failed, 2 wrong usage or not allowed, 3 the coordinator cannot be
+reached.
 Data goes to stdout, progress to stderr. NO_COLOR is respected.";
 
 /// Of `status`.

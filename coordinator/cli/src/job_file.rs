@@ -16,7 +16,7 @@ use ringtune_shared::{
     job::{self, HubModel, JobRequest, JobSpec, ModelLocation, QueueDraft, QueueSpec, Setting, SpecError},
 };
 
-use crate::diffusers_arguments::{self, Translated};
+use crate::diffusers_arguments::{self, Translated, Untranslatable};
 
 /// A job file that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -131,13 +131,7 @@ impl JobFile {
     /// the current folder; and what the command line says beside it.
     pub fn from_diffusers(line: &str, settings: &[Setting]) -> Result<(Self, Translated), JobFileError> {
         let translated =
-            diffusers_arguments::translate(line, |path| Path::new(path).exists()).map_err(|problems| {
-                JobFileError::Untranslatable(if problems.contains('\n') {
-                    format!("\n{problems}")
-                } else {
-                    problems
-                })
-            })?;
+            diffusers_arguments::translate(line, |path| Path::new(path).exists()).map_err(all_problems)?;
         let folder = current_folder()?;
         let file = job::parse_job_request(&translated.job, settings)
             .and_then(|request| Self::resolve(request, &folder))
@@ -234,6 +228,20 @@ impl JobFile {
 
 fn current_folder() -> Result<PathBuf, JobFileError> {
     std::env::current_dir().map_err(|source| JobFileError::Unreadable { path: PathBuf::from("."), source })
+}
+
+/// Everything that is wrong with a command line of diffusers' script: its options, and the job that the others make.
+fn all_problems(found: Untranslatable) -> JobFileError {
+    let Untranslatable { mut problems, rest, unknown } = found;
+    if let Err(error) = job::parse_job_request(&rest, &[]).map_err(without_lines) {
+        let others =
+            error.violations.into_iter().filter(|one| !rest.is_empty() && !unknown.contains(&one.field));
+        problems.extend(others.map(|one| one.to_string()));
+    }
+    match problems.as_slice() {
+        [one] => JobFileError::Untranslatable(one.clone()),
+        several => JobFileError::Untranslatable(format!("\n{}", several.join("\n"))),
+    }
 }
 
 /// A path without `..`, which a worker refuses where it does not let jobs read everything: up to the last one it is the

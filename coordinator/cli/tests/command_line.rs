@@ -289,6 +289,10 @@ fn a_command_line_of_diffusers_script_is_a_job() {
     assert!(String::from_utf8_lossy(&job.stdout).contains("world_size = 4"));
 
     folder.refused(&["run", "--from-diffusers-args", "--resolution big --foo"], &["--resolution", "--foo"]);
+    // What is refused, and what is not allowed, at once.
+    let both = format!("{line} --push_to_hub --no_safe_serialization --mixed_precision fp16 --num_vectors 0");
+    let says = ["--push_to_hub", "--no_safe_serialization", "train.mixed_precision", "train.num_vectors"];
+    folder.refused(&["run", "--from-diffusers-args", &both], &says);
     let few = "--resolution 100 --num_vectors 0";
     folder.refused(&["run", "--from-diffusers-args", few], &["train.num_vectors", "train.placeholder_token"]);
     folder.refused(&["run", "job.toml", "--from-diffusers-args", line], &["JOB.toml", "cannot be used with"]);

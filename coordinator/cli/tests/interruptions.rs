@@ -403,6 +403,16 @@ async fn a_job_is_found_by_any_piece_of_its_id_on_any_page() {
             [output.stdout, output.stderr].map(|text| String::from_utf8(text).expect("text")),
         )
     };
+    // Who asks for TLS where there is none is not sent to look for credentials.
+    let mut tls = tokio::process::Command::new(env!("CARGO_BIN_EXE_ringtune"));
+    tls.args(["list", "--coordinator", &format!("https://{address}")]);
+    tls.env("XDG_CONFIG_HOME", "/nowhere").env_remove("RINGTUNE_CREDENTIALS").env_remove("RINGTUNE_TOKEN");
+    let output = tls.output().await.expect("it runs");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.code() == Some(2) && stderr.contains(&format!("write http://{address}")),
+        "{stderr}"
+    );
     // A whole id is not looked up.
     let (code, [stdout, stderr]) = cancel(LISTED[1]).await;
     assert!(code == Some(0) && stdout.contains(LISTED[1]), "{stderr}");

@@ -30,7 +30,7 @@ const ACCESS_BYTES: usize = 8 + 32;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
     /// There is nothing.
-    #[error("the token is empty: a {wanted} token begins with {wanted_prefix}1.")]
+    #[error("the token is empty: {} token begins with {wanted_prefix}1.", with_article(wanted))]
     Empty {
         /// "join" or "access".
         wanted: &'static str,
@@ -39,7 +39,8 @@ pub enum TokenError {
     },
     /// A token of the other sort.
     #[error(
-        "this is a token of another kind: a {wanted} token is needed, which begins with {wanted_prefix}1."
+        "this is a token of another kind: {} token is needed, which begins with {wanted_prefix}1.",
+        with_article(wanted)
     )]
     OtherKind {
         /// "join" or "access".
@@ -48,7 +49,7 @@ pub enum TokenError {
         wanted_prefix: &'static str,
     },
     /// No token at all.
-    #[error("this is not a token: a {wanted} token begins with {wanted_prefix}1.")]
+    #[error("this is not a token: {} token begins with {wanted_prefix}1.", with_article(wanted))]
     NoToken {
         /// "join" or "access".
         wanted: &'static str,
@@ -63,7 +64,8 @@ pub enum TokenError {
     },
     /// A token that lost its end, or its beginning.
     #[error(
-        "the token is cut: it has {given} characters where a {wanted} token has {length}. Copy the whole line"
+        "the token is cut: it has {given} characters where {} token has {length}. Copy the whole line",
+        with_article(wanted)
     )]
     Length {
         /// "join" or "access".
@@ -79,6 +81,12 @@ pub enum TokenError {
     /// A whole token that names something that this release does not know.
     #[error("the token is for a role that this program does not know: upgrade this program")]
     UnknownRole,
+}
+
+/// "a join", "an access".
+fn with_article(word: &str) -> String {
+    let article = if word.starts_with(['a', 'e', 'i', 'o', 'u']) { "an" } else { "a" };
+    format!("{article} {word}")
 }
 
 /// By what a token is found again: no secret.

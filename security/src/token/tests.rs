@@ -112,3 +112,11 @@ proptest! {
         prop_assert!(text.parse::<JoinToken>().is_err() && text.parse::<AccessToken>().is_err());
     }
 }
+
+#[test]
+fn words_have_their_articles() {
+    let text = "x".parse::<AccessToken>().unwrap_err().to_string();
+    assert!(text.contains("an access token begins with"), "{text}");
+    let text = "x".parse::<JoinToken>().unwrap_err().to_string();
+    assert!(text.contains("a join token begins with"), "{text}");
+}

@@ -21,10 +21,16 @@ pub const USAGE: u8 = 2;
 #[derive(Clone, Copy, Debug)]
 pub struct Program(pub &'static str);
 
+/// What its words begin with: those of a part of `ringtune` that another program does, as its own do.
+fn called(name: &'static str) -> &'static str {
+    let called = std::env::args_os().next();
+    if called.is_some_and(|called| called == "ringtune") { "error" } else { name }
+}
+
 impl Program {
     /// Says why it ends. A closed stderr is nobody's loss.
     pub fn fail(self, code: u8, text: &str) -> u8 {
-        let _ = writeln!(std::io::stderr(), "{}: {text}", self.0);
+        let _ = writeln!(std::io::stderr(), "{}: {text}", called(self.0));
         code
     }
 

@@ -2,6 +2,9 @@
 
 use std::fmt;
 
+/// What a problem begins with that is nothing but a field that is not there.
+pub(super) const MISSING: &str = "missing";
+
 /// One thing that is wrong with a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation {
@@ -18,6 +21,11 @@ impl Violation {
     /// A violation that is tied to no line.
     pub fn new(field: impl Into<String>, problem: impl Into<String>) -> Self {
         Self { field: field.into(), problem: problem.into(), line: None }
+    }
+
+    /// Whether it is that the field is not there.
+    pub fn is_missing(&self) -> bool {
+        self.problem.starts_with(MISSING)
     }
 }
 

@@ -23,6 +23,7 @@ use crate::{
     error_chain::error_chain,
     membership::{self, text_of},
     settings::Settings,
+    status_text::status_text,
 };
 
 /// For a connection, and again for an answer.
@@ -175,7 +176,7 @@ pub(super) async fn of_coordinator(
 type Found = (String, Option<String>);
 
 fn refused(status: &Status) -> String {
-    format!("{}: {}", status.code(), status.message())
+    status_text(status)
 }
 
 async fn cluster(channel: Channel) -> Result<Found, String> {

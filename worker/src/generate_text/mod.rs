@@ -9,7 +9,10 @@ mod sampling;
 
 use std::{io::Write as _, pin::pin, sync::Arc, time::Instant};
 
-use ringtune_shared::{daemon::end_signals::EndSignals, job::ModelLocation};
+use ringtune_shared::{
+    daemon::end_signals::EndSignals,
+    job::{HubModel, ModelLocation},
+};
 use ringtune_text::Tokenizer;
 
 pub use arguments::{Format, GenerateTextArguments, PrecisionName};
@@ -117,7 +120,12 @@ fn location(arguments: &GenerateTextArguments) -> Result<ModelLocation, Error> {
     })?;
     if matches!(&location, ModelLocation::Local(folder) if !folder.is_dir()) {
         let problem = format!(
-            "'{model}' is no folder; allowed: the folder of a GPT-2 as transformers saves it, hf://ORG/NAME or s3://BUCKET/PREFIX"
+            "'{model}' is no folder; allowed: the folder of a GPT-2 as transformers saves it, hf://ORG/NAME or s3://BUCKET/PREFIX{}",
+            if HubModel::is_repository(model) {
+                format!("; for the hub's model write hf://{model}")
+            } else {
+                String::new()
+            }
         );
         return Err(Error::Option { option: "MODEL", problem });
     }

@@ -10,7 +10,10 @@ use tonic::{
     transport::{Channel, Endpoint},
 };
 
-use crate::error_chain::{cause_of, error_chain};
+use crate::{
+    error_chain::{cause_of, error_chain},
+    status_text::status_text,
+};
 
 /// For one call, its connection included.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -48,7 +51,7 @@ impl CallError {
     }
 
     fn of_answer(status: &Status) -> Self {
-        let text = format!("{}: {}", status.code(), status.message());
+        let text = status_text(status);
         match status.code() {
             Code::Unavailable
             | Code::DeadlineExceeded

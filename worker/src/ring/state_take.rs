@@ -29,6 +29,7 @@ use super::{Error, Rings, StateProblem, state_give::LARGEST_CHUNK};
 use crate::{
     error_chain::error_chain,
     rank_state::TakenState,
+    status_text::status_text,
     train::{SavedState, saved::LARGEST_ENCODING},
 };
 
@@ -115,7 +116,7 @@ impl Rings {
 }
 
 fn of_answer(status: &tonic::Status) -> StateProblem {
-    let reason = format!("{}: {}", status.code(), status.message());
+    let reason = status_text(status);
     match status.code() {
         Code::NotFound
         | Code::FailedPrecondition
@@ -159,10 +160,7 @@ async fn receive(
     loop {
         let silent = |_| StateProblem::Silent { bytes, seconds: PART_LIMIT.as_secs_f64() };
         let next = timeout(PART_LIMIT, parts.message()).await.map_err(silent)?;
-        let broken = |status: tonic::Status| StateProblem::Broken {
-            bytes,
-            reason: format!("{}: {}", status.code(), status.message()),
-        };
+        let broken = |status: tonic::Status| StateProblem::Broken { bytes, reason: status_text(&status) };
         let part = match (next.map_err(broken)?, end.take()) {
             (None, Some(end)) => return Ok(end),
             (None, None) => return Err(StateProblem::Cut { bytes }),

@@ -46,8 +46,9 @@ const PAGE_SIZE: i32 = 500;
 pub enum ClientError {
     /// Nothing answered.
     #[error(
-        "cannot reach the coordinator at {url}: {problem}\n  is it running? `ringtune up` starts one here; \
-         --coordinator URL or RINGTUNE_COORDINATOR names another"
+        "cannot reach the coordinator at {url}: {problem}\n  is it running? {}--coordinator URL or RINGTUNE_COORDINATOR \
+         names another",
+        how_to_start(url)
     )]
     Unreachable {
         /// Who was called.
@@ -328,17 +329,42 @@ fn unary<T>(message: T) -> Request<T> {
 
 /// The innermost cause is the one that people understand ("connection refused").
 fn transport_problem(status: &Status) -> String {
-    use std::error::Error as _;
+    use std::{
+        error::Error as _,
+        io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof},
+    };
     if let Some(error) = connect_error(status) {
         return error.to_string();
     }
-    let mut cause: Option<&dyn std::error::Error> = status.source();
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = status.source();
     let mut text = status.message().to_owned();
     while let Some(inner) = cause {
-        text = inner.to_string();
+        let kind = inner.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
+        text = match kind {
+            // What libraries say of it is about their own protocols.
+            Some(UnexpectedEof | ConnectionReset | ConnectionAborted | BrokenPipe) => {
+                return CLOSED.to_owned();
+            }
+            _ => inner.to_string(),
+        };
         cause = inner.source();
     }
-    text
+    if text.starts_with("h2 protocol error") || text.starts_with("http2 error") {
+        CLOSED.to_owned()
+    } else {
+        text
+    }
+}
+
+/// Of a connection that ended in the middle of something.
+const CLOSED: &str = "the connection was closed before there was an answer";
+
+/// Only the coordinator of this machine can be started here.
+fn how_to_start(url: &str) -> &'static str {
+    match url.parse::<CoordinatorUrl>() {
+        Ok(url) if url.is_loopback() => "`ringtune up` starts one here; ",
+        _ => "does a firewall let you through? ",
+    }
 }
 
 /// A refusal with the fields that it names, one a line.
@@ -401,6 +427,22 @@ mod tests {
         {
             assert_eq!(where_to_look(&Status::new(code, message), url), "");
         }
+    }
+
+    #[test]
+    fn nobody_is_told_of_a_librarys_own_troubles_or_to_start_what_is_elsewhere() {
+        use std::io::{Error, ErrorKind};
+        let tls = "peer closed connection without sending TLS close_notify: https://docs.rs/rustls";
+        let closed = Status::from_error(Box::new(Error::new(ErrorKind::UnexpectedEof, tls)));
+        assert_eq!(transport_problem(&closed), CLOSED);
+        assert_eq!(transport_problem(&Status::unknown("h2 protocol error: http2 error")), CLOSED);
+        assert_eq!(transport_problem(&Status::unavailable("shutting down")), "shutting down");
+        let away = |url: &str| {
+            ClientError::Unreachable { url: url.to_owned(), problem: "refused".to_owned() }.to_string()
+        };
+        assert!(away("http://127.0.0.1:7070").contains("`ringtune up` starts one here"));
+        let far = away("https://head-node:7070");
+        assert!(!far.contains("ringtune up") && far.contains("--coordinator URL"), "{far}");
     }
 
     #[test]

@@ -58,6 +58,12 @@ impl CoordinatorUrl {
         self.with("https", self.authority())
     }
 
+    /// The same host and port without TLS.
+    #[must_use]
+    pub fn in_the_clear(&self) -> Self {
+        self.with("http", self.authority())
+    }
+
     /// The same with another host: a name or an IPv4 address.
     #[must_use]
     pub fn at_host(&self, host: &str) -> Self {

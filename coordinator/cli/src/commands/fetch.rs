@@ -38,7 +38,7 @@ pub(super) async fn fetch(arguments: FetchArguments) -> Result<(), Error> {
     if let Some(spec) = spec.filter(|spec| spec.wants_full_pipeline() && arguments.name.is_empty()) {
         pipeline::say_how(&spec, &folder);
     }
-    Ok(())
+    Ok(output.complete()?)
 }
 
 /// The folder for a job's artifacts: `chosen`, or one with the job's name.

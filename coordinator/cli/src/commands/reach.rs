@@ -1,16 +1,19 @@
 //! The way to the coordinator that a command line means.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use ringtune_security::{ConnectError, Connector, Server};
 
 use crate::{
-    client::{Bearer, Client, CoordinatorUrl, probe},
+    client::{Bearer, Client, ClientError, CoordinatorUrl, probe},
     common_arguments::CoordinatorArguments,
     credentials::{AccessError, Choice, Environment, Found, Given, choose, is_due, keep, renew},
     error::Error,
     output::remark,
 };
+
+/// What speaks without TLS answers at once; what does not may never.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// A coordinator, and as whom it is called.
 pub(super) struct Reached {
@@ -50,7 +53,17 @@ pub(super) async fn begin(arguments: &CoordinatorArguments) -> Result<Reached, E
     let named = arguments.coordinator.clone();
     let given =
         Given { credentials: arguments.credentials(), ca: arguments.ca(), environment: Environment::read() };
-    let chosen = blocking(move || choose(named.as_ref(), &given)).await?;
+    let asked = named.clone();
+    let chosen = match blocking(move || choose(asked.as_ref(), &given)).await {
+        // Before people look for credentials: are any wanted?
+        Err(Error::Access(AccessError::None { url })) if speaks_in_the_clear(named.as_ref()).await => {
+            return Err(Error::Usage(format!(
+                "{url} does not speak TLS: it encrypts nothing and asks nobody who they are; write {}",
+                url.replacen("https://", "http://", 1)
+            )));
+        }
+        chosen => chosen?,
+    };
     match chosen {
         Choice::Open(url) => Ok(open(url)),
         Choice::Secure(url, found) => Ok(secure(url, *found)),
@@ -63,6 +76,14 @@ pub(super) async fn begin(arguments: &CoordinatorArguments) -> Result<Reached, E
             }
         }
     }
+}
+
+/// Whether something answers there without TLS. Nothing is said that anybody may not read.
+async fn speaks_in_the_clear(url: Option<&CoordinatorUrl>) -> bool {
+    let Some(url) = url.filter(|url| url.is_secure()) else { return false };
+    let client = Client::new(&url.in_the_clear());
+    let answer = tokio::time::timeout(PATIENCE, client.who_am_i()).await;
+    matches!(answer, Ok(Ok(_) | Err(ClientError::Refused { .. })))
 }
 
 fn open(url: CoordinatorUrl) -> Reached {

@@ -1,7 +1,8 @@
 //! `ringtune run`: a job from its file to its artifacts, on daemons that live no longer than it.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
+use ringtune_proto::v1::JobState;
 use ringtune_shared::job::{JobRequest, JobSpec};
 use uuid::Uuid;
 
@@ -14,13 +15,14 @@ use super::{
 };
 use crate::{
     argument_values::MOST_WORKERS,
-    arguments::RunArguments,
+    checkpoints::has_checkpoint,
     cluster::{ClusterPlan, KeptRun, LocalCluster, Ports, RunFolder, RunRecord},
     error::Error,
     interrupt::Interrupts,
     job_file::JobFile,
     objects::JobObject,
     output::{Output, remark},
+    run_arguments::RunArguments,
     traces::Traces,
 };
 
@@ -160,6 +162,14 @@ async fn run_job(
     if saved.is_ok() {
         state.is_saved();
         checked.keep_sources(&job, &artifacts_folder)?;
+    }
+    let cancelled = outcome.state == JobState::Cancelled;
+    let option = checked.file.spec.resume_option().filter(|_| cancelled && saved.is_ok());
+    if let Some(option) = option.filter(|_| has_checkpoint(&artifacts_folder)) {
+        remark(&format!(
+            "to go on from the newest checkpoint, run it again with:\n  -o {} --set {option}=latest",
+            artifacts_folder.display()
+        ));
     }
     finish(
         outcome,

@@ -8,8 +8,8 @@ use ringtune_proto::v1;
 use super::{JobProgress, Update};
 use crate::output::remark;
 
-const TEMPLATE: &str = "{bar:30} {pos}/{len} {wide_msg}";
-const COLOURED_TEMPLATE: &str = "{bar:30.green/dim} {pos}/{len} {wide_msg}";
+const TEMPLATE: &str = "{bar:16} {pos}/{len} {wide_msg}";
+const COLOURED_TEMPLATE: &str = "{bar:16.green/dim} {pos}/{len} {wide_msg}";
 /// Redraws a second.
 const REDRAWS: u8 = 8;
 

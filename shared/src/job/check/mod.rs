@@ -11,6 +11,7 @@ use std::str::FromStr;
 use super::{
     ClusterDraft, ClusterSpec, CommonSpec, DebugSpec, SpecError, Violation,
     common::CommonDraft,
+    error::MISSING,
     text::{printable, scheme},
 };
 
@@ -113,7 +114,7 @@ impl Check {
     pub(super) fn required(&mut self, field: &str, given: Option<String>, wanted: &str) -> String {
         let text = given.unwrap_or_default();
         if text.is_empty() {
-            self.refuse(field, format!("missing; give {wanted}"));
+            self.refuse(field, format!("{MISSING}; give {wanted}"));
         } else if let Err(problem) = printable(&text, limits::PATH_CHARACTERS) {
             self.refuse(field, problem);
         }

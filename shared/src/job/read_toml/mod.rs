@@ -2,10 +2,12 @@
 
 mod queue;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use toml::Spanned;
 use toml::de::DeTable;
+
+use crate::suggest;
 
 use super::{
     ClusterDraft, DebugDraft, JobDraft, JobKind, JobRequest, JobSpec, ModelDraft, QueueDraft, QueueSpec,
@@ -62,9 +64,15 @@ pub fn parse_job_request(text: &str, settings: &[Setting]) -> Result<JobRequest,
         (Ok(spec), Ok(queue)) if violations.is_empty() => return Ok(JobRequest { spec, queue }),
         (spec, queue) => (spec.err(), queue.err()),
     };
+    let mistyped = mistyped_sections(&document);
     for mut violation in spec.into_iter().chain(queue).flat_map(|error| error.violations) {
         // A field whose type is wrong came here as missing: one complaint is enough.
         if violations.iter().any(|earlier| earlier.field == violation.field) {
+            continue;
+        }
+        // What stands in a section whose name is mistyped is missing in none.
+        let section = violation.field.split_once('.').map_or("", |(section, _)| section);
+        if mistyped.contains(&section) && violation.is_missing() {
             continue;
         }
         // What is missing in one of several tables is shown at its head.
@@ -76,6 +84,16 @@ pub fn parse_job_request(text: &str, settings: &[Setting]) -> Result<JobRequest,
     violations.sort_by_key(|violation| violation.line.unwrap_or(usize::MAX));
     violations.iter_mut().for_each(|violation| appended.name_origin(violation));
     Err(SpecError { violations })
+}
+
+/// The sections that are meant by tables of another name.
+fn mistyped_sections(document: &DeTable<'_>) -> Vec<&'static str> {
+    let sections: BTreeSet<&'static str> =
+        sections_of_keys(None).into_iter().map(|(_, section)| section).collect();
+    let tables =
+        document.iter().filter(|(_, value)| value.get_ref().is_table()).map(|(key, _)| key.get_ref());
+    let unknown = tables.filter(|name| !sections.contains(name.as_ref()));
+    unknown.filter_map(|name| suggest::nearest(name.as_ref(), sections.iter().copied())).collect()
 }
 
 fn parse_document(text: &str) -> Result<DeTable<'_>, SpecError> {

@@ -21,6 +21,17 @@ fn wrong(text: &str, given: &[&str]) -> Vec<String> {
 }
 
 #[test]
+fn a_section_whose_name_is_mistyped_lacks_nothing_else() {
+    let job = "kind = \"textual_inversion\"\n[model]\nbase = \"/m\"\n[data]\nimages = \"/i\"\n\
+               [trian]\nplaceholder_token = \"<a>\"\ninitializer_token = \"b\"\n";
+    let error = crate::job::parse_job_toml(job).unwrap_err().to_string();
+    assert_eq!(error, "line 6: trian: unknown key; did you mean \"train\"?");
+    // What is missing elsewhere is told all the same.
+    let error = crate::job::parse_job_toml(&job.replace("base = \"/m\"\n", "")).unwrap_err().to_string();
+    assert!(error.contains("trian: unknown") && error.contains("model.base: missing"), "{error}");
+}
+
+#[test]
 fn a_setting_replaces_or_adds_a_key_of_any_section() {
     let spec = job(&[
         "name=star",

@@ -20,9 +20,9 @@ use std::{
 use clap::Args;
 use ringtune_security::Trust;
 use ringtune_shared::job::{
-    ImageUse, JobSpec, MixedPrecision, SpecError, Work,
+    ImageUse, JobSpec, MixedPrecision, Setting, SpecError, Work,
     kinds::{generate::GenerateSpec, gpt2_finetune::Gpt2Spec, textual_inversion::TextualInversionSpec},
-    parse_job_toml,
+    parse_job_toml_with,
 };
 
 use tempfile::TempDir;
@@ -64,6 +64,9 @@ pub struct JobArguments {
     /// Show what this job would train or draw, without doing it
     #[arg(value_name = "JOB.toml")]
     pub job: Option<PathBuf>,
+    /// With a job: another value for a key of the job file, as of `ringtune run` (may be repeated)
+    #[arg(long, value_name = "KEY=VALUE", requires = "job")]
+    pub set: Vec<Setting>,
     /// With a job: write a sheet of its pictures as the model will see them, to this .png file or folder
     #[arg(short, long = "out", value_name = "PATH", requires = "job")]
     pub out: Option<PathBuf>,
@@ -84,7 +87,7 @@ pub(super) async fn examine(
 ) -> JobReport {
     let mut report = JobReport { job_file: file.to_owned(), ..JobReport::default() };
     // 1. The job file.
-    let mut spec = match read(file) {
+    let mut spec = match read(file, &arguments.set) {
         Ok(spec) => spec,
         Err(problems) => {
             report.problems = problems;
@@ -193,12 +196,12 @@ pub(super) async fn examine(
 }
 
 /// As `ringtune run` reads it.
-fn read(file: &Path) -> Result<JobSpec, Vec<Problem>> {
+fn read(file: &Path, settings: &[Setting]) -> Result<JobSpec, Vec<Problem>> {
     let unreadable = |error: io::Error| vec![Problem::of_text(&format!("{}: {error}", file.display()))];
     let text = std::fs::read_to_string(file).map_err(unreadable)?;
     let absolute = std::path::absolute(file).map_err(unreadable)?;
     let refused = |error: SpecError| error.violations.iter().map(Problem::of_violation).collect::<Vec<_>>();
-    let mut spec = parse_job_toml(&text).map_err(refused)?;
+    let mut spec = parse_job_toml_with(&text, settings).map_err(refused)?;
     spec.resolve_paths(absolute.parent().unwrap_or(Path::new("/"))).map_err(refused)?;
     Ok(spec)
 }

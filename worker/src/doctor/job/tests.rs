@@ -9,7 +9,8 @@ use tempfile::TempDir;
 use super::*;
 use crate::engine::{EngineHandle, FakeEngine, FakeScript};
 
-const ARGUMENTS: JobArguments = JobArguments { job: None, out: None, no_compute: true, threads: Some(1) };
+const ARGUMENTS: JobArguments =
+    JobArguments { job: None, set: Vec::new(), out: None, no_compute: true, threads: Some(1) };
 
 const CONFIG: &str = r#"{"model_type": "gpt2", "vocab_size": 557, "n_positions": 1024, "n_layer": 2, "n_head": 2, "n_embd": 32}"#;
 

@@ -90,13 +90,30 @@ pub struct Translated {
     pub remarks: Vec<String>,
 }
 
+/// A command line that cannot be translated.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Untranslatable {
+    /// Everything that is wrong with it, a line each.
+    pub problems: Vec<String>,
+    /// What could be read of the job, in TOML: what is wrong with that is to be told at the same time.
+    pub rest: String,
+    /// Keys of the job whose options were refused: nothing is known of them.
+    pub unknown: Vec<String>,
+}
+
+impl From<&str> for Untranslatable {
+    fn from(problem: &str) -> Self {
+        Self { problems: vec![problem.to_owned()], rest: String::new(), unknown: Vec::new() }
+    }
+}
+
 /// Reads `line`: with or without the launcher and the script's name in front, quoted as for a shell.
 ///
 /// `is_there`: whether a path leads somewhere. The script takes a repository's name where no folder is.
 ///
 /// # Errors
 /// Everything that cannot be translated, a line each.
-pub fn translate(line: &str, is_there: fn(&str) -> bool) -> Result<Translated, String> {
+pub fn translate(line: &str, is_there: fn(&str) -> bool) -> Result<Translated, Untranslatable> {
     // The splitter would make an empty word of a line's continuation.
     let line = line.replace("\\\r\n", "").replace("\\\n", "");
     let words = shlex::split(&line).ok_or("a quotation mark is not closed, or a backslash is last")?;
@@ -111,6 +128,7 @@ pub fn translate(line: &str, is_there: fn(&str) -> bool) -> Result<Translated, S
         output_dir: None,
         remarks: Vec::new(),
         problems: Vec::new(),
+        refused: Vec::new(),
     };
     reader.launcher(launcher);
     reader.options(options);
@@ -124,6 +142,8 @@ struct Reader {
     output_dir: Option<String>,
     remarks: Vec<String>,
     problems: Vec<String>,
+    /// The keys that these are about.
+    refused: Vec<String>,
 }
 
 impl Reader {
@@ -175,6 +195,7 @@ impl Reader {
                         value.clone()
                     }
                     None => {
+                        self.refused.extend(key_of(&name));
                         self.problems.push(format!("--{name} needs a value"));
                         continue;
                     }
@@ -217,6 +238,7 @@ impl Reader {
 
     fn set(&mut self, name: &str, takes: Takes, place: (&'static str, &'static str), value: &str) {
         if value.contains('$') {
+            self.refused.push(format!("{}.{}", place.0, place.1));
             self.problems.push(format!(
                 "--{name}: {value:?} has a variable in it, which only a shell fills in; write its value, or put the \
                  command line between double quotes"
@@ -230,14 +252,14 @@ impl Reader {
         };
         match written {
             Some(written) => drop(self.values.insert(place, written)),
-            None => self.problems.push(format!("--{name}: {value:?} is not a number")),
+            None => {
+                self.refused.push(format!("{}.{}", place.0, place.1));
+                self.problems.push(format!("--{name}: {value:?} is not a number"));
+            }
         }
     }
 
-    fn finish(mut self) -> Result<Translated, String> {
-        if !self.problems.is_empty() {
-            return Err(self.problems.join("\n"));
-        }
+    fn finish(mut self) -> Result<Translated, Untranslatable> {
         self.let_steps_count_more_than_passes();
         let mut job = "kind = \"textual_inversion\"\n".to_owned();
         for section in ["model", "data", "train", "cluster"] {
@@ -247,7 +269,10 @@ impl Reader {
                 job.push_str(&format!("[{section}]\n{}", lines.concat()));
             }
         }
-        Ok(Translated { job, output_dir: self.output_dir, remarks: self.remarks })
+        match self.problems.is_empty() {
+            true => Ok(Translated { job, output_dir: self.output_dir, remarks: self.remarks }),
+            false => Err(Untranslatable { problems: self.problems, rest: job, unknown: self.refused }),
+        }
     }
 }
 
@@ -263,6 +288,12 @@ impl Reader {
             ));
         }
     }
+}
+
+/// The job's key that an option stands for.
+fn key_of(name: &str) -> Option<String> {
+    let known = KNOWN.iter().find(|(known, ..)| *known == name);
+    known.map(|(_, _, section, key)| format!("{section}.{key}"))
 }
 
 fn takes(name: &str) -> Option<Takes> {
@@ -292,186 +323,4 @@ fn number(text: &str) -> Option<String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use ringtune_shared::job::{LrScheduler, MixedPrecision, parse_job_toml};
-
-    use super::*;
-
-    fn nowhere(_: &str) -> bool {
-        false
-    }
-
-    #[test]
-    fn the_documentations_command_line_becomes_a_job() {
-        let line = r#"mpirun -n 2 accelerate launch --mixed_precision bf16 textual_inversion.py \
-            --pretrained_model_name_or_path="/models/stable diffusion" --train_data_dir=./cat \
-            --learnable_property="object" --placeholder_token="<cat-toy>" --initializer_token toy \
-            --resolution=512 --train_batch_size=1 --gradient_accumulation_steps=4 --max_train_steps=3000 \
-            --learning_rate=5.0e-04 --scale_lr --lr_scheduler="constant" --lr_warmup_steps=0 \
-            --adam_epsilon 1e-08 --enable_xformers_memory_efficient_attention --output_dir="cat out""#;
-        let translated = translate(line, nowhere).unwrap();
-        assert_eq!(translated.output_dir.as_deref(), Some("cat out"));
-        assert_eq!(translated.remarks.len(), 1);
-        assert!(translated.remarks[0].contains("xformers"), "{:?}", translated.remarks);
-        let job = parse_job_toml(&translated.job).unwrap();
-        assert_eq!(
-            (job.common.model.base.as_str(), job.textual_inversion().unwrap().data.images.as_str()),
-            ("/models/stable diffusion", "./cat")
-        );
-        let train = &job.textual_inversion().unwrap().train;
-        assert_eq!(
-            (train.placeholder_token.as_str(), train.initializer_token.as_str()),
-            ("<cat-toy>", "toy")
-        );
-        assert_eq!((train.learning_rate, train.adam_epsilon), (5e-4, 1e-8));
-        assert_eq!((train.max_train_steps, train.gradient_accumulation_steps), (3000, 4));
-        assert!(train.scale_lr);
-        assert_eq!(train.lr_scheduler, LrScheduler::Constant);
-        assert_eq!(train.mixed_precision, MixedPrecision::Bf16);
-        assert_eq!(job.common.cluster.world_size, 2);
-    }
-
-    #[test]
-    fn a_repository_is_meant_where_no_folder_is() {
-        let base = |line: &str, is_there: fn(&str) -> bool| {
-            let job = translate(line, is_there).unwrap().job;
-            job.lines().filter(|line| line.starts_with("base")).collect::<String>()
-        };
-        let line = "--pretrained_model_name_or_path acme/toy-sd --revision v1 --variant fp16";
-        assert_eq!(base(line, |_| false), "base = \"hf://acme/toy-sd\"");
-        assert_eq!(base(line, |path| path == "acme/toy-sd"), "base = \"acme/toy-sd\"");
-        assert_eq!(base("--pretrained_model_name_or_path ./acme/sd", |_| false), "base = \"./acme/sd\"");
-        let job = translate(line, |_| false).unwrap().job;
-        assert!(job.contains("revision = \"v1\"\nvariant = \"fp16\""), "{job}");
-    }
-
-    #[test]
-    fn the_scripts_own_precision_counts_more_than_the_launchers() {
-        let line = "accelerate launch --mixed_precision=fp16 t.py --mixed_precision bf16";
-        assert!(translate(line, nowhere).unwrap().job.contains("mixed_precision = \"bf16\""));
-    }
-
-    #[test]
-    fn passes_count_as_little_as_in_the_script() {
-        let line = "--num_train_epochs 3 --repeats=10 --pretrained_model_name_or_path m --train_data_dir d \
-            --placeholder_token x --initializer_token y";
-        let translated = translate(line, nowhere).unwrap();
-        let train = parse_job_toml(&translated.job).unwrap().textual_inversion().unwrap().train.clone();
-        assert_eq!((train.max_train_steps, train.num_train_epochs, train.repeats), (5000, Some(3), 10));
-        assert!(translated.remarks[0].contains("5000"), "{:?}", translated.remarks);
-        let given = translate(&format!("{line} --max_train_steps 7"), nowhere).unwrap();
-        assert_eq!(parse_job_toml(&given.job).unwrap().textual_inversion().unwrap().train.max_train_steps, 7);
-        assert_eq!(given.remarks, Vec::<String>::new());
-    }
-
-    #[test]
-    fn a_run_of_the_script_is_gone_on_with_as_there() {
-        let line = "--resume_from_checkpoint=latest --checkpointing_steps 100 --checkpoints_total_limit=3 \
-            --pretrained_model_name_or_path m --train_data_dir d --placeholder_token x --initializer_token y";
-        let train = parse_job_toml(&translate(line, nowhere).unwrap().job)
-            .unwrap()
-            .textual_inversion()
-            .unwrap()
-            .train
-            .clone();
-        assert_eq!((train.checkpointing_steps, train.checkpoints_total_limit), (100, 3));
-        assert_eq!(train.resume_from_checkpoint, "latest");
-        let folder = translate(&line.replace("latest", "out/checkpoint-200"), nowhere).unwrap().job;
-        assert_eq!(
-            parse_job_toml(&folder).unwrap().textual_inversion().unwrap().train.resume_from_checkpoint,
-            "out/checkpoint-200"
-        );
-        let step = translate(&line.replace("latest", "checkpoint-200"), nowhere).unwrap().job;
-        assert_eq!(
-            parse_job_toml(&step).unwrap().textual_inversion().unwrap().train.resume_from_checkpoint,
-            "checkpoint-200"
-        );
-    }
-
-    #[test]
-    fn all_problems_are_told_at_once() {
-        let line =
-            "--resolution big --learning_rat 1 --scale_lr=1 --push_to_hub --seed --train_data_dir $DIR stray";
-        let problems = translate(line, nowhere).unwrap_err();
-        for words in [
-            "--resolution: \"big\" is not a number",
-            "--learning_rat is not an option of textual_inversion.py; did you mean --learning_rate?",
-            "--scale_lr takes no value",
-            "--push_to_hub: ",
-            "--seed needs a value",
-            "--train_data_dir: \"$DIR\" has a variable",
-            "\"stray\" is not an option",
-        ] {
-            assert!(problems.contains(words), "{words:?} is missing in:\n{problems}");
-        }
-        assert!(translate("--placeholder_token '<x", nowhere).unwrap_err().contains("quotation mark"));
-    }
-
-    #[test]
-    fn previews_carry_over_and_other_trackers_become_tensorboard() {
-        let line = "--validation_prompt 'a <x>' --num_validation_images 2 --validation_steps=50 --report_to";
-        for (tracker, remarks) in [("tensorboard", 0), ("wandb", 1), ("all", 1)] {
-            let translated = translate(&format!("{line} {tracker}"), nowhere).unwrap();
-            assert_eq!(translated.remarks.len(), remarks, "{:?}", translated.remarks);
-            for written in [
-                "validation_prompt = \"a <x>\"",
-                "num_validation_images = 2",
-                "validation_steps = 50",
-                "report_to = \"tensorboard\"",
-            ] {
-                assert!(translated.job.contains(written), "{written} is missing in {}", translated.job);
-            }
-        }
-        assert!(translate("--validation_epochs 3", nowhere).unwrap_err().contains("--validation_steps"));
-    }
-
-    #[test]
-    fn every_known_option_has_a_place_in_the_job_file() {
-        for (name, takes, section, key) in KNOWN {
-            let value = match takes {
-                Nothing => String::new(),
-                Number => " 1".to_owned(),
-                Text => " x".to_owned(),
-            };
-            let job = translate(&format!("--{name}{value}"), nowhere).unwrap().job;
-            // Other keys are missing, and values may not be allowed; but the key is known.
-            let error = parse_job_toml(&job).unwrap_err();
-            let field = format!("{section}.{key}");
-            let unknown =
-                error.violations.iter().any(|one| one.field == field && one.problem.contains("unknown"));
-            assert!(!unknown, "{error}");
-        }
-    }
-
-    /// Each option of the script stands once in the README's table, and the last column says what becomes of it.
-    #[test]
-    fn the_table_of_the_readme_says_what_becomes_of_each_option() {
-        let readme = include_str!("../../../README.md");
-        let table = readme.split("## Coming from diffusers' script").nth(1).expect("a chapter");
-        let table = table.split("\n## ").next().expect("its end");
-        let mut said = BTreeMap::new();
-        for row in table.lines().filter(|line| line.starts_with("| `")) {
-            let cells: Vec<&str> = row.split(" | ").collect();
-            for option in cells[0].split('`').skip(1).step_by(2).filter(|option| !option.starts_with('-')) {
-                assert!(said.insert(option, cells[2]).is_none(), "{option} stands twice");
-            }
-        }
-        let mut said_of = |option: &str| said.remove(option).unwrap_or_else(|| panic!("{option} is missing"));
-        for (option, _, section, key) in KNOWN {
-            let here = said_of(option);
-            let is_same = *section == "train" && option == key;
-            assert!(
-                here.starts_with(if is_same { "same" } else { "different" }) || *option == "seed",
-                "{option}: {here}"
-            );
-        }
-        for (option, ..) in WITHOUT_EFFECT {
-            assert!(said_of(option).starts_with("left out"), "{option}");
-        }
-        for (option, ..) in REFUSED {
-            assert!(said_of(option).starts_with("not here, refused"), "{option}");
-        }
-        let rest: Vec<&str> = said.into_keys().collect();
-        assert_eq!(rest, ["num_processes", "output_dir", "report_to"]);
-    }
-}
+mod tests;
