@@ -114,7 +114,7 @@ fn other(command: &Command) -> u8 {
                      into the trash",
                     folder.display()
                 ));
-                ExitCode::SUCCESS
+                DONE
             }
             Err((code, text)) => fail(code, &text),
         },
