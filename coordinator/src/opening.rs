@@ -432,7 +432,7 @@ mod tests {
             let text = error.to_string();
             assert!(error.needs_repair() && text.contains(&*database.to_string_lossy()), "{text}");
             assert!(text.contains("adopt-contents --state-dir") && text.contains("backup"), "{text}");
-            assert_eq!(has_bytes(&database), false);
+            assert!(!has_bytes(&database), "{text}");
         }
         // Its log would be thrown away.
         fs::write(beside(&database, "-wal"), b"commits").unwrap();
@@ -487,8 +487,9 @@ mod tests {
             assert!(text.contains("ringtune.sqlite: ") && text.contains(".recover"), "{text}");
             found += 1;
         }
-        // Pages that nothing is in hold nothing that could be damaged.
-        assert_eq!(found, pages, "of {pages} pages");
+        // In pages that nothing is in there is nothing to damage: the header says how many they are.
+        let free = u32::from_be_bytes(whole[36..40].try_into().unwrap()) as usize;
+        assert!(free < pages / 2 && found + free >= pages, "{found} of {pages} pages, {free} free");
         fs::write(&database, &whole).unwrap();
         // A large one is looked at for a while only.
         open_within(&state, Limits::default(), Duration::ZERO).await.unwrap();

@@ -209,13 +209,13 @@ fn who_signs_goes_along_and_stays_private() {
 
 #[test]
 fn a_full_disk_is_the_targets_and_a_damaged_database_the_sources() {
+    use crate::store::{CopyFailed, Error as Store};
     let state = State::new();
     let database = state.path().join(DATABASE);
-    let said = |failed: crate::store::CopyFailed, words: &Path| {
+    let said = |failed: CopyFailed, words: &Path| {
         let text = Error::copy(&database, Path::new("/mnt/b/ringtune.sqlite"))(failed).to_string();
         assert!(text.contains(&*words.to_string_lossy()), "{text}");
     };
-    use crate::store::{CopyFailed, Error as Store};
     said(CopyFailed::Target(Store::Full), Path::new("/mnt/b/ringtune.sqlite is full"));
     said(CopyFailed::Source(Store::Corrupt("x".to_owned())), &database);
     // Whoever cannot be written to.

@@ -49,12 +49,23 @@ fn content(state: &Path, bytes: &[u8]) -> PathBuf {
     state.join("contents/sha256").join(&name[..2]).join(name)
 }
 
-/// Of an ended coordinator: all that it stored is in the one file.
+/// Of an ended coordinator: all that it stored is in the one file. Its connections may take a moment to close.
 async fn into_one_file(state: &Path) {
-    let options = SqliteConnectOptions::new().filename(state.join(DATABASE));
-    let mut database = SqliteConnection::connect_with(&options).await.unwrap();
-    sqlx::raw_sql("PRAGMA wal_checkpoint(TRUNCATE)").execute(&mut database).await.unwrap();
-    database.close().await.unwrap();
+    let log = state.join("ringtune.sqlite-wal");
+    let closed = async {
+        loop {
+            // The last one to close a database moves the log into it.
+            let options = SqliteConnectOptions::new().filename(state.join(DATABASE));
+            let mut database = SqliteConnection::connect_with(&options).await.unwrap();
+            sqlx::raw_sql("PRAGMA wal_checkpoint(PASSIVE)").execute(&mut database).await.unwrap();
+            database.close().await.unwrap();
+            if !log.exists() {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    soon("a closed database", closed).await;
 }
 
 fn copy_all(from: &Path, to: &Path) {
@@ -133,6 +144,7 @@ impl Folder {
                 };
                 soon(&format!("{case}: a sweep"), swept).await;
                 coordinator.stop().await;
+                into_one_file(state).await;
                 None
             }
         };
