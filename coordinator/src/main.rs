@@ -28,6 +28,7 @@ use ringtune_shared::{
         listen::Launch,
         logging::{self, Logs},
         notify::Notifier,
+        private,
         program::{DONE, FAILED, Program, USAGE},
         reload::{Hangups, Reloading},
     },
@@ -47,6 +48,7 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> u8 {
+    private::by_default();
     let loaded = match loaded(&arguments.common, check::settings) {
         Ok(loaded) => loaded,
         Err(error) => return fail(USAGE, &error.to_string()),
@@ -105,8 +107,14 @@ fn loaded(
 
 fn other(command: &Command) -> u8 {
     match command {
-        Command::Backup(arguments) => copied(back_up(arguments), "saved in", &arguments.to),
-        Command::Restore(arguments) => copied(restore(arguments), "put back from", &arguments.from),
+        Command::Backup(arguments) => {
+            private::by_default();
+            copied(back_up(arguments), "saved in", &arguments.to)
+        }
+        Command::Restore(arguments) => {
+            private::by_default();
+            copied(restore(arguments), "put back from", &arguments.from)
+        }
         Command::AdoptContents(arguments) => match adopt(arguments) {
             Ok(folder) => {
                 say(&format!(

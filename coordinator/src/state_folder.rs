@@ -2,7 +2,18 @@
 
 use std::path::{Path, PathBuf};
 
-use ringtune_shared::daemon::state_lock::{StateLock, StateLockError};
+use ringtune_shared::daemon::state_lock::{self, StateLock, StateLockError};
+
+/// Jobs and their history: the database's file, in backups too.
+pub const DATABASE: &str = "ringtune.sqlite";
+/// Uploads and artifacts: their folder, in backups too.
+pub const CONTENTS: &str = "contents";
+/// The folder of the cluster's own CA, in backups too.
+pub const AUTHORITY: &str = "authority";
+/// The folder of an admin's certificate.
+const ADMIN: &str = "admin";
+/// All that is in a state folder; of the database also its logs, and what was laid aside.
+const NAMES: [&str; 5] = [state_lock::NAME, "ringtune.sqlite*", CONTENTS, AUTHORITY, ADMIN];
 
 /// An open, locked state folder. The lock goes with the process, however it ends.
 #[derive(Debug)]
@@ -17,7 +28,7 @@ impl StateFolder {
     /// # Errors
     /// Another coordinator has it; the file system's.
     pub fn open(folder: &Path) -> Result<Self, StateLockError> {
-        let lock = StateLock::take(folder, "coordinator")?;
+        let lock = StateLock::take(folder, "coordinator", &NAMES)?;
         Ok(Self { folder: folder.to_owned(), _lock: lock })
     }
 
@@ -28,22 +39,22 @@ impl StateFolder {
 
     /// Jobs and their history.
     pub fn database(&self) -> PathBuf {
-        self.folder.join("ringtune.sqlite")
+        self.folder.join(DATABASE)
     }
 
     /// The cluster's own CA.
     pub fn authority(&self) -> PathBuf {
-        self.folder.join("authority")
+        self.folder.join(AUTHORITY)
     }
 
     /// The certificate of an admin on this machine.
     pub fn admin(&self) -> PathBuf {
-        self.folder.join("admin")
+        self.folder.join(ADMIN)
     }
 
     /// Uploads and artifacts.
     pub fn contents(&self) -> PathBuf {
-        self.folder.join("contents")
+        self.folder.join(CONTENTS)
     }
 }
 

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 
 use uuid::Uuid;
 
+use crate::names;
+
 /// The ending of the names under which files are written before they are whole.
 pub const TEMPORARY_SUFFIX: &str = ".tmp";
 
@@ -148,10 +150,24 @@ pub fn check_file_name(name: &str) -> Result<(), FileNameError> {
         "it has a path separator"
     } else if name.chars().any(char::is_control) {
         "it has a control character"
+    } else if names::hidden(name).is_some() {
+        "it has a character that is not seen or turns what follows"
     } else if name.len() > LONGEST_FILE_NAME {
         "it has more than 255 bytes"
     } else {
         return Ok(());
+    };
+    Err(FileNameError { given: name.chars().take(100).collect(), problem })
+}
+
+/// The same for a file that others will save: it can neither hide among a person's files or become one of their settings
+/// (`.bashrc`), nor be taken for an option of a command (`-rf`).
+pub fn check_saved_name(name: &str) -> Result<(), FileNameError> {
+    check_file_name(name)?;
+    let problem = match name.as_bytes().first() {
+        Some(b'.') => "it begins with a point",
+        Some(b'-') => "it begins with a hyphen",
+        _ => return Ok(()),
     };
     Err(FileNameError { given: name.chars().take(100).collect(), problem })
 }
@@ -227,9 +243,13 @@ mod tests {
             assert!(safe_file_name(right), "{right}");
         }
         let long = "é".repeat(128);
-        for wrong in ["", ".", "..", "a/b", "/a", "a\\b", "a\0", "a\nb", "\u{7f}", "\u{85}", long.as_str()] {
+        for wrong in ["", ".", "..", "a/b", "/a", "a\\b", "a\0", "a\nb", "\u{7f}", "\u{85}", "\u{202e}gpj.exe", long.as_str()] {
             assert!(!safe_file_name(wrong), "{wrong:?}");
         }
         assert!(safe_file_name(&"x".repeat(255)) && !safe_file_name(&"x".repeat(256)));
+        for wrong in [".bashrc", "-rf", "...", "..", "a/b"] {
+            assert!(check_saved_name(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(check_saved_name("a-b.c"), Ok(()));
     }
 }

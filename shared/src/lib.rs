@@ -15,6 +15,7 @@ pub mod files;
 pub mod ids;
 pub mod job;
 pub mod manifest;
+pub mod names;
 pub mod ring;
 pub mod state;
 pub mod suggest;

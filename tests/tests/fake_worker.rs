@@ -1,11 +1,23 @@
 //! Workers that link no libtorch: everything around the engine, end to end.
 
-use std::{fs, net::Ipv4Addr};
+use std::{
+    fs,
+    net::Ipv4Addr,
+    os::unix::fs::{PermissionsExt as _, symlink},
+    path::{Path, PathBuf},
+};
 
 use anyhow::{Context as _, Result, ensure};
 use ringtune_fake_engine::FakeEngine;
 use ringtune_proto::v1::JobState;
-use ringtune_tests::{Cluster, Job, Sandbox, Visitor, job::text};
+use ringtune_tests::{
+    Cluster, Job, Launch, Sandbox, Visitor,
+    daemon::{COORDINATOR, FAKE_WORKER},
+    job::text,
+    places,
+    process::finish,
+};
+use tokio::process::Command;
 use safetensors::SafeTensors;
 
 /// Runs a job on so many of them and gives the embedding that it learned.
@@ -43,5 +55,93 @@ async fn a_worker_without_libtorch_does_whole_jobs() -> Result<()> {
     let learned = tensors.tensor("<green-star>")?;
     ensure!(learned.shape() == [2, FakeEngine::TEXT_WIDTH], "of the shape {:?}", learned.shape());
     ensure!(learned_by(2).await? == alone, "two ranks learn something else than one");
+    Ok(())
+}
+
+/// Everything in a folder, itself included; links are not followed.
+fn all_in(folder: &Path) -> Result<Vec<PathBuf>> {
+    let mut found = vec![folder.to_owned()];
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        match path.symlink_metadata()?.is_dir() {
+            true => found.extend(all_in(&path)?),
+            false => found.push(path),
+        }
+    }
+    Ok(found)
+}
+
+/// That nobody but its owner reads or enters anything of a folder, of which `among` is a part.
+fn expect_private(folder: &Path, among: &[&str]) -> Result<()> {
+    let found = all_in(folder)?;
+    for name in among {
+        ensure!(found.iter().any(|path| path.ends_with(name)), "no {name} among {found:?}");
+    }
+    for path in found {
+        let about = path.symlink_metadata()?;
+        let mode = about.permissions().mode() & 0o7777;
+        let right = if about.is_dir() { 0o700 } else { mode & 0o700 };
+        ensure!(about.is_symlink() || mode == right, "{} has the mode {mode:o}", path.display());
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_daemons_keep_is_for_their_user_alone() -> Result<()> {
+    const UMASK: [&str; 4] = ["sh", "-c", "umask 000 && exec \"$@\"", "sh"];
+    let careless = |launch: Launch| Launch { wrapper: UMASK.map(str::to_owned).to_vec(), ..launch };
+    let sandbox = Sandbox::new()?;
+    let [coordinator, worker] = ["coordinator", "worker-1"].map(|label| sandbox.path(label));
+    let mut cluster =
+        Cluster::start_coordinator(&sandbox, careless(Launch::coordinator().over_tls())).await?;
+    cluster.add_worker(careless(Launch::worker("worker-1", FAKE_WORKER, &cluster.coordinator.grpc))).await?;
+    cluster.wait_for_idle(1).await?;
+
+    // 1. While a job runs, and in what has been kept of it.
+    let job = Job::toy()?.set("train.save_steps", 2).set("train.max_train_steps", 1_000_000);
+    let job = cluster.submit(&sandbox.write_job("job.toml", &job)?).await?;
+    cluster.wait_for_step(&job, 5).await?;
+    let parts = [
+        ["ringtune.sqlite", "contents/sha256", "authority/root-0001.pem", "admin", "lock"],
+        ["worker-id", "cache", "latents", "work", "credentials"],
+    ];
+    cluster.signal("worker-1", rustix::process::Signal::STOP)?;
+    for (folder, among) in [&coordinator, &worker].into_iter().zip(&parts) {
+        expect_private(folder, among)?;
+    }
+    cluster.signal("worker-1", rustix::process::Signal::CONT)?;
+
+    // 2. In a backup, and in what comes of it.
+    let [backup, restored] = ["backup", "restored"].map(|name| sandbox.path(name));
+    let copy = async |flags: [&str; 5]| {
+        let mut command = Command::new(UMASK[0]);
+        command.args(&UMASK[1..]).arg(places::program(COORDINATOR)?).args(flags);
+        finish(&mut command).await?.expect_code(0)
+    };
+    copy(["backup", "--state-dir", &text(&coordinator), "--to", &text(&backup)]).await?;
+    expect_private(&backup, &["backup.json", "ringtune.sqlite", "contents/sha256", "authority"])?;
+    fs::set_permissions(backup.join("ringtune.sqlite"), fs::Permissions::from_mode(0o644))?;
+    copy(["restore", "--from", &text(&backup), "--state-dir", &text(&restored)]).await?;
+    expect_private(&restored, &parts[0][..3])?;
+
+    // 3. As an earlier release would have left it. Where a link leads, all stays as it is.
+    let elsewhere = sandbox.path("elsewhere");
+    fs::create_dir(&elsewhere)?;
+    for (label, folder) in [("coordinator", &coordinator), ("worker-1", &worker)] {
+        cluster.daemon(label)?.end().await?;
+        for path in all_in(folder)?.into_iter().chain([elsewhere.clone()]).filter(|path| !path.is_symlink()) {
+            let mode = if path.is_dir() { 0o755 } else { 0o644 };
+            let is_secret = path.ends_with("admin") || path.to_string_lossy().contains("authority");
+            if !is_secret && !path.to_string_lossy().contains("credentials") && path.exists() {
+                fs::set_permissions(&path, fs::Permissions::from_mode(mode))?;
+            }
+        }
+        symlink(&elsewhere, folder.join(if label == "coordinator" { "contents" } else { "cache" }).join("link"))?;
+        cluster.start_again(label).await?;
+        expect_private(folder, &[])?;
+        let log = fs::read_to_string(sandbox.path(&format!("{label}.log")))?;
+        ensure!(log.contains("for this user alone now"), "nothing is said of it:\n{log}");
+    }
+    ensure!(fs::metadata(&elsewhere)?.permissions().mode() & 0o777 == 0o755, "a link was followed");
     Ok(())
 }

@@ -17,6 +17,7 @@ use ringtune_shared::{
         listen::Launch,
         logging::{self, Logs},
         notify::Notifier,
+        private,
         program::{DONE, FAILED, Program, USAGE},
         reload::{Hangups, Reloading},
     },
@@ -110,6 +111,7 @@ pub fn run(arguments: Arguments, library: Library) -> u8 {
 
 /// Runs the daemon to its end.
 pub fn run_daemon(arguments: &DaemonArguments, start: StartEngine) -> u8 {
+    private::by_default();
     with_runtime(|runtime| {
         let loaded = match loaded(arguments, check::settings) {
             Ok(loaded) => loaded,

@@ -18,6 +18,7 @@ use crate::{
     access::{AccessSettings, Rules},
     coordinator::CoordinatorAddress,
     node::Share,
+    state_folder,
 };
 
 /// What a worker that runs takes from settings that it reads again (SIGHUP), by full names.
@@ -254,7 +255,7 @@ impl ModelCacheSettings {
     pub fn options(&self, environment: &Environment, fallback: &Path) -> CacheOptions {
         let folder = match self.dir.as_os_str().is_empty() {
             false => self.dir.clone(),
-            true => default_cache_folder(environment).unwrap_or_else(|| fallback.join("models")),
+            true => default_cache_folder(environment).unwrap_or_else(|| fallback.join(state_folder::MODELS)),
         };
         CacheOptions { folder, most_bytes: self.max_bytes }
     }

@@ -6,10 +6,37 @@ use std::{
 };
 
 use ringtune_shared::{
-    daemon::state_lock::{StateLock, StateLockError},
+    daemon::state_lock::{self, StateLock, StateLockError},
     files::{FileError, write_atomically},
     ids::WorkerId,
 };
+
+/// Who this worker is.
+const WORKER_ID: &str = "worker-id";
+/// How often it has started.
+const INCARNATION: &str = "incarnation";
+const CACHE: &str = "cache";
+const LATENTS: &str = "latents";
+const RING_SOCKET: &str = "ring.sock";
+const VIEWS: &str = "views";
+const WORK: &str = "work";
+/// The certificate and its key.
+pub(crate) const CREDENTIALS: &str = "credentials";
+/// Models, where there is no home folder for them.
+pub(crate) const MODELS: &str = "models";
+/// All that is in a state folder.
+const NAMES: [&str; 10] = [
+    state_lock::NAME,
+    WORKER_ID,
+    INCARNATION,
+    CACHE,
+    LATENTS,
+    RING_SOCKET,
+    VIEWS,
+    WORK,
+    MODELS,
+    CREDENTIALS,
+];
 
 /// Why a state folder cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -69,11 +96,11 @@ impl StateFolder {
     /// the one that this is.
     pub fn open(folder: &Path, certified: Option<WorkerId>) -> Result<Self, StateFolderError> {
         // 1. Ours alone.
-        let lock = StateLock::take(folder, "worker")?;
+        let lock = StateLock::take(folder, "worker", &NAMES)?;
         remove_leftovers(&work_folder_of(folder))?;
         remove_leftovers(&views_folder_of(folder))?;
         // 2. Who we are: made once, then kept.
-        let id_path = folder.join("worker-id");
+        let id_path = folder.join(WORKER_ID);
         let worker = match read(&id_path)? {
             Some(text) => parse(&id_path, &text, "a UUID")?,
             None => {
@@ -86,7 +113,7 @@ impl StateFolder {
             return Err(StateFolderError::OtherWorker { path: id_path, worker, certified });
         }
         // 3. Which start this is: the coordinator lets the newest win.
-        let count_path = folder.join("incarnation");
+        let count_path = folder.join(INCARNATION);
         let before: u64 = match read(&count_path)? {
             Some(text) => parse(&count_path, &text, "a number")?,
             None => 0,
@@ -108,17 +135,17 @@ impl StateFolder {
 
     /// Where fetched files are kept.
     pub fn cache_folder(&self) -> PathBuf {
-        self.folder.join("cache")
+        self.folder.join(CACHE)
     }
 
     /// Where encoded pictures are kept.
     pub fn latents_folder(&self) -> PathBuf {
-        self.folder.join("latents")
+        self.folder.join(LATENTS)
     }
 
     /// The local socket of rings.
     pub fn ring_socket(&self) -> PathBuf {
-        self.folder.join("ring.sock")
+        self.folder.join(RING_SOCKET)
     }
 
     /// Where the models that jobs use are seen. Empty when the folder is opened.
@@ -133,11 +160,11 @@ impl StateFolder {
 }
 
 fn views_folder_of(folder: &Path) -> PathBuf {
-    folder.join("views")
+    folder.join(VIEWS)
 }
 
 fn work_folder_of(folder: &Path) -> PathBuf {
-    folder.join("work")
+    folder.join(WORK)
 }
 
 /// A worker that was killed could not remove what its ranks wrote, checkpoints and pictures of a job that nobody goes on

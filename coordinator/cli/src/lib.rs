@@ -4,7 +4,7 @@
 //! Data goes to stdout, progress and errors to stderr. Exit codes: 0 success, 1 the job failed, 2 the
 //! command line, the job file or the credentials cannot be used or do not allow it, 3 the coordinator cannot be reached.
 
-use std::{io::Write as _, process::ExitCode, time::Duration};
+use std::{process::ExitCode, time::Duration};
 
 use clap::Parser as _;
 
@@ -55,7 +55,7 @@ pub fn main() -> ExitCode {
         Err(error) if error.is_broken_pipe() => ExitCode::SUCCESS,
         Err(error) => {
             // When stderr is gone too there is nobody left to tell.
-            let _ = writeln!(std::io::stderr(), "error: {error}");
+            output::remark(&format!("error: {error}"));
             ExitCode::from(error.exit_status() as u8)
         }
     }

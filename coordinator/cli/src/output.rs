@@ -8,6 +8,7 @@ use std::{
 
 use clap::ValueEnum;
 use prost_types::Timestamp;
+use ringtune_shared::names::visible;
 use serde::Serialize;
 
 /// How to print data.
@@ -72,7 +73,7 @@ impl Output {
     fn print(self, text: &str, object: &impl Serialize) -> io::Result<()> {
         let mut stdout = io::stdout().lock();
         match self.format {
-            OutputFormat::Text => writeln!(stdout, "{text}")?,
+            OutputFormat::Text => writeln!(stdout, "{}", visible(text))?,
             OutputFormat::Json => {
                 serde_json::to_writer(&mut stdout, object)?;
                 writeln!(stdout)?;
@@ -89,7 +90,7 @@ impl Output {
 
 /// A remark for people, on stderr. A closed stderr is no reason to stop working.
 pub fn remark(text: &str) {
-    let _ = writeln!(io::stderr(), "{text}");
+    let _ = writeln!(io::stderr(), "{}", visible(text));
 }
 
 /// Bytes as people read them: "3.4 GiB".

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use ringtune_security::{AccessToken, JoinToken, Role, TokenId, identity};
+use ringtune_shared::names;
 
 use super::caller::Caller;
 use super::{Access, Error, now, to_its_end};
@@ -125,6 +126,7 @@ fn check(new: &NewToken) -> Result<(Duration, u32), Error> {
         (Role::Worker, true) => {}
         (role, _) => {
             identity::check_name(role, &new.name).map_err(|error| Error::field("name", error.to_string()))?;
+            names::check(&new.name, usize::MAX).map_err(|problem| Error::field("name", problem))?;
         }
     }
     let (default, most, days) = match new.kind {
@@ -177,6 +179,7 @@ mod tests {
         assert_eq!(field(|new| new.name.clear()), "name");
         assert_eq!(field(|new| new.name = "x".repeat(101)), "name");
         assert_eq!(field(|new| new.name = "a\nb".to_owned()), "name");
+        assert_eq!(field(|new| new.name = "\u{202e}ada".to_owned()), "name");
         assert_eq!(field(|new| new.role = Role::Worker), "name");
         let worker_access = |new: &mut NewToken| {
             worker(new);

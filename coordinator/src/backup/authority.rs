@@ -11,10 +11,7 @@ use std::{
 
 use ringtune_shared::ids::ContentHash;
 
-use super::{Error, sync_folder};
-
-/// The folder's name, in a state folder and in a backup.
-pub(super) const AUTHORITY: &str = "authority";
+use super::{AUTHORITY, Error, sync_folder};
 
 /// Copies the roots that there are; gives the files' names and what is in them. Blocks.
 pub(super) fn take(state_dir: &Path, to: &Path) -> Result<BTreeMap<String, ContentHash>, Error> {

@@ -25,14 +25,12 @@ use std::{
 use ringtune_shared::ids::ContentHash;
 use serde::{Deserialize, Serialize};
 
+use crate::state_folder::{AUTHORITY, CONTENTS, DATABASE};
+
 pub use error::Error;
 pub use restore::restore;
 pub use take::take;
 
-/// The database's name, in a state folder and in a backup.
-const DATABASE: &str = "ringtune.sqlite";
-/// The folder of contents, in both.
-const CONTENTS: &str = "contents";
 const MANIFEST: &str = "backup.json";
 /// The form of a backup.
 const FORMAT: u32 = 1;

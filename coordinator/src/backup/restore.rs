@@ -9,8 +9,7 @@ use std::{
 use ringtune_shared::files::NewFile;
 
 use super::{
-    CONTENTS, DATABASE, Error, FORMAT, MANIFEST, Manifest, Progress,
-    authority::{self, AUTHORITY},
+    AUTHORITY, CONTENTS, DATABASE, Error, FORMAT, MANIFEST, Manifest, Progress, authority,
     contents::{self, Copied, transfer},
     hash_of_file, is_empty, sync_folder,
 };

@@ -6,11 +6,10 @@ use std::{
     path::Path,
 };
 
-use ringtune_shared::{files::write_atomically, ids::ContentHash, version::VERSION};
+use ringtune_shared::{daemon::private, files::write_atomically, ids::ContentHash, version::VERSION};
 
 use super::{
-    CONTENTS, DATABASE, Error, FORMAT, MANIFEST, Manifest, Progress,
-    authority::{self, AUTHORITY},
+    AUTHORITY, CONTENTS, DATABASE, Error, FORMAT, MANIFEST, Manifest, Progress, authority,
     contents::{self, Copied},
     hash_of_file, is_empty, sync_folder,
 };
@@ -32,7 +31,8 @@ pub fn take(state_dir: &Path, to: &Path, progress: Progress<'_>) -> Result<Manif
     if !is_empty(to, &[])? {
         return Err(Error::NotEmpty(to.to_owned()));
     }
-    fs::create_dir_all(to).map_err(Error::at("create", to))?;
+    private::make(to).map_err(Error::at("create", to))?;
+    private::close(to, &[]);
     let taken = take_all(state_dir, &database, to, progress);
     if taken.is_err() {
         // All that is there was written just now. What cannot be removed either is told by the error that there is.

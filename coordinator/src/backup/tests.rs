@@ -177,7 +177,7 @@ fn a_backup_that_is_cut_changed_or_of_another_time_is_refused_and_leaves_nothing
 fn who_signs_goes_along_and_stays_private() {
     use std::os::unix::fs::PermissionsExt as _;
     let (state, to, back) = (State::new(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let folder = state.path().join(authority::AUTHORITY);
+    let folder = state.path().join(AUTHORITY);
     let now = std::time::SystemTime::now();
     let mut made = ringtune_security::Authority::open_or_make(&folder, now).unwrap();
     made.rotate(now).unwrap();
@@ -188,13 +188,13 @@ fn who_signs_goes_along_and_stays_private() {
     let into = back.path().join("state");
     restore(&to, &into, &mut |_, _| ()).unwrap();
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
-    for folder in [to.join(authority::AUTHORITY), into.join(authority::AUTHORITY)] {
+    for folder in [to.join(AUTHORITY), into.join(AUTHORITY)] {
         assert_eq!((mode(&folder), mode(&folder.join("root-0001.pem"))), (0o700, 0o600));
     }
-    let read = ringtune_security::Authority::open_or_make(&into.join(authority::AUTHORITY), now).unwrap();
+    let read = ringtune_security::Authority::open_or_make(&into.join(AUTHORITY), now).unwrap();
     assert_eq!((read.cluster(), read.hash(), read.numbers()), (made.cluster(), made.hash(), made.numbers()));
     // One that was cut, or is not there, is no backup.
-    let root = to.join(authority::AUTHORITY).join("root-0002.pem");
+    let root = to.join(AUTHORITY).join("root-0002.pem");
     for damage in [Some("short"), None] {
         match damage {
             Some(text) => fs::write(&root, text).unwrap(),

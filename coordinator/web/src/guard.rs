@@ -10,19 +10,23 @@ use std::sync::Arc;
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
-use http::header::{CONTENT_TYPE, HOST, HeaderName, ORIGIN};
+use http::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderName, ORIGIN};
 use http::uri::Authority;
 use http::{HeaderMap, Method, StatusCode, Uri};
 
-use crate::answer;
+use crate::{answer, cookie};
 
-/// For probes and Prometheus, which reach the port by whatever name.
-const OPEN: [&str; 3] = ["/healthz", "/readyz", "/metrics"];
+/// For probes, which reach the port by whatever name and learn nothing that is secret.
+const PROBES: [&str; 2] = ["/healthz", "/readyz"];
+/// What programs alone ask for: where the port asks who they are, by whatever name. No site has their token, and a browser shows
+/// no certificate to a name that the coordinator's is not for. Where nobody is asked, a site could read it.
+const FOR_PROGRAMS: [&str; 1] = ["/metrics"];
 const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
-/// The names of this host, besides `localhost` and addresses.
+/// How this host is reached: by its names, besides `localhost` and addresses, and with TLS or without.
 #[derive(Clone, Default)]
 pub struct Names {
+    secured: bool,
     fixed: Arc<[String]>,
     /// Also those for which this is true: of a certificate that may be replaced.
     more: Option<Arc<IsName>>,
@@ -34,7 +38,14 @@ type IsName = dyn Fn(&str) -> bool + Send + Sync;
 impl Names {
     /// These, whatever their case.
     pub fn new(names: impl IntoIterator<Item = String>) -> Self {
-        Self { fixed: names.into_iter().map(|name| name.to_ascii_lowercase()).collect(), more: None }
+        let fixed = names.into_iter().map(|name| name.to_ascii_lowercase()).collect();
+        Self { secured: false, fixed, more: None }
+    }
+
+    /// And over TLS alone, where everybody is asked who they are.
+    #[must_use]
+    pub fn over_tls(self) -> Self {
+        Self { secured: true, ..self }
     }
 
     /// And those for which this is true just now. It is given a name in lower case.
@@ -72,7 +83,7 @@ fn refuse<T>(status: StatusCode, text: impl Into<String>) -> Result<T, Refused> 
 /// # Errors
 /// Why not.
 pub fn check(names: &Names, method: &Method, uri: &Uri, headers: &HeaderMap) -> Result<(), Refused> {
-    if OPEN.contains(&uri.path()) {
+    if PROBES.contains(&uri.path()) || (names.secured && FOR_PROGRAMS.contains(&uri.path())) {
         return Ok(());
     }
     // 1. For whom is it?
@@ -91,11 +102,12 @@ pub fn check(names: &Names, method: &Method, uri: &Uri, headers: &HeaderMap) -> 
         return Ok(());
     }
     if let Some(origin) = headers.get(ORIGIN)
-        && !is_same(origin.as_bytes(), &host)
+        && !is_same(origin.as_bytes(), &host, names.secured)
     {
+        let scheme = if names.secured { "https" } else { "http" };
         return refuse(
             StatusCode::FORBIDDEN,
-            format!("Origin: got {origin:?}; allowed: this page's own, of {host}"),
+            format!("Origin: got {origin:?}; allowed: this page's own, {scheme}://{host}"),
         );
     }
     if let Some(site) = headers.get(FETCH_SITE)
@@ -104,6 +116,14 @@ pub fn check(names: &Names, method: &Method, uri: &Uri, headers: &HeaderMap) -> 
         return refuse(
             StatusCode::FORBIDDEN,
             format!("Sec-Fetch-Site: got {site:?}; allowed: \"same-origin\""),
+        );
+    }
+    // A browser sends its cookie by itself, and says with it from where: whoever does not say is none, and has its token as a header.
+    let says_where = headers.contains_key(ORIGIN) || headers.contains_key(FETCH_SITE);
+    if !reads && !says_where && cookie::token(headers).is_some() && !headers.contains_key(AUTHORIZATION) {
+        return refuse(
+            StatusCode::FORBIDDEN,
+            "Origin: is missing; allowed with a cookie: this page's own. Programs send \"Authorization: Bearer TOKEN\" instead",
         );
     }
     // 3. A form of another site cannot send these types without asking first.
@@ -124,7 +144,12 @@ fn host(uri: &Uri, headers: &HeaderMap) -> Result<Authority, Refused> {
         return refuse(StatusCode::BAD_REQUEST, "Host: is missing, or came twice; allowed: once");
     };
     let parsed = host.to_str().ok().and_then(|host| host.parse::<Authority>().ok());
-    let Some(parsed) = parsed.filter(|host| !host.as_str().contains('@')) else {
+    // After a "]" there is a port or nothing: what is read as the host would be an address, and the name another one.
+    let is_whole = |host: &Authority| {
+        let rest = host.as_str().strip_prefix(host.host());
+        rest.is_some_and(|rest| rest.is_empty() || (rest.starts_with(':') && host.port_u16().is_some()))
+    };
+    let Some(parsed) = parsed.filter(is_whole) else {
         return refuse(
             StatusCode::BAD_REQUEST,
             format!("Host: got {host:?}; allowed: a name or an address, and a port"),
@@ -139,12 +164,13 @@ fn host(uri: &Uri, headers: &HeaderMap) -> Result<Authority, Refused> {
     Ok(parsed)
 }
 
-/// Whether an origin ("https://node-1:7071") is this host and port.
-fn is_same(origin: &[u8], host: &Authority) -> bool {
+/// Whether an origin ("https://node-1:7071") is this host and port. A page that came in the clear is not the one of a port that
+/// speaks TLS. The other way round it is: something before this port may speak TLS for it.
+fn is_same(origin: &[u8], host: &Authority, secured: bool) -> bool {
     let Ok(Ok(origin)) = std::str::from_utf8(origin).map(str::parse::<Uri>) else { return false };
     let (Some(scheme), Some(authority)) = (origin.scheme_str(), origin.authority()) else { return false };
     let default = match scheme {
-        "http" => 80,
+        "http" if !secured => 80,
         "https" => 443,
         _ => return false,
     };
@@ -169,8 +195,12 @@ mod tests {
     use super::*;
 
     fn status(method: &str, path: &str, headers: &[(&str, &str)]) -> u16 {
-        let names = Names::new(["Node-1".to_owned(), "ringtune.example".to_owned()]);
-        let names = names.and(|name| name == "of.certificate");
+        status_at(Names::default(), method, path, headers)
+    }
+
+    fn status_at(names: Names, method: &str, path: &str, headers: &[(&str, &str)]) -> u16 {
+        let own = Names::new(["Node-1".to_owned(), "ringtune.example".to_owned()]);
+        let names = Names { secured: names.secured, ..own.and(|name| name == "of.certificate") };
         let mut map = HeaderMap::new();
         for (name, value) in headers {
             map.append(HeaderName::from_bytes(name.as_bytes()).unwrap(), value.parse().unwrap());
@@ -196,12 +226,19 @@ mod tests {
         }
         let rebound =
             ["evil.example", "127.0.0.1.evil.example", "localhost.evil.example", "xlocalhost", "node-1.evil"];
+        let secured = || Names::default().over_tls();
         for host in rebound {
             assert_eq!(status("GET", "/", &[("host", host)]), 421, "{host}");
             assert_eq!(status("GET", "/api/session", &[("host", host)]), 421, "{host}");
             assert_eq!(status("GET", "/healthz", &[("host", host)]), 200, "{host}");
+            assert_eq!(status("GET", "/metrics", &[("host", host)]), 421, "{host}");
+            assert_eq!(status_at(secured(), "GET", "/metrics", &[("host", host)]), 200, "{host}");
+            assert_eq!(status_at(secured(), "GET", "/api/session", &[("host", host)]), 421, "{host}");
         }
-        for broken in ["", "a b", "user@localhost", "localhost:x:y", "http://localhost/", "\u{fc}"] {
+        let glued = ["[::1].evil.example", "[::1].evil.example:7071", "[::1]evil:1", "localhost:", "localhost:70710"];
+        for broken in
+            ["", "a b", "user@localhost", "localhost:x:y", "http://localhost/", "\u{fc}"].into_iter().chain(glued)
+        {
             assert_eq!(status("GET", "/", &[("host", broken)]), 400, "{broken}");
         }
         assert_eq!(status("GET", "/", &[]), 400);
@@ -234,6 +271,21 @@ mod tests {
         for site in ["cross-site", "same-site", "none", ""] {
             assert_eq!(post(&[("sec-fetch-site", site)]), 403, "{site}");
         }
+        // Over TLS a page that came in the clear is another one; before a port without, something may speak TLS.
+        let over = |names: Names, origin| {
+            let own = [("host", "node-1:7071"), ("content-type", "application/json"), ("origin", origin)];
+            status_at(names, "POST", "/api/ringtune.v1.JobService/CancelJob", &own)
+        };
+        let secured = || Names::default().over_tls();
+        assert_eq!((over(secured(), "https://node-1:7071"), over(secured(), "http://node-1:7071")), (200, 403));
+        let plain = ["http://node-1:7071", "https://node-1:7071"].map(|origin| over(Names::default(), origin));
+        assert_eq!(plain, [200, 200]);
+        // A cookie alone says nothing of who sent it.
+        let cookie = ("cookie", "a=b; __Host-ringtune=rta1.x");
+        assert_eq!((post(&[cookie]), post(&[("cookie", "a=b")])), (403, 200));
+        assert_eq!(post(&[cookie, ("origin", "http://127.0.0.1:7071")]), 200);
+        assert_eq!(post(&[cookie, ("sec-fetch-site", "same-origin")]), 200);
+        assert_eq!(post(&[cookie, ("authorization", "Bearer rta1.x")]), 200);
         let typed = |kind| status("POST", "/login", &[("host", "localhost"), ("content-type", kind)]);
         assert_eq!((typed("application/json; charset=utf-8"), typed("Application/JSON")), (200, 200));
         for kind in [
@@ -261,7 +313,7 @@ mod tests {
 
     #[test]
     fn a_default_port_need_not_be_said() {
-        let same = |origin: &str, host: &str| is_same(origin.as_bytes(), &host.parse().unwrap());
+        let same = |origin: &str, host: &str| is_same(origin.as_bytes(), &host.parse().unwrap(), false);
         assert!(
             same("https://node-1", "node-1:443")
                 && same("https://node-1:443", "node-1")

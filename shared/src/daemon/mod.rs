@@ -7,6 +7,7 @@ pub mod lifecycle;
 pub mod listen;
 pub mod logging;
 pub mod notify;
+pub mod private;
 pub mod program;
 pub mod reload;
 pub mod settings;

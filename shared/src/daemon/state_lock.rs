@@ -6,6 +6,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use super::private;
+
+/// The lock's file in the folder.
+pub const NAME: &str = "lock";
+
 /// Why a state folder cannot be had.
 #[derive(Debug, thiserror::Error)]
 pub enum StateLockError {
@@ -37,23 +42,26 @@ pub struct StateLock {
 }
 
 impl StateLock {
-    /// Makes the folder if need be and locks it. Blocks.
+    /// Makes the folder if need be, locks it, and closes it to others on this machine ([`private`]). Blocks.
     ///
-    /// `daemon` is what texts call the program: "coordinator", "worker".
+    /// `daemon` is what texts call the program: "coordinator", "worker"; `names`: all that it keeps in the folder.
     ///
     /// # Errors
     /// Another daemon has it; the file system's.
-    pub fn take(folder: &Path, daemon: &'static str) -> Result<Self, StateLockError> {
+    pub fn take(folder: &Path, daemon: &'static str, names: &[&str]) -> Result<Self, StateLockError> {
         let failed = |path: &Path| {
             let path = path.to_owned();
             move |source| StateLockError::Io { path, source }
         };
-        std::fs::create_dir_all(folder).map_err(failed(folder))?;
-        let path = folder.join("lock");
+        private::make(folder).map_err(failed(folder))?;
+        let path = folder.join(NAME);
         let file =
             OpenOptions::new().create(true).truncate(false).write(true).open(&path).map_err(failed(&path))?;
         match file.try_lock() {
-            Ok(()) => Ok(Self { _file: file }),
+            Ok(()) => {
+                private::close(folder, names);
+                Ok(Self { _file: file })
+            }
             Err(TryLockError::WouldBlock) => Err(StateLockError::Taken { daemon, folder: folder.to_owned() }),
             Err(TryLockError::Error(source)) => Err(failed(&path)(source)),
         }
@@ -68,19 +76,19 @@ mod tests {
     fn a_folder_has_one_daemon_at_a_time() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("new/state");
-        let first = StateLock::take(&path, "worker").unwrap();
-        let error = StateLock::take(&path, "worker").unwrap_err();
+        let first = StateLock::take(&path, "worker", &[NAME]).unwrap();
+        let error = StateLock::take(&path, "worker", &[NAME]).unwrap_err();
         assert!(matches!(&error, StateLockError::Taken { folder, .. } if *folder == path));
         let text = error.to_string();
         assert!(text.starts_with("another worker runs on") && text.contains("--state-dir"), "{text}");
         drop(first);
-        assert!(StateLock::take(&path, "worker").is_ok());
+        assert!(StateLock::take(&path, "worker", &[NAME]).is_ok());
     }
 
     #[test]
     fn a_file_is_no_state_folder() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let error = StateLock::take(file.path(), "coordinator").unwrap_err();
+        let error = StateLock::take(file.path(), "coordinator", &[NAME]).unwrap_err();
         assert!(matches!(error, StateLockError::Io { path, .. } if path == file.path()));
     }
 }

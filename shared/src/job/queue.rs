@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::{JobSpec, SpecError, Violation};
+use crate::names;
 
 /// Characters of an owner.
 const LONGEST_OWNER: usize = 128;
@@ -70,7 +71,7 @@ impl QueueSpec {
     pub fn from_draft(draft: QueueDraft) -> Result<Self, SpecError> {
         let mut violations = Vec::new();
         let owner = draft.owner.unwrap_or_default();
-        if let Err(problem) = check_text(&owner, LONGEST_OWNER) {
+        if let Err(problem) = names::check(&owner, LONGEST_OWNER) {
             violations.push(Violation::new("queue.owner", problem));
         }
         let given = draft.priority.unwrap_or_default();
@@ -101,7 +102,7 @@ impl QueueSpec {
 pub fn check_label(key: &str, value: &str) -> Result<(), Violation> {
     let field = || format!("queue.labels.{}", shown(key));
     check_label_key(key).map_err(|problem| Violation::new(field(), problem))?;
-    check_text(value, LONGEST_LABEL).map_err(|problem| Violation::new(field(), problem))
+    names::check(value, LONGEST_LABEL).map_err(|problem| Violation::new(field(), problem))
 }
 
 /// Checks a label's key.
@@ -124,24 +125,10 @@ pub fn check_label_key(key: &str) -> Result<(), String> {
     }
 }
 
-/// A text that can be shown on a line, of at most so many characters.
-fn check_text(text: &str, longest: usize) -> Result<(), String> {
-    let length = text.chars().count();
-    if length > longest {
-        return Err(format!("{length} characters; allowed: at most {longest}"));
-    }
-    match text.chars().find(|letter| letter.is_control()) {
-        Some(letter) => Err(format!("has the control character {letter:?}; allowed: printable characters")),
-        None => Ok(()),
-    }
-}
-
 /// The beginning of a text from outside, for a message.
 fn shown(text: &str) -> String {
-    text.chars()
-        .take(LONGEST_LABEL + 1)
-        .map(|letter| if letter.is_control() { '?' } else { letter })
-        .collect()
+    let begin: String = text.chars().take(LONGEST_LABEL + 1).collect();
+    names::visible(&begin).replace(['\n', '\t'], "?")
 }
 
 #[cfg(test)]
@@ -193,12 +180,13 @@ mod tests {
             );
             assert!(!problems[0].contains('\n'), "{problems:?}");
         }
-        let mut both = draft(&[("a", "tab\t"), ("b", &long)]);
+        let mut both = draft(&[("a", "tab\t"), ("b", &long), ("c", "\u{2066}x")]);
         both.owner = Some("o".repeat(129));
         let problems = refused(both);
         assert_eq!(problems[0], "queue.owner: 129 characters; allowed: at most 128");
         assert!(problems[1].starts_with("queue.labels.a: has the control character '\\t'"), "{problems:?}");
         assert_eq!(problems[2], "queue.labels.b: 64 characters; allowed: at most 63");
+        assert!(problems[3].starts_with("queue.labels.c: has U+2066"), "{problems:?}");
     }
 
     #[test]

@@ -21,8 +21,9 @@ use super::checks::{Check, Verdict};
 use crate::{
     coordinator::{CoordinatorAddress, connector},
     error_chain::error_chain,
-    membership::{self, text_of},
+    membership::text_of,
     settings::Settings,
+    state_folder::CREDENTIALS,
     status_text::status_text,
 };
 
@@ -61,7 +62,7 @@ pub(super) async fn standing(settings: &Settings) -> Standing {
         return Standing::Plain;
     }
     let (paths, folder) =
-        (settings.brought_credentials(), settings.storage.state_dir.join(membership::FOLDER));
+        (settings.brought_credentials(), settings.storage.state_dir.join(CREDENTIALS));
     let read = spawn_blocking(move || match paths {
         Some(paths) => Credentials::read(&paths).map(Some),
         None => Credentials::load(&folder),
@@ -238,7 +239,7 @@ mod tests {
         assert_eq!(look(&settings).await, [("connections", Bad)]);
         settings.security.insecure = false;
         let worker = Cluster::new().worker();
-        worker.credentials.store(&state.path().join(membership::FOLDER)).unwrap();
+        worker.credentials.store(&state.path().join(CREDENTIALS)).unwrap();
         let (found, standing) = (look(&settings).await, standing(&settings).await);
         assert_eq!(found[0], ("connections", Good));
         assert_eq!(found[1].0, "certificate");

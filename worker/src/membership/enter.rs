@@ -16,11 +16,11 @@ use tokio::task::spawn_blocking;
 use tracing::{info, warn};
 
 use super::{
-    FOLDER, Membership, MembershipError, Source,
+    Membership, MembershipError, Source,
     call::{self, Asking, CallError},
     text_of,
 };
-use crate::{coordinator::connector, reconnect, settings::Settings};
+use crate::{coordinator::connector, reconnect, settings::Settings, state_folder::CREDENTIALS};
 
 /// Who wants in.
 #[derive(Debug)]
@@ -78,7 +78,7 @@ pub async fn enter(entering: Entering<'_>) -> Result<Option<Membership>, Members
             (credentials, None, Source::Brought(paths))
         }
         _ => {
-            let folder = settings.storage.state_dir.join(FOLDER);
+            let folder = settings.storage.state_dir.join(CREDENTIALS);
             let door = Door { settings, worker, url: url.clone(), folder: folder.clone() };
             let (credentials, got_at) = door.pass(token).await?;
             (credentials, got_at, Source::Joined { folder, url })

@@ -24,9 +24,6 @@ pub use following::{FollowError, Following};
 pub(crate) use renewal::ADVICE;
 pub use token::TokenText;
 
-/// The folder of the state folder that has the certificate.
-pub const FOLDER: &str = "credentials";
-
 /// A worker that has a certificate.
 #[derive(Clone, Debug)]
 pub struct Membership {

@@ -2,6 +2,8 @@
 
 use std::{collections::BTreeSet, fs, path::Path};
 
+use ringtune_shared::names;
+
 use super::{control_group_values, parse_list};
 
 /// The flags that decide which kernels run and how fast, in the order they are reported.
@@ -37,7 +39,7 @@ impl Cpu {
         let flags =
             FLAGS_THAT_MATTER.iter().filter(|flag| has.contains(**flag)).map(|f| (*f).to_owned()).collect();
         let model =
-            Some(field("model name")).filter(|m| !m.is_empty()).unwrap_or_else(|| "unknown".to_owned());
+            Some(names::visible(&field("model name")).into_owned()).filter(|m| !m.is_empty()).unwrap_or_else(|| "unknown".to_owned());
 
         let quota = quota.unwrap_or(usize::MAX);
         Self {

@@ -15,6 +15,7 @@ pub(crate) use cpu::allowed_processors;
 pub use heap::keep_blocks;
 pub(crate) use interface::Interface;
 pub use memory::{memory_bytes, numa_nodes, private_bytes};
+use ringtune_shared::names;
 
 /// The machine as far as a job cares.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,7 +43,7 @@ impl Node {
     /// Reads `/proc` and `/sys` below `root`.
     pub fn read(root: &Path) -> Self {
         let host_name = std::fs::read_to_string(root.join("proc/sys/kernel/hostname"))
-            .map(|name| name.trim().to_owned())
+            .map(|name| names::visible(name.trim()).into_owned())
             .ok()
             .filter(|name| !name.is_empty())
             .unwrap_or_else(|| "localhost".to_owned());

@@ -4,6 +4,7 @@ use std::io::IsTerminal as _;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use ringtune_proto::v1;
+use ringtune_shared::names::visible;
 
 use super::{JobProgress, Update};
 use crate::output::remark;
@@ -49,7 +50,7 @@ impl Display {
         match (update, &self.bar) {
             (None, _) => (),
             (Some(Update::Remark(text)), _) => self.remark(&text),
-            (Some(Update::Preparing { text, .. }), Some(bar)) => bar.set_message(text),
+            (Some(Update::Preparing { text, .. }), Some(bar)) => bar.set_message(visible(&text).into_owned()),
             (Some(Update::Preparing { text, new_stage: true }), None) => remark(&text),
             (Some(Update::Preparing { .. }), None) => (),
             (Some(Update::Step { .. }), Some(bar)) => {
@@ -64,7 +65,7 @@ impl Display {
     /// Says something without disturbing the bar.
     pub fn remark(&self, text: &str) {
         match &self.bar {
-            Some(bar) => bar.println(text),
+            Some(bar) => bar.println(visible(text)),
             None => remark(text),
         }
     }

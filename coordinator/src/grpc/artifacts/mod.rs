@@ -104,10 +104,10 @@ impl ArtifactService for Artifacts {
         let call = call_of(&request);
         let v1::DeleteArtifactRequest { job_id: job, name, epoch } = request.into_inner();
         let job = job_id(&job)?;
-        call.about(format_args!("{job} {name}"));
-        self.check_place(&call, job, epoch.map(Epoch)).await?;
         check_file_name(&name)
             .map_err(|error| FailedRequest::from(FieldError::new("name", error.to_string())))?;
+        call.about(format_args!("{job} {name}"));
+        self.check_place(&call, job, epoch.map(Epoch)).await?;
         self.0.images.drop_artifact(job, name, epoch.map(Epoch)).await?;
         Ok(Response::new(v1::DeleteArtifactResponse {}))
     }

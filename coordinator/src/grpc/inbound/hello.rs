@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use ringtune_proto::convert::{FieldError, parse, unsigned};
 use ringtune_proto::v1;
+use ringtune_shared::names;
 use ringtune_shared::version::{Dialect, ProtocolRange};
 
 use super::held_ranks;
@@ -80,10 +81,7 @@ fn capabilities(wire: v1::Capabilities) -> Result<Capabilities, FieldError> {
 }
 
 fn name(field: &str, text: String) -> Result<String, FieldError> {
-    let length = text.chars().count();
-    if length > LONGEST_NAME {
-        return Err(FieldError::new(field, format!("{length} characters; allowed: at most {LONGEST_NAME}")));
-    }
+    names::check(&text, LONGEST_NAME).map_err(|problem| FieldError::new(field, problem))?;
     Ok(text)
 }
 
@@ -112,6 +110,10 @@ mod tests {
         assert!(hello(good.clone()).is_ok());
         let long = v1::Hello { host_name: "x".repeat(LONGEST_NAME + 1), ..good.clone() };
         assert_eq!(hello(long).unwrap_err().field, "hello.host_name");
+        for host_name in ["\u{202e}a", "a\r\nb", "\u{1b}[2J"] {
+            let strange = v1::Hello { host_name: host_name.to_owned(), ..good.clone() };
+            assert_eq!(hello(strange).unwrap_err().field, "hello.host_name", "{host_name:?}");
+        }
         for features in
             [vec!["a".to_owned(); MOST_FEATURES + 1], vec![String::new()], vec!["Big one".to_owned()]]
         {

@@ -14,6 +14,7 @@ use super::{
     error::MISSING,
     text::{printable, scheme},
 };
+use crate::names;
 
 /// The largest values that are accepted: far above what is useful, low enough that no size
 /// computed from them overflows or exhausts a machine by accident. Those of a kind stand in its folder.
@@ -65,7 +66,7 @@ impl Check {
 
     fn name(&mut self, given: Option<String>, default: &str) -> String {
         let Some(name) = given.filter(|name| !name.is_empty()) else { return default.to_owned() };
-        if let Err(problem) = printable(&name, limits::NAME_CHARACTERS) {
+        if let Err(problem) = names::check(&name, limits::NAME_CHARACTERS) {
             self.refuse("name", problem);
         } else if name.trim() != name {
             self.refuse("name", format!("got {name:?}; allowed: no space at either end"));

@@ -407,7 +407,7 @@ fn tokens_are_single_words() {
 
 #[test]
 fn names_are_printable() {
-    for wrong in ["x".repeat(201), "a\\u0007".to_owned(), " a".to_owned()] {
+    for wrong in ["x".repeat(201), "a\\u0007".to_owned(), "\u{202e}a".to_owned(), " a".to_owned()] {
         assert_eq!(violation(&with("", &format!("name = \"{wrong}\""))).field, "name");
     }
     assert_eq!(parse_job_toml(&with("", "name = \"\"")).unwrap().common.name, "textual_inversion");

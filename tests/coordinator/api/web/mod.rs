@@ -74,8 +74,9 @@ impl Browser {
         more
     }
 
+    /// As the page sends it, which says from where.
     fn by_cookie(&self, token: &str) -> Self {
-        self.and("cookie", &format!("__Host-ringtune={token}"))
+        self.and("cookie", &format!("__Host-ringtune={token}")).and("sec-fetch-site", "same-origin")
     }
 
     fn by_bearer(&self, token: &str) -> Self {

@@ -16,6 +16,7 @@ use crate::{
         check::Check,
         text::{printable, scheme, shortened},
     },
+    names,
 };
 
 /// Fills in the defaults and checks every value.
@@ -215,7 +216,7 @@ impl Check {
             self.refuse(field, "missing; give one word without spaces");
         } else if token.chars().any(char::is_whitespace) {
             self.refuse(field, format!("got {:?}; allowed: one word without spaces", shortened(&token)));
-        } else if let Err(problem) = printable(&token, limits::NAME_CHARACTERS) {
+        } else if let Err(problem) = names::check(&token, limits::NAME_CHARACTERS) {
             self.refuse(field, problem);
         }
         token
