@@ -224,6 +224,7 @@ impl Daemon {
             http::Options {
                 metrics,
                 readiness: readiness.clone(),
+                scrapes: services.scrapes(),
                 gate: Arc::new(access),
                 names: network::names(&settings, pki.as_ref()),
                 web: ringtune_web::Options {

@@ -19,6 +19,7 @@ pub mod opening;
 mod orphan;
 pub mod quotas;
 pub mod reload;
+pub mod scrapes;
 pub mod service;
 pub mod settings;
 pub mod state_folder;

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use clap::{CommandFactory as _, Parser as _};
+use clap::CommandFactory as _;
 use ringtune_coordinator::{
     arguments::{
         Arguments, BackupArguments, Command, ConfigCommand, RestoreArguments, StateArguments, sources,
@@ -21,9 +21,9 @@ use ringtune_coordinator::{
     state_folder::StateFolder,
 };
 use ringtune_shared::{
-    config::{ConfigError, Loaded, Sources, load, process_environment},
+    config::{ConfigError, Loaded, Sources, load_checked, process_environment},
     daemon::{
-        arguments::CommonArguments,
+        arguments::{self, CommonArguments},
         lifecycle::Shutdown,
         listen::Launch,
         logging::{self, Logs},
@@ -40,7 +40,7 @@ const REPAIR: u8 = 4;
 const PROGRAM: Program = Program("ringtune-coordinator");
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let arguments: Arguments = arguments::parse();
     ExitCode::from(match &arguments.command {
         Some(command) => other(command),
         None => run(&arguments),
@@ -137,18 +137,31 @@ fn other(command: &Command) -> u8 {
 /// What was copied, or why it was not, and its exit code.
 type Copied = Result<Manifest, (u8, String)>;
 
-fn state_dir(state: &StateArguments) -> Result<PathBuf, (u8, String)> {
-    Ok(settings_of(state)?.storage.state_dir)
+/// The state folder of the coordinator that would be started with these flags, and why it is that one.
+fn state_dir(state: &StateArguments) -> Result<(PathBuf, String), (u8, String)> {
+    const KEY: &str = "storage.state_dir";
+    let loaded = settings_of(state)?;
+    let why = match (loaded.places.get(KEY), &state.config) {
+        (Some(place), _) => format!("{KEY} comes from: {place}"),
+        (None, Some(file)) => format!("it is the default, and {} sets no {KEY}", file.display()),
+        (None, None) => {
+            "it is the default, where --state-dir, --config and RINGTUNE__STORAGE__STATE_DIR are not given"
+                .to_owned()
+        }
+    };
+    Ok((loaded.settings.storage.state_dir, why))
 }
 
-fn settings_of(state: &StateArguments) -> Result<Settings, (u8, String)> {
+fn settings_of(state: &StateArguments) -> Result<Loaded<Settings>, (u8, String)> {
     let sources = process_environment().map(|environment| state.sources(environment));
-    sources.and_then(load::<Settings>).map_err(|error| (USAGE, error.to_string()))
+    let loaded = sources.and_then(|sources| load_checked(sources, |_| Vec::new()));
+    loaded.map_err(|error| (USAGE, error.to_string()))
 }
 
 /// Ties the contents of a state folder to the database that is there.
 fn adopt(state: &StateArguments) -> Result<PathBuf, (u8, String)> {
-    let settings = settings_of(state)?;
+    private::by_default();
+    let settings = settings_of(state)?.settings;
     let folder = &settings.storage.state_dir;
     let failed = |error: &dyn std::fmt::Display| (FAILED, error.to_string());
     let state = StateFolder::open(folder).map_err(|error| failed(&error))?;
@@ -166,15 +179,22 @@ fn adopt(state: &StateArguments) -> Result<PathBuf, (u8, String)> {
 }
 
 fn back_up(arguments: &BackupArguments) -> Copied {
-    backup::take(&state_dir(&arguments.state)?, &arguments.to, &mut progress()).map_err(failed)
+    let (folder, why) = state_dir(&arguments.state)?;
+    backup::take(&folder, &arguments.to, &mut progress()).map_err(|error| failed(error, &why))
 }
 
 fn restore(arguments: &RestoreArguments) -> Copied {
-    backup::restore(&arguments.from, &state_dir(&arguments.state)?, &mut progress()).map_err(failed)
+    let (folder, why) = state_dir(&arguments.state)?;
+    backup::restore(&arguments.from, &folder, &mut progress()).map_err(|error| failed(error, &why))
 }
 
-fn failed(error: backup::Error) -> (u8, String) {
-    (if error.is_usage() { USAGE } else { FAILED }, error.to_string())
+/// `why`: the state folder is this one.
+fn failed(error: backup::Error, why: &str) -> (u8, String) {
+    let text = match error.is_about_state() {
+        true => format!("{error} ({why})"),
+        false => error.to_string(),
+    };
+    (if error.is_usage() { USAGE } else { FAILED }, text)
 }
 
 /// Says how far it is, now and then.

@@ -243,7 +243,20 @@ mod tests {
             assert!(safe_file_name(right), "{right}");
         }
         let long = "é".repeat(128);
-        for wrong in ["", ".", "..", "a/b", "/a", "a\\b", "a\0", "a\nb", "\u{7f}", "\u{85}", "\u{202e}gpj.exe", long.as_str()] {
+        for wrong in [
+            "",
+            ".",
+            "..",
+            "a/b",
+            "/a",
+            "a\\b",
+            "a\0",
+            "a\nb",
+            "\u{7f}",
+            "\u{85}",
+            "\u{202e}gpj.exe",
+            long.as_str(),
+        ] {
             assert!(!safe_file_name(wrong), "{wrong:?}");
         }
         assert!(safe_file_name(&"x".repeat(255)) && !safe_file_name(&"x".repeat(256)));

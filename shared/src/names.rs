@@ -8,7 +8,7 @@ use std::borrow::Cow;
 
 /// What is no part of a name: it cannot be seen, or turns or moves what stands around it. U+200C and U+200D, which scripts and
 /// emoji need, may be.
-fn is_hidden(letter: char) -> bool {
+pub fn is_hidden(letter: char) -> bool {
     letter.is_control()
         || matches!(
             letter,
@@ -67,7 +67,8 @@ mod tests {
 
     #[test]
     fn names_of_all_languages_are_names() {
-        for right in ["", "green star", "Müller", "星", "می‌خواهم", "👩‍🔬", "❤️", "-", "a: <b>"] {
+        for right in ["", "green star", "Müller", "星", "می‌خواهم", "👩‍🔬", "❤️", "-", "a: <b>"]
+        {
             assert_eq!(check(right, 100), Ok(()), "{right}");
         }
         assert_eq!(check("äöü", 2).unwrap_err(), "3 characters; allowed: at most 2");
@@ -75,9 +76,22 @@ mod tests {
 
     #[test]
     fn what_hides_or_turns_text_is_in_no_name_and_is_shown_by_its_number() {
-        for wrong in ['\u{1b}', '\r', '\n', '\u{85}', '\u{202e}', '\u{2066}', '\u{200f}', '\u{200b}', '\u{feff}', '\u{e0041}'] {
+        for wrong in [
+            '\u{1b}',
+            '\r',
+            '\n',
+            '\u{85}',
+            '\u{202e}',
+            '\u{2066}',
+            '\u{200f}',
+            '\u{200b}',
+            '\u{feff}',
+            '\u{e0041}',
+        ] {
             assert_eq!(hidden(&format!("a{wrong}b")), Some(wrong));
-            assert!(check(&format!("a{wrong}b"), 100).unwrap_err().ends_with("; allowed: printable characters"));
+            assert!(
+                check(&format!("a{wrong}b"), 100).unwrap_err().ends_with("; allowed: printable characters")
+            );
         }
         assert_eq!(check("\u{202e}gpj.exe", 9).unwrap_err().split(',').next(), Some("has U+202E"));
         assert_eq!(visible("\u{202e}gpj.exe\u{1b}[2J"), "‹U+202E›gpj.exe‹U+001B›[2J");

@@ -25,8 +25,11 @@ pub const TIMINGS: &str = "timings";
 /// A worker that has it says which other workers it reaches, when it is asked.
 pub const LINKS: &str = "links";
 
+/// A worker that has it says over its session what it counts, to a coordinator that has it.
+pub const METRICS: &str = "metrics";
+
 /// What this build has beyond them, by name: what only some builds of one protocol can do.
-pub const WORKER_FEATURES: [&str; 4] = [RE_FORM, VERIFY, TIMINGS, LINKS];
+pub const WORKER_FEATURES: [&str; 5] = [RE_FORM, VERIFY, TIMINGS, LINKS, METRICS];
 
 /// The protocols of RingService that this build speaks. A ring speaks the newest one that all its members do: each
 /// protocol of WorkerService has one of RingService, of the same number.

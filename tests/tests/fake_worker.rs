@@ -17,8 +17,8 @@ use ringtune_tests::{
     places,
     process::finish,
 };
-use tokio::process::Command;
 use safetensors::SafeTensors;
+use tokio::process::Command;
 
 /// Runs a job on so many of them and gives the embedding that it learned.
 async fn learned_by(workers: usize) -> Result<Vec<u8>> {
@@ -118,7 +118,8 @@ async fn what_daemons_keep_is_for_their_user_alone() -> Result<()> {
         command.args(&UMASK[1..]).arg(places::program(COORDINATOR)?).args(flags);
         finish(&mut command).await?.expect_code(0)
     };
-    copy(["backup", "--state-dir", &text(&coordinator), "--to", &text(&backup)]).await?;
+    // Flags of the daemon stand before the subcommand, or behind it.
+    copy(["--state-dir", &text(&coordinator), "backup", "--to", &text(&backup)]).await?;
     expect_private(&backup, &["backup.json", "ringtune.sqlite", "contents/sha256", "authority"])?;
     fs::set_permissions(backup.join("ringtune.sqlite"), fs::Permissions::from_mode(0o644))?;
     copy(["restore", "--from", &text(&backup), "--state-dir", &text(&restored)]).await?;
@@ -136,7 +137,10 @@ async fn what_daemons_keep_is_for_their_user_alone() -> Result<()> {
                 fs::set_permissions(&path, fs::Permissions::from_mode(mode))?;
             }
         }
-        symlink(&elsewhere, folder.join(if label == "coordinator" { "contents" } else { "cache" }).join("link"))?;
+        symlink(
+            &elsewhere,
+            folder.join(if label == "coordinator" { "contents" } else { "cache" }).join("link"),
+        )?;
         cluster.start_again(label).await?;
         expect_private(folder, &[])?;
         let log = fs::read_to_string(sandbox.path(&format!("{label}.log")))?;

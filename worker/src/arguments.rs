@@ -20,6 +20,8 @@ use crate::{
     prepare_text::PrepareTextArguments,
 };
 
+pub use ringtune_shared::daemon::arguments::parse;
+
 /// Ringtune's worker: one on every machine that is to compute. It dials the coordinator, takes ranks of jobs and
 /// exchanges gradients with the other workers.
 #[derive(Parser, Clone, Debug)]

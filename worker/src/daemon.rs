@@ -269,6 +269,7 @@ pub async fn run_with(
         host_name: node.host_name.clone(),
         address,
         capabilities,
+        metrics: Arc::clone(&metrics),
     };
     let options = SessionOptions {
         link,

@@ -25,18 +25,8 @@ pub(crate) const CREDENTIALS: &str = "credentials";
 /// Models, where there is no home folder for them.
 pub(crate) const MODELS: &str = "models";
 /// All that is in a state folder.
-const NAMES: [&str; 10] = [
-    state_lock::NAME,
-    WORKER_ID,
-    INCARNATION,
-    CACHE,
-    LATENTS,
-    RING_SOCKET,
-    VIEWS,
-    WORK,
-    MODELS,
-    CREDENTIALS,
-];
+const NAMES: [&str; 10] =
+    [state_lock::NAME, WORKER_ID, INCARNATION, CACHE, LATENTS, RING_SOCKET, VIEWS, WORK, MODELS, CREDENTIALS];
 
 /// Why a state folder cannot be used.
 #[derive(Debug, thiserror::Error)]

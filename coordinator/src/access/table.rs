@@ -124,12 +124,14 @@ pub const GRPC: [Row; 37] = [
 ];
 
 /// Routes of the HTTP port; `{…}` stands for a part that may be anything.
-pub const HTTP: [Row; 13] = [
+pub const HTTP: [Row; 15] = [
     read("GET /", Who::Everybody),
     read("GET /assets/{name}", Who::Everybody),
     read("GET /healthz", Who::Everybody),
     read("GET /readyz", Who::Everybody),
     read("GET /metrics", LOOKERS),
+    read("GET /metrics/workers/{worker}", LOOKERS),
+    read("GET /sd/workers", LOOKERS),
     read("GET /api/session", Who::Everybody),
     read("POST /login", Who::Everybody),
     read("POST /logout", Who::Everybody),

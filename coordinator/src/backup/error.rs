@@ -14,7 +14,7 @@ use crate::store::{self, CopyFailed};
 #[non_exhaustive]
 pub enum Error {
     /// There is no coordinator's state.
-    #[error("{} holds no coordinator's state: it has no ringtune.sqlite; give the folder with --state-dir", .0.display())]
+    #[error("{} holds no coordinator's state: it has no ringtune.sqlite; give the folder that the coordinator was started with: --state-dir DIR", .0.display())]
     NoState(PathBuf),
     /// A backup goes into a folder of its own.
     #[error("{} is not empty: a backup needs a new or an empty folder", .0.display())]
@@ -81,6 +81,11 @@ impl Error {
     /// The user has to name another folder: exit code 2.
     pub fn is_usage(&self) -> bool {
         matches!(self, Self::NoState(_) | Self::NotEmpty(_) | Self::StateNotEmpty(_))
+    }
+
+    /// It is the state folder that is the wrong one.
+    pub fn is_about_state(&self) -> bool {
+        matches!(self, Self::NoState(_) | Self::StateNotEmpty(_) | Self::Locked(_))
     }
 
     pub(super) fn at<'path>(

@@ -53,6 +53,7 @@ use crate::metrics::{Layer as MetricsLayer, Metrics};
 use crate::network::activity::ActivityLayer;
 use crate::network::authority::Pki;
 use crate::quotas::Quotas;
+use crate::scrapes::Scrapes;
 use crate::service::Handle;
 use references::References;
 use status::FailedRequest;
@@ -117,6 +118,7 @@ struct Api {
     tracer: Tracer,
     access: Access,
     quotas: Quotas,
+    scrapes: Scrapes,
     welcome: v1::Welcome,
     pki: Option<Pki>,
     watches: Arc<Semaphore>,
@@ -143,6 +145,7 @@ pub enum Error {
 pub struct Services {
     routes: Routes,
     layers: Layers,
+    scrapes: Scrapes,
     sweeper: AbortOnDropHandle<()>,
     calls_per_connection: usize,
     shutdown: CancellationToken,
@@ -183,6 +186,7 @@ impl Services {
             .layer(MetricsLayer(metrics.clone()))
             .layer(access::AccessLayer(access.clone()))
             .layer(limits::CallLimitLayer(options.call_limit));
+        let scrapes = Scrapes::default();
         let api = Arc::new(Api {
             handle,
             contents,
@@ -191,6 +195,7 @@ impl Services {
             tracer,
             access,
             quotas,
+            scrapes: scrapes.clone(),
             welcome,
             pki,
             watches: Arc::new(Semaphore::new(WATCHES)),
@@ -199,7 +204,13 @@ impl Services {
             shutdown: shutdown.clone(),
         });
         let routes = routes(api).await?;
-        Ok(Self { routes, layers, sweeper, calls_per_connection: options.calls_per_connection, shutdown })
+        let calls_per_connection = options.calls_per_connection;
+        Ok(Self { routes, layers, scrapes, sweeper, calls_per_connection, shutdown })
+    }
+
+    /// The sessions of workers, for whoever wants to know what they count.
+    pub fn scrapes(&self) -> Scrapes {
+        self.scrapes.clone()
     }
 
     /// The services for callers in this process: every call goes through the same layers as one to the port.

@@ -7,6 +7,7 @@ use futures::Stream;
 use ringtune_proto::convert::FieldError;
 use ringtune_proto::v1::{self, worker_service_server::WorkerService};
 use ringtune_security::Peer;
+use ringtune_shared::version::METRICS;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tonic::{Request, Response, Status, Streaming};
@@ -19,10 +20,13 @@ use super::trust::{Revocation, TrustNews};
 use super::{Api, inbound, outbound};
 use crate::core::{Down, Sender};
 use crate::metrics::Metrics;
+use crate::scrapes::Answering;
 use crate::service::{Handle, Out};
 
 /// Messages that may wait for a worker to read them; one more ends its session.
 const WAITING: usize = 1024;
+/// Bytes of all that a worker counts.
+const LONGEST_METRICS: usize = 1 << 20;
 /// A stream without a hello is dropped after so long.
 const HELLO_LIMIT: Duration = Duration::from_secs(10);
 
@@ -52,19 +56,29 @@ impl WorkerService for Workers {
         let (out, told) = mpsc::channel(WAITING);
         call.about(hello.worker);
         check_worker(&call, hello.worker).map_err(|denied| self.0.deny(denied))?;
+        let (worker, host) = (hello.worker, hello.host_name.clone());
+        let tells = hello.dialect.features.iter().any(|feature| feature == METRICS);
         let sender = self.0.handle.hello(hello, out).await.map_err(FailedRequest::from)?;
+        let (questions, answering) = match tells {
+            true => Some(self.0.scrapes.open(worker, &host)).unzip(),
+            false => (None, None),
+        };
 
         // Whichever direction ends first ends the other one.
         let over = CancellationToken::new();
         let (fail, failed) = oneshot::channel();
         let (handle, shutdown) = (self.0.handle.clone(), self.0.shutdown.clone());
         let metrics = self.0.metrics.clone();
-        let reader = Reader { handle, sender, metrics, revocation, over: over.clone(), shutdown, fail };
+        let over_too = over.clone();
+        let reader =
+            Reader { handle, sender, metrics, answering, revocation, over: over_too, shutdown, fail };
         tokio::spawn(reader.run(up));
         let writer = Writer {
             told,
+            questions,
             failed: Some(failed),
             welcome: self.0.welcome.clone(),
+            welcomed: false,
             news: self.0.pki.clone().map(TrustNews::new),
             shutdown: self.0.shutdown.clone(),
             _over: over.drop_guard(),
@@ -78,6 +92,8 @@ struct Reader {
     handle: Handle,
     sender: Sender,
     metrics: Metrics,
+    /// Who takes what it counts.
+    answering: Option<Answering>,
     revocation: Option<Revocation>,
     over: CancellationToken,
     shutdown: CancellationToken,
@@ -114,6 +130,20 @@ impl Reader {
             if let Err(flood) = allowance.count(&message) {
                 return Some(too_much(&flood));
             }
+            let message = match message.message {
+                Some(v1::session_request::Message::Metrics(said)) => {
+                    if said.text.len() > LONGEST_METRICS {
+                        let problem =
+                            format!("{} bytes; allowed: at most {LONGEST_METRICS}", said.text.len());
+                        return Some(bad_field(&FieldError::new("metrics.text", problem)));
+                    }
+                    if let Some(answering) = &self.answering {
+                        answering.answer(said.number, said.text);
+                    }
+                    continue;
+                }
+                _ => message,
+            };
             let heard = match inbound::words(sender, message) {
                 Ok(heard) => heard,
                 Err(error) => return Some(bad_field(&error)),
@@ -133,8 +163,12 @@ impl Reader {
 /// The stream down. Dropped with the connection, which stops the reader.
 struct Writer {
     told: mpsc::Receiver<Out>,
+    /// To a worker that can say what it counts.
+    questions: Option<mpsc::Receiver<u64>>,
     failed: Option<oneshot::Receiver<Status>>,
     welcome: v1::Welcome,
+    /// The first message is on its way.
+    welcomed: bool,
     news: Option<TrustNews>,
     shutdown: CancellationToken,
     _over: DropGuard,
@@ -160,18 +194,31 @@ impl Writer {
                 None => std::future::pending().await,
             }
         };
+        let question = async {
+            match self.questions.as_mut() {
+                Some(questions) => questions.recv().await,
+                None => std::future::pending().await,
+            }
+        };
         let told = tokio::select! {
             // What the loop decided goes out before the stream ends.
             biased;
             trust = TrustNews::next(self.news.as_mut()) => return Some(Ok(trust)),
             out = self.told.recv() => out,
+            Some(number) = question, if self.welcomed => {
+                let message = v1::session_response::Message::AskMetrics(v1::AskMetrics { number });
+                return Some(Ok(v1::SessionResponse { message: Some(message) }));
+            }
             status = failed => return status.map(Err),
             () = self.shutdown.cancelled() => return Some(Err(shutting_down())),
         };
         match told {
             Some(Out::Message(message)) => {
-                if let (Down::Welcome(_), Some(news)) = (&message, &mut self.news) {
-                    news.begin();
+                if let Down::Welcome(_) = &message {
+                    self.welcomed = true;
+                    if let Some(news) = &mut self.news {
+                        news.begin();
+                    }
                 }
                 Some(Ok(outbound::down(message, &self.welcome)))
             }

@@ -1,5 +1,5 @@
-//! The HTTP port: `/metrics`, `/healthz`, `/readyz` for Prometheus and probes, and for people the page with its API, which
-//! are ringtune-web's.
+//! The HTTP port: `/metrics`, `/sd/workers`, `/metrics/workers/ID` for Prometheus, `/healthz`, `/readyz` for probes, and for people the
+//! page with its API, which are ringtune-web's.
 
 mod gate;
 #[cfg(test)]
@@ -12,27 +12,34 @@ use std::sync::{
 
 use axum::{
     Router,
-    extract::{Request, State},
-    http::{HeaderValue, Method, StatusCode, header},
+    extract::{Path, Request, State},
+    http::{HeaderMap, HeaderValue, Method, StatusCode, header},
     middleware::{Next, from_fn_with_state},
     response::{IntoResponse, Response},
     routing::get,
 };
 use ringtune_security::{Listener, PageLimits, serve_pages};
+use ringtune_shared::ids::WorkerId;
 use ringtune_web::guard::{Names, guard};
 
 pub use self::gate::Gate;
 use crate::access::NotAnswered;
 use crate::metrics::Metrics;
 use crate::network::activity::{self, ActivityLayer};
+use crate::scrapes::{self, Scrapes};
 
 /// What is served beside the page.
 const PAGES: [(&str, Page); 3] =
     [("/metrics", Page::Metrics), ("/healthz", Page::Health), ("/readyz", Page::Readiness)];
+/// And what goes through to workers.
+const WORKERS: [&str; 2] = ["/sd/workers", "/metrics/workers/{worker}"];
+/// The content type of Prometheus' text format.
+const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Everything that is served, method and path: who may have what is decided by these. GET allows HEAD as well.
 pub fn routes() -> impl Iterator<Item = (&'static str, &'static str)> {
-    PAGES.iter().map(|(path, _)| ("GET", *path)).chain(ringtune_web::ROUTES)
+    let own = PAGES.iter().map(|(path, _)| *path).chain(WORKERS);
+    own.map(|path| ("GET", path)).chain(ringtune_web::ROUTES)
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -62,6 +69,7 @@ impl Readiness {
 struct Shared {
     metrics: Metrics,
     readiness: Readiness,
+    scrapes: Scrapes,
 }
 
 /// What the port is made from.
@@ -70,6 +78,8 @@ pub struct Options {
     pub metrics: Metrics,
     /// Whether work is taken.
     pub readiness: Readiness,
+    /// The workers, to ask what they count.
+    pub scrapes: Scrapes,
     /// Who may have what.
     pub gate: Arc<dyn Gate>,
     /// By which names this host is reached.
@@ -90,15 +100,17 @@ pub async fn serve(listener: Listener, options: Options) -> Result<(), ringtune_
 }
 
 fn router(options: Options) -> Result<Router, ringtune_web::Error> {
-    let Options { metrics, readiness, gate, names, web } = options;
+    let Options { metrics, readiness, scrapes, gate, names, web } = options;
     let mut router = Router::new();
     for (path, page) in PAGES {
         let answer = move |State(shared): State<Shared>| answer(page, shared);
         router = router.route(path, get(answer));
     }
+    let [list, of_worker] = WORKERS;
+    router = router.route(list, get(list_workers)).route(of_worker, get(metrics_of_worker));
     // The gate is asked for paths that are not there, too: strangers need not know which are.
     Ok(router
-        .with_state(Shared { metrics, readiness })
+        .with_state(Shared { metrics, readiness, scrapes })
         .merge(ringtune_web::router(web)?)
         .layer(from_fn_with_state(gate, ask))
         .layer(from_fn_with_state(names, guard))
@@ -146,11 +158,36 @@ async fn answer(page: Page, shared: Shared) -> Response {
 async fn show_metrics(shared: Shared) -> Response {
     shared.metrics.ready.set(shared.readiness.get().into());
     match tokio::task::spawn_blocking(move || shared.metrics.text()).await {
-        Ok(Ok(text)) => {
-            let kind = "text/plain; version=0.0.4; charset=utf-8";
-            ([(header::CONTENT_TYPE, kind)], text).into_response()
-        }
+        Ok(Ok(text)) => ([(header::CONTENT_TYPE, METRICS_TYPE)], text).into_response(),
         Ok(Err(error)) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
         Err(_) => StatusCode::SERVICE_UNAVAILABLE.into_response(),
+    }
+}
+
+/// All workers that can be asked, for Prometheus' service discovery: each by the name by which this port was called.
+async fn list_workers(State(shared): State<Shared>, headers: HeaderMap) -> Response {
+    let Some(host) = headers.get(header::HOST).and_then(|host| host.to_str().ok()) else {
+        return (StatusCode::BAD_REQUEST, "Host: is missing; allowed: once\n").into_response();
+    };
+    match serde_json::to_string(&shared.scrapes.targets(host)) {
+        Ok(targets) => ([(header::CONTENT_TYPE, "application/json")], targets).into_response(),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
+    }
+}
+
+async fn metrics_of_worker(State(shared): State<Shared>, Path(worker): Path<String>) -> Response {
+    let Ok(worker) = worker.parse::<WorkerId>() else {
+        return (StatusCode::NOT_FOUND, "the worker's id: allowed: a UUID\n").into_response();
+    };
+    match shared.scrapes.of(worker).await {
+        Ok(text) => ([(header::CONTENT_TYPE, METRICS_TYPE)], text).into_response(),
+        Err(error) => {
+            let status = match error {
+                scrapes::Error::Unknown => StatusCode::NOT_FOUND,
+                scrapes::Error::Gone | scrapes::Error::Busy => StatusCode::SERVICE_UNAVAILABLE,
+                scrapes::Error::Late => StatusCode::GATEWAY_TIMEOUT,
+            };
+            (status, format!("{error}\n")).into_response()
+        }
     }
 }

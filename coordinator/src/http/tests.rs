@@ -37,7 +37,7 @@ fn options(
         shutdown,
     };
     let (metrics, readiness) = (metrics.clone(), readiness.clone());
-    Options { metrics, readiness, gate, names: Names::default(), web }
+    Options { metrics, readiness, scrapes: Scrapes::default(), gate, names: Names::default(), web }
 }
 
 async fn start(gate: Arc<dyn Gate>, metrics: &Metrics, opening_seconds: f64) -> (SocketAddr, Readiness) {

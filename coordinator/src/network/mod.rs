@@ -65,7 +65,9 @@ pub(crate) fn names(settings: &Settings, pki: Option<&Pki>) -> Names {
     let host = host_names::of_this_host();
     let names = Names::new(host_names::names(&settings.authority.names, &[], host.as_deref()));
     match pki.map(|pki| pki.trust().clone()) {
-        Some(trust) => names.over_tls().and(move |name| trust.credentials().is_some_and(|own| own.is_for(name))),
+        Some(trust) => {
+            names.over_tls().and(move |name| trust.credentials().is_some_and(|own| own.is_for(name)))
+        }
         None => names,
     }
 }

@@ -20,7 +20,7 @@ use crate::{answer, cookie};
 const PROBES: [&str; 2] = ["/healthz", "/readyz"];
 /// What programs alone ask for: where the port asks who they are, by whatever name. No site has their token, and a browser shows
 /// no certificate to a name that the coordinator's is not for. Where nobody is asked, a site could read it.
-const FOR_PROGRAMS: [&str; 1] = ["/metrics"];
+const FOR_PROGRAMS: [&str; 2] = ["/metrics", "/sd"];
 const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 /// How this host is reached: by its names, besides `localhost` and addresses, and with TLS or without.
@@ -83,7 +83,7 @@ fn refuse<T>(status: StatusCode, text: impl Into<String>) -> Result<T, Refused> 
 /// # Errors
 /// Why not.
 pub fn check(names: &Names, method: &Method, uri: &Uri, headers: &HeaderMap) -> Result<(), Refused> {
-    if PROBES.contains(&uri.path()) || (names.secured && FOR_PROGRAMS.contains(&uri.path())) {
+    if PROBES.contains(&uri.path()) || (names.secured && is_for_programs(uri.path())) {
         return Ok(());
     }
     // 1. For whom is it?
@@ -135,6 +135,12 @@ pub fn check(names: &Names, method: &Method, uri: &Uri, headers: &HeaderMap) -> 
         return refuse(StatusCode::UNSUPPORTED_MEDIA_TYPE, text);
     }
     Ok(())
+}
+
+/// One of them, or below it.
+fn is_for_programs(path: &str) -> bool {
+    let rest = FOR_PROGRAMS.into_iter().find_map(|place| path.strip_prefix(place));
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 /// The host and port that a request is for.
@@ -233,11 +239,15 @@ mod tests {
             assert_eq!(status("GET", "/healthz", &[("host", host)]), 200, "{host}");
             assert_eq!(status("GET", "/metrics", &[("host", host)]), 421, "{host}");
             assert_eq!(status_at(secured(), "GET", "/metrics", &[("host", host)]), 200, "{host}");
+            assert_eq!(status_at(secured(), "GET", "/sd/workers", &[("host", host)]), 200, "{host}");
+            assert_eq!(status_at(secured(), "GET", "/sdx", &[("host", host)]), 421, "{host}");
             assert_eq!(status_at(secured(), "GET", "/api/session", &[("host", host)]), 421, "{host}");
         }
-        let glued = ["[::1].evil.example", "[::1].evil.example:7071", "[::1]evil:1", "localhost:", "localhost:70710"];
-        for broken in
-            ["", "a b", "user@localhost", "localhost:x:y", "http://localhost/", "\u{fc}"].into_iter().chain(glued)
+        let glued =
+            ["[::1].evil.example", "[::1].evil.example:7071", "[::1]evil:1", "localhost:", "localhost:70710"];
+        for broken in ["", "a b", "user@localhost", "localhost:x:y", "http://localhost/", "\u{fc}"]
+            .into_iter()
+            .chain(glued)
         {
             assert_eq!(status("GET", "/", &[("host", broken)]), 400, "{broken}");
         }
@@ -277,8 +287,12 @@ mod tests {
             status_at(names, "POST", "/api/ringtune.v1.JobService/CancelJob", &own)
         };
         let secured = || Names::default().over_tls();
-        assert_eq!((over(secured(), "https://node-1:7071"), over(secured(), "http://node-1:7071")), (200, 403));
-        let plain = ["http://node-1:7071", "https://node-1:7071"].map(|origin| over(Names::default(), origin));
+        assert_eq!(
+            (over(secured(), "https://node-1:7071"), over(secured(), "http://node-1:7071")),
+            (200, 403)
+        );
+        let plain =
+            ["http://node-1:7071", "https://node-1:7071"].map(|origin| over(Names::default(), origin));
         assert_eq!(plain, [200, 200]);
         // A cookie alone says nothing of who sent it.
         let cookie = ("cookie", "a=b; __Host-ringtune=rta1.x");

@@ -1,9 +1,9 @@
 //! Flags of both daemons. A daemon flattens them into its own and says what its defaults are:
 //! `#[command(mut_arg("listen", |flag| flag.help("…")))]`.
 
-use std::{net::SocketAddr, path::PathBuf};
+use std::{ffi::OsString, net::SocketAddr, path::PathBuf};
 
-use clap::Args;
+use clap::{Args, Command, Parser};
 
 use super::{listen::Launch, logging::LogFormat};
 
@@ -68,6 +68,46 @@ fn parse_address(text: &str) -> Result<SocketAddr, String> {
         .map_err(|_| "allowed: an IP address and a port, such as 0.0.0.0:7070; no host names".to_owned())
 }
 
+/// The process's command line, read so that flags may stand before a subcommand too: a daemon is started with them, and who wants a
+/// subcommand writes it at the end of the line that starts the daemon. Ends the process where it cannot be read.
+pub fn parse<T: Parser>() -> T {
+    T::parse_from(flags_behind(&T::command(), std::env::args_os().collect()))
+}
+
+/// The same line with the flags that stand before a subcommand behind it, where they are that subcommand's.
+fn flags_behind(command: &Command, line: Vec<OsString>) -> Vec<OsString> {
+    let mut words = line.into_iter();
+    let mut ordered: Vec<OsString> = words.next().into_iter().collect();
+    let mut flags: Vec<OsString> = Vec::new();
+    let mut rest: Vec<OsString> = words.collect();
+    // 1. Up to the first word that is no flag, nor a flag's value.
+    let mut at = 0;
+    while let Some(word) = rest.get(at).and_then(|word| word.to_str())
+        && let Some(flag) = word.strip_prefix("--").filter(|flag| !flag.is_empty())
+    {
+        let takes_value = |name: &str| {
+            let found = command.get_arguments().find(|argument| argument.get_long() == Some(name));
+            found.is_some_and(|argument| argument.get_action().takes_values())
+        };
+        at += if !flag.contains('=') && takes_value(flag) { 2 } else { 1 };
+    }
+    // 2. What is a subcommand there, and of that.
+    let mut inner = command;
+    let mut depth = 0;
+    while let Some(found) =
+        rest.get(at + depth).and_then(|word| word.to_str()).and_then(|word| inner.find_subcommand(word))
+    {
+        (inner, depth) = (found, depth + 1);
+    }
+    if depth > 0 {
+        flags.extend(rest.drain(..at));
+        ordered.extend(rest.drain(..depth));
+    }
+    ordered.extend(flags);
+    ordered.extend(rest);
+    ordered
+}
+
 /// Those settings of a list that have a value.
 pub fn given<const N: usize>(all: [(&'static str, Option<String>); N]) -> Vec<(&'static str, String)> {
     all.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
@@ -75,7 +115,7 @@ pub fn given<const N: usize>(all: [(&'static str, Option<String>); N]) -> Vec<(&
 
 #[cfg(test)]
 mod tests {
-    use clap::{CommandFactory as _, Parser};
+    use clap::CommandFactory as _;
 
     use super::*;
 
@@ -104,6 +144,32 @@ mod tests {
         let launch = common.launch();
         assert!(launch.announce && !launch.free_ports);
         assert!(CommonArguments::default().overrides().is_empty());
+    }
+
+    #[test]
+    fn flags_may_stand_before_a_subcommand() {
+        let command = Daemon::command()
+            .subcommand(Command::new("backup"))
+            .subcommand(Command::new("config").subcommand(Command::new("check")));
+        for (given, expected) in [
+            ("d --state-dir /s backup --to /b", "d backup --state-dir /s --to /b"),
+            ("d --state-dir=/s --insecure backup", "d backup --state-dir=/s --insecure"),
+            (
+                "d --config /c --lifeline config check --insecure",
+                "d config check --config /c --lifeline --insecure",
+            ),
+            ("d backup --state-dir /s", "d backup --state-dir /s"),
+            ("d --state-dir backup --insecure", "d --state-dir backup --insecure"),
+            ("d --state-dir backup backup", "d backup --state-dir backup"),
+            ("d --what backup", "d backup --what"),
+            ("d --state-dir", "d --state-dir"),
+            ("d -- backup", "d -- backup"),
+            ("d", "d"),
+        ] {
+            let line = given.split(' ').map(OsString::from).collect();
+            let ordered = flags_behind(&command, line);
+            assert_eq!(ordered.join(" ".as_ref()).to_string_lossy(), expected, "{given}");
+        }
     }
 
     #[test]

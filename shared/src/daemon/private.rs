@@ -199,7 +199,9 @@ impl Closer {
 fn is_kept(name: &str, names: &[&str]) -> bool {
     let temporary = name.starts_with('.') && name.ends_with(TEMPORARY_SUFFIX);
     temporary
-        || names.iter().any(|kept| kept.strip_suffix('*').map_or(name == *kept, |begin| name.starts_with(begin)))
+        || names
+            .iter()
+            .any(|kept| kept.strip_suffix('*').map_or(name == *kept, |begin| name.starts_with(begin)))
 }
 
 fn mode(about: &Stat) -> Mode {

@@ -84,7 +84,7 @@ impl<'a> Player<'a> {
             Up::RankStep(step) => self.translate(&mut step.job_id, &mut step.epoch),
             Up::RankLog(log) => self.translate(&mut log.job_id, &mut log.epoch),
             Up::RankTimings(timings) => self.translate(&mut timings.job_id, &mut timings.epoch),
-            Up::LinksSeen(_) => panic!("no release that was recorded knows it"),
+            Up::LinksSeen(_) | Up::Metrics(_) => panic!("no release that was recorded knows it"),
         }
         if let Some(session) = &self.session {
             return session.up.send(request).await.unwrap();

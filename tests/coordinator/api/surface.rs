@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use ringtune_proto::v1;
+use ringtune_proto::v1::{self, session_request::Message as Up, session_response::Message as Down};
+use ringtune_shared::version::METRICS;
 use tonic::Code;
 use tonic_health::pb::{
     HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
@@ -125,5 +126,45 @@ async fn the_http_port_answers_probes_and_counts_calls() {
         let answer = coordinator.http_get(path).await;
         assert!(answer.contains(wanted), "{path}: {answer}");
     }
+    coordinator.stop().await;
+}
+
+#[tokio::test]
+async fn workers_are_listed_for_prometheus_and_asked_what_they_count() {
+    let coordinator = Coordinator::fresh().await;
+    let older = Worker::start(&coordinator, "older").await;
+    let hello = v1::Hello { features: vec![METRICS.to_owned()], ..hello("vm-1") };
+    let mut worker = Worker::open(&coordinator, hello).await.unwrap();
+    let id = worker.hello.worker_id.clone();
+    // 1. By the name by which the coordinator was called.
+    let listed = coordinator.http_get("/sd/workers").await;
+    let (_, json) = listed.split_once("\r\n\r\n").unwrap();
+    let listed: serde_json::Value = serde_json::from_str(json.trim()).unwrap();
+    assert_eq!((listed.as_array().unwrap().len(), &listed[0]["labels"]["host"]), (1, &"vm-1".into()));
+    let path = listed[0]["labels"]["__metrics_path__"].as_str().unwrap().to_owned();
+    assert_eq!(path, format!("/metrics/workers/{id}"));
+    // 2. It is asked, and answers.
+    let says = async {
+        let Down::AskMetrics(asked) = worker.hear().await.unwrap() else { panic!("not asked") };
+        let text = "ringtune_worker_step 7\n".to_owned();
+        worker.say(Up::Metrics(v1::Metrics { number: asked.number, text })).await;
+    };
+    let (answer, ()) = tokio::join!(coordinator.http_get(&path), says);
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("ringtune_worker_step 7"), "{answer}");
+    // 3. One that cannot be asked, one that is nobody, and one that is gone, which stays in the list.
+    for path in [format!("/metrics/workers/{}", older.hello.worker_id), "/metrics/workers/x".to_owned()] {
+        let answer = coordinator.http_get(&path).await;
+        assert!(answer.starts_with("HTTP/1.1 404"), "{answer}");
+    }
+    worker.hang_up();
+    while !coordinator.http_get(&path).await.starts_with("HTTP/1.1 503") {}
+    assert!(coordinator.http_get("/sd/workers").await.contains(&id));
+    // 4. More than a worker ever counts ends its session.
+    let hello = v1::Hello { features: vec![METRICS.to_owned()], ..crate::worker::hello("vm-2") };
+    let mut worker = Worker::open(&coordinator, hello).await.unwrap();
+    worker.say(Up::Metrics(v1::Metrics { number: 1, text: "x".repeat((1 << 20) + 1) })).await;
+    let status = worker.end().await;
+    assert_eq!(status.code(), Code::InvalidArgument);
+    assert!(status.message().starts_with("metrics.text: "), "{status}");
     coordinator.stop().await;
 }

@@ -232,9 +232,14 @@ fn hear(message: v1::SessionResponse, ranks: &mut Ranks, shared: &Shared) -> Sai
             shared.ledger.steps_acknowledged.fetch_add(count, Ordering::Relaxed);
             Said::default()
         }
-        Some(Down::Welcome(_) | Down::EnterRing(_) | Down::Trust(_) | Down::LookAtLinks(_)) | None => {
-            Said::default()
-        }
+        Some(
+            Down::Welcome(_)
+            | Down::EnterRing(_)
+            | Down::Trust(_)
+            | Down::LookAtLinks(_)
+            | Down::AskMetrics(_),
+        )
+        | None => Said::default(),
     }
 }
 

@@ -90,6 +90,7 @@ fn claims(job_id: &str) -> Vec<SessionRequest> {
             ..Default::default()
         }),
         Up::RankLog(v1::RankLog { job_id, epoch: 1, line: Some(line) }),
+        Up::Metrics(v1::Metrics { number: 1, text: "ringtune_worker_step 1\n".to_owned() }),
         Up::Heartbeat(v1::Heartbeat::default()),
     ]
     .map(|message| SessionRequest { message: Some(message) })

@@ -1,17 +1,15 @@
 //! A cluster on TLS with a job that runs, a real Prometheus that scrapes all of it, and what both show.
 
-use std::{fs, path::PathBuf, process::Stdio};
+use std::fs;
 
 use anyhow::{Context as _, Result, ensure};
 use ringtune_proto::v1::JobState;
 use ringtune_tests::{
-    Cluster, Daemon, Job, Launch, Sandbox,
+    Cluster, Job, Launch, Sandbox,
     daemon::FAKE_WORKER,
-    process::finish_child,
     wait::{SOON, until},
 };
 use serde_json::Value;
-use tokio::io::AsyncWriteExt as _;
 
 use crate::{
     dashboard,
@@ -34,83 +32,25 @@ async fn start(sandbox: &Sandbox) -> Result<Cluster<'_>> {
     Ok(cluster)
 }
 
-/// What Prometheus has, as the example in deploy/prometheus says: a token for the coordinator, and a login for workers.
-struct Observer {
-    token: PathBuf,
-    roots: PathBuf,
-    /// A folder with the certificate and its key.
-    login: PathBuf,
-    cluster: String,
-}
-
-impl Observer {
-    async fn of(cluster: &Cluster<'_>, sandbox: &Sandbox) -> Result<Self> {
-        let observer = ["token", "create", "--role", "observer", "--name", "prometheus"];
-        let access = cluster.finish(&[&observer[..], &["--access", "--ttl", "90d"]].concat()).await?;
-        let (token, roots) = (sandbox.path("token"), sandbox.path("roots.pem"));
-        fs::write(&token, access.expect_code(0)?.stdout.trim())?;
-        fs::write(&roots, cluster.finish(&["ca", "show", "--pem"]).await?.expect_code(0)?.stdout)?;
-        let join = cluster.finish(&observer).await?.expect_code(0)?.stdout;
-        let url = cluster.coordinator.door().url();
-        let home = sandbox.path("prometheus-home");
-        let mut login = sandbox.ringtune(&["login", &url])?;
-        login
-            .env("XDG_CONFIG_HOME", &home)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
-        let mut login = login.spawn()?;
-        login.stdin.take().context("stdin")?.write_all(join.as_bytes()).await?;
-        finish_child(login).await?.expect_code(0)?;
-        let folder = cluster.coordinator.grpc.replace(':', "_");
-        let who = cluster.finish(&["whoami", "--output", "json"]).await?.expect_code(0)?.json_lines()?;
-        let cluster =
-            who.first().and_then(|who| who["cluster"].as_str()).context("which cluster")?.to_owned();
-        Ok(Self { token, roots, login: home.join("ringtune/credentials").join(folder), cluster })
+/// The example in deploy/prometheus, with what it says to do first, at these addresses and a hundred times as often; and what it
+/// scrapes by two more who look.
+async fn configuration(cluster: &Cluster<'_>, sandbox: &Sandbox) -> Result<String> {
+    let observer =
+        ["token", "create", "--role", "observer", "--name", "prometheus", "--access", "--ttl", "90d"];
+    for (name, command) in [("token", &observer[..]), ("roots.pem", &["ca", "show", "--pem"])] {
+        fs::write(sandbox.path(name), cluster.finish(command).await?.expect_code(0)?.stdout)?;
     }
-
-    /// Scrapes `daemon` every 100 ms. `job`: as the rules call it; `name`: this scrape alone.
-    fn scrape(&self, (name, job): (&str, &str), daemon: &Daemon, proof: &str) -> String {
-        let (roots, http) = (self.roots.display(), &daemon.http);
-        format!(
-            "  - job_name: {name}\n    scheme: https\n    scrape_interval: 100ms\n    scrape_timeout: 100ms\n    \
-             static_configs: [{{targets: ['{http}'], labels: {{job: {job}}}}}]\n    \
-             tls_config: {{ca_file: {roots}{proof}}}\n"
-        )
-    }
-
-    fn coordinator(&self, names: (&str, &str), daemon: &Daemon) -> String {
-        let token = self.token.display();
-        let scrape = self.scrape(names, daemon, "");
-        format!("{scrape}    authorization: {{credentials_file: {token}}}\n")
-    }
-
-    fn worker(&self, names: (&str, &str), daemon: &Daemon) -> String {
-        let identity = self.login.join("identity.pem");
-        let (identity, id, cluster) = (identity.display(), &daemon.id, &self.cluster);
-        let name = format!("{id}.worker.{cluster}.ringtune.internal");
-        self.scrape(
-            names,
-            daemon,
-            &format!(", cert_file: {identity}, key_file: {identity}, server_name: {name}"),
-        )
-    }
-}
-
-/// All daemons, and the coordinator and the first worker by three more who look.
-fn configuration(observer: &Observer, cluster: &Cluster<'_>) -> String {
-    let rules = ringtune_tests::places::repository().join("deploy/prometheus/ringtune.rules.yml");
-    let head = "global: {scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: 1s}";
-    let mut text = format!("{head}\nrule_files: ['{}']\nscrape_configs:\n", rules.display());
-    text += &observer.coordinator(("ringtune-coordinator", "ringtune-coordinator"), &cluster.coordinator);
-    for (number, worker) in cluster.workers.iter().enumerate() {
-        text += &observer.worker((&format!("worker-{number}"), "ringtune-workers"), worker);
-    }
-    for more in ["b", "c", "d"] {
-        text += &observer.coordinator((&format!("coordinator-{more}"), more), &cluster.coordinator);
-        text += &observer.worker((&format!("worker-{more}"), more), &cluster.workers[0]);
-    }
-    text
+    let folder = ringtune_tests::places::repository().join("deploy/prometheus");
+    let example = fs::read_to_string(folder.join("prometheus.yml"))?;
+    let example = example
+        .replace("ringtune.rules.yml", &folder.join("ringtune.rules.yml").to_string_lossy())
+        .replace("/etc/prometheus/ringtune", &sandbox.folder().to_string_lossy())
+        .replace("10.0.0.1:7071", &cluster.coordinator.http)
+        .replace("scrape_interval: 15s", "scrape_interval: 100ms")
+        .replace("evaluation_interval: 15s", "evaluation_interval: 1s");
+    let (_, scrapes) = example.split_once("scrape_configs:\n").context("what it scrapes")?;
+    let more = ["b", "c"].map(|more| scrapes.replace("job_name: ringtune-", &format!("job_name: {more}-")));
+    Ok(example.clone() + &more.concat())
 }
 
 #[tokio::test]
@@ -119,10 +59,9 @@ async fn every_panel_of_the_dashboard_shows_something_of_a_running_job() -> Resu
         return Ok(());
     }
     let sandbox = Sandbox::new()?;
-    let cluster = start(&sandbox).await?;
-    let observer = Observer::of(&cluster, &sandbox).await?;
+    let mut cluster = start(&sandbox).await?;
     let written = sandbox.path("prometheus.yml");
-    fs::write(&written, configuration(&observer, &cluster))?;
+    fs::write(&written, configuration(&cluster, &sandbox).await?)?;
     let prometheus = Prometheus::start(sandbox.folder(), &written).await?;
     prometheus.until_answered("count(up == 1) == 9").await.context("who is up")?;
 
@@ -138,7 +77,7 @@ async fn every_panel_of_the_dashboard_shows_something_of_a_running_job() -> Resu
         prometheus.until_answered(&question.query).await.with_context(|| question.panel)?;
     }
 
-    // 2. Nobody is held up by four who look ten times a second.
+    // 2. Nobody is held up by three who look ten times a second.
     // Half of what is due: a scrape is given up after the 100 ms in which the next one comes, and the machine may be busy.
     prometheus.until_answered("sum(sum_over_time(up[5s])) > 225").await?;
     let step = cluster.job(&job).await?.step;
@@ -169,7 +108,12 @@ async fn every_panel_of_the_dashboard_shows_something_of_a_running_job() -> Resu
     };
     ensure!(wait(0).await? > 2.0 * wait(1).await?, "the fast rank does not wait for the slow one");
 
-    // 4. Lines about the job say which it is, and of which rank and epoch.
+    // 4. A worker that is gone is seen to be.
+    let gone = cluster.workers[1].id.clone();
+    cluster.daemon("worker-2")?.end().await?;
+    prometheus.until_answered(&format!("up{{job=\"ringtune-workers\",worker=\"{gone}\"}} == 0")).await?;
+
+    // 5. Lines about the job say which it is, and of which rank and epoch.
     for (label, rank) in [("coordinator", false), ("worker-1", true), ("worker-2", true)] {
         expect_lines(&sandbox, label, &job, rank).await.with_context(|| label)?;
     }

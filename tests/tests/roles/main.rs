@@ -143,7 +143,8 @@ fn coordinator_allows(who: Who, caller: &Somebody) -> bool {
 }
 
 /// What is asked for of a route, and what is answered to those who may.
-const ASKED: [(&str, &str, u16); 6] = [
+const ASKED: [(&str, &str, u16); 7] = [
+    ("/metrics/workers/{worker}", "/metrics/workers/0193f2a4-5b6c-7d8e-9f00-112233445566", 404),
     ("/assets/{name}", "/assets/page.css", 200),
     ("/api/{service}/{method}", "/api/ringtune.v1.ClusterService/GetCluster", 200),
     ("/api/files/{job}", "/api/files/0193f2a4-5b6c-7d8e-9f00-112233445566", 404),

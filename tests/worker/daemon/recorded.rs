@@ -38,7 +38,7 @@ fn milestone(said: &Up, has_held: bool) -> Option<Milestone> {
         Up::RankStep(step) => step.step.as_ref().map(|step| Milestone::Step(step.step)),
         Up::Heartbeat(beat) if beat.held.is_empty() && has_held => Some(Milestone::Free),
         Up::Hello(_) | Up::Heartbeat(_) | Up::RankLog(_) => None,
-        Up::RankTimings(_) | Up::LinksSeen(_) => panic!("{RELEASE} does not know it"),
+        Up::RankTimings(_) | Up::LinksSeen(_) | Up::Metrics(_) => panic!("{RELEASE} does not know it"),
     }
 }
 

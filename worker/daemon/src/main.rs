@@ -2,8 +2,7 @@
 
 use std::io::Write as _;
 
-use clap::Parser as _;
-use ringtune_worker::{arguments::Arguments, patience, program};
+use ringtune_worker::{arguments::{self, Arguments}, patience, program};
 use ringtune_worker_daemon::LIBTORCH;
 
 fn main() {
@@ -11,7 +10,7 @@ fn main() {
 }
 
 fn run() -> u8 {
-    let arguments = Arguments::parse();
+    let arguments: Arguments = arguments::parse();
     if arguments.command.is_none()
         && let Err(code) = program::prepare(&arguments.daemon)
     {

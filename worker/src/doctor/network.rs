@@ -61,8 +61,7 @@ pub(super) async fn standing(settings: &Settings) -> Standing {
     if settings.protection() != Ok(Protection::Tls) {
         return Standing::Plain;
     }
-    let (paths, folder) =
-        (settings.brought_credentials(), settings.storage.state_dir.join(CREDENTIALS));
+    let (paths, folder) = (settings.brought_credentials(), settings.storage.state_dir.join(CREDENTIALS));
     let read = spawn_blocking(move || match paths {
         Some(paths) => Credentials::read(&paths).map(Some),
         None => Credentials::load(&folder),

@@ -38,8 +38,9 @@ impl Cpu {
         let has: BTreeSet<&str> = all_flags.split_whitespace().collect();
         let flags =
             FLAGS_THAT_MATTER.iter().filter(|flag| has.contains(**flag)).map(|f| (*f).to_owned()).collect();
-        let model =
-            Some(names::visible(&field("model name")).into_owned()).filter(|m| !m.is_empty()).unwrap_or_else(|| "unknown".to_owned());
+        let model = Some(names::visible(&field("model name")).into_owned())
+            .filter(|m| !m.is_empty())
+            .unwrap_or_else(|| "unknown".to_owned());
 
         let quota = quota.unwrap_or(usize::MAX);
         Self {

@@ -2,7 +2,10 @@
 //! ways until it breaks; and again, with growing waits, for ever. Before a certificate of its connection ends, a session
 //! is opened over another one, and the old one goes when that stands.
 
-use std::time::{Duration, SystemTime};
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use backon::BackoffBuilder as _;
 use ringtune_proto::v1::{
@@ -24,6 +27,7 @@ use tracing::{debug, error, info, warn};
 use crate::{
     coordinator::connector,
     error_chain::{cause_of, error_chain},
+    http::Metrics,
     membership::{ADVICE, Following},
     reconnect,
 };
@@ -56,6 +60,8 @@ pub struct LinkOptions {
     pub address: String,
     /// What this node can do.
     pub capabilities: v1::Capabilities,
+    /// What it counts, for a coordinator that asks.
+    pub metrics: Arc<Metrics>,
 }
 
 /// What the link tells the session's loop.
@@ -149,12 +155,14 @@ async fn one_session(
     };
     loop {
         let Opened { up, welcome, mut down, valid } = opened;
+        // The session's loop ends it by letting go of its end.
+        let answers = up.downgrade();
         if let Err(ended) = announce(options, events, (up, welcome)).await {
             return ended;
         }
         opened = loop {
             tokio::select! {
-                ended = hear(options, events, &mut down) => return ended,
+                ended = hear(options, events, &mut down, &answers) => return ended,
                 () = time_to_reopen(valid) => {}
             }
             let mut next = std::pin::pin!(open(options, held));
@@ -162,7 +170,7 @@ async fn one_session(
             // its way. Which of the two is heard first is chance.
             let next = tokio::select! {
                 next = &mut next => next,
-                ended = hear(options, events, &mut down) => match next.await {
+                ended = hear(options, events, &mut down, &answers) => match next.await {
                     Ok(next) => break next,
                     Err(_) => return ended,
                 },
@@ -217,6 +225,7 @@ async fn hear(
     options: &LinkOptions,
     events: &mpsc::Sender<LinkEvent>,
     down: &mut Streaming<v1::SessionResponse>,
+    answers: &mpsc::WeakSender<v1::SessionRequest>,
 ) -> Ended {
     loop {
         let Ok(room) = events.reserve().await else {
@@ -224,6 +233,9 @@ async fn hear(
         };
         match down.message().await {
             Ok(Some(v1::SessionResponse { message: Some(Down::Trust(trust)) })) => follow(options, &trust),
+            Ok(Some(v1::SessionResponse { message: Some(Down::AskMetrics(asked)) })) => {
+                tell_metrics(options, asked.number, answers).await;
+            }
             Ok(Some(message)) => {
                 debug!(?message, "from the coordinator");
                 room.send(LinkEvent::Message(Box::new(message)));
@@ -231,6 +243,24 @@ async fn hear(
             Ok(None) => return Ended::Broken("the coordinator closed the session".to_owned()),
             Err(status) => return ended(&status),
         }
+    }
+}
+
+/// Says what this worker counts, one answer after the other. Where messages wait already, whoever asked is not answered.
+async fn tell_metrics(options: &LinkOptions, number: u64, answers: &mpsc::WeakSender<v1::SessionRequest>) {
+    let metrics = Arc::clone(&options.metrics);
+    // Some are read from files.
+    match tokio::task::spawn_blocking(move || metrics.render()).await {
+        Ok(Ok(text)) => {
+            let message = v1::session_request::Message::Metrics(v1::Metrics { number, text });
+            if let Some(up) = answers.upgrade() {
+                let _ = up.try_send(v1::SessionRequest { message: Some(message) });
+            }
+        }
+        Ok(Err(error)) => {
+            warn!(%error, "the coordinator asks what this worker counts, and it cannot be shown")
+        }
+        Err(_) => {}
     }
 }
 

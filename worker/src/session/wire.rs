@@ -55,7 +55,7 @@ pub(super) fn event(response: v1::SessionResponse) -> Result<Heard, WireError> {
     };
     Ok(Heard::Event(match message {
         // The link has followed it.
-        Down::Welcome(_) | Down::Trust(_) => return Ok(Heard::Nothing),
+        Down::Welcome(_) | Down::Trust(_) | Down::AskMetrics(_) => return Ok(Heard::Nothing),
         Down::LookAtLinks(asked) => return Ok(Heard::Question(question(asked)?)),
         Down::EnterRing(enter) => match place_of(enter.ring.as_ref(), enter.rank) {
             None => Event::EnterRing(Box::new(next_ring(enter)?)),

@@ -8,7 +8,7 @@ use std::{
 };
 
 use ringtune_proto::v1::{self, download_request::Source};
-use ringtune_shared::files::{TEMPORARY_SUFFIX, safe_file_name};
+use ringtune_shared::files::{TEMPORARY_SUFFIX, check_saved_name};
 use sha2::{Digest as _, Sha256};
 use tokio::io::AsyncWriteExt as _;
 use tonic::{Request, Status};
@@ -37,8 +37,8 @@ impl Client {
         folder: &Path,
     ) -> Result<SavedArtifact, ClientError> {
         let doing = "download an artifact";
-        if !safe_file_name(&artifact.name) {
-            return Err(self.nonsense(doing, format!("the file name {:?}", artifact.name)));
+        if let Err(error) = check_saved_name(&artifact.name) {
+            return Err(self.nonsense(doing, format!("a file name: {error}")));
         }
         let path = folder.join(&artifact.name);
         let cannot_write = |source| ClientError::File { doing: "cannot write", path: path.clone(), source };

@@ -6,6 +6,7 @@ use std::{
 };
 
 use ringtune_proto::convert::spec_from_wire;
+use ringtune_shared::files::check_saved_name;
 use uuid::Uuid;
 
 use super::{pipeline, plural, reach::client_of, resolve};
@@ -74,6 +75,11 @@ pub(super) async fn save_artifacts(
     }
     let mut saved = Vec::with_capacity(artifacts.len());
     for artifact in artifacts.iter().filter(|artifact| names.is_empty() || names.contains(&artifact.name)) {
+        // Of a job of an earlier release, which took any name.
+        if let Err(error) = check_saved_name(&artifact.name) {
+            remark(&format!("{error}: the file is left out; its content is {}", artifact.uri));
+            continue;
+        }
         let file = client.download(artifact, folder).await?;
         output.data(&file.path.display().to_string(), &ArtifactObject::new(&artifact.job_id, &file))?;
         saved.push(file);

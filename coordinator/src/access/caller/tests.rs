@@ -21,7 +21,7 @@ fn every_reason_is_counted_from_the_start() {
 }
 
 /// Who may call it: e everybody, r whoever may renew, w worker, s submitter, o observer, a admin.
-const MAY: [(&str, &str); 50] = [
+const MAY: [(&str, &str); 52] = [
     ("Join", "ewsoa"),
     ("RenewCertificate", "wsoa"),
     ("WhoAmI", "wsoa"),
@@ -64,6 +64,8 @@ const MAY: [(&str, &str); 50] = [
     ("/healthz", "ewsoa"),
     ("/readyz", "ewsoa"),
     ("/metrics", "oa"),
+    ("/metrics/workers/{worker}", "oa"),
+    ("/sd/workers", "oa"),
     ("/api/session", "ewsoa"),
     ("/login", "ewsoa"),
     ("/logout", "ewsoa"),

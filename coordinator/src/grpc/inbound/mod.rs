@@ -87,6 +87,8 @@ pub(super) fn words(sender: Sender, wire: v1::SessionRequest) -> Result<Heard, F
         Some(Message::RankLog(log)) => rank_log(sender, log),
         Some(Message::RankTimings(wire)) => rank_timings(sender, &wire),
         Some(Message::LinksSeen(seen)) => links_seen(sender, seen),
+        // The session's reader takes it.
+        Some(Message::Metrics(_)) => Ok(Heard::default()),
         Some(Message::Hello(_)) => Err(FieldError::new("hello", "came twice; allowed: first and once")),
         None => Ok(Unknown::Message.into()),
     }

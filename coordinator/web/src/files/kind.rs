@@ -2,6 +2,7 @@
 
 use http::HeaderValue;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use ringtune_shared::names;
 
 /// RFC 8187: these stay as they are.
 const STAYS: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
@@ -26,7 +27,12 @@ pub(super) fn picture(first: &[u8]) -> Option<&'static str> {
 
 /// Has a browser save a file under its name: one of ASCII for old programs, and the whole one.
 pub(super) fn attachment(name: &str) -> HeaderValue {
-    let name: String = name.chars().filter(|letter| !letter.is_control()).take(LONGEST_NAME).collect();
+    let mut name: String =
+        name.chars().filter(|letter| !names::is_hidden(*letter)).take(LONGEST_NAME).collect();
+    // Of an earlier release: no setting, and no option of a command.
+    if name.starts_with(['.', '-']) {
+        name.insert(0, '_');
+    }
     let plain = |letter: char| letter.is_ascii_alphanumeric() || " -._()+@".contains(letter);
     let ascii: String = name.chars().map(|letter| if plain(letter) { letter } else { '_' }).collect();
     let whole = utf8_percent_encode(&name, STAYS);
@@ -58,6 +64,8 @@ mod tests {
             "attachment; filename=\"aSet-Cookie_ x\"; filename*=UTF-8''aSet-Cookie%3A%20x"
         );
         assert_eq!(of("bär😀"), "attachment; filename=\"b_r_\"; filename*=UTF-8''b%C3%A4r%F0%9F%98%80");
+        assert_eq!(of("\u{202e}gpj.exe"), "attachment; filename=\"gpj.exe\"; filename*=UTF-8''gpj.exe");
+        assert_eq!(of(".bashrc"), "attachment; filename=\"_.bashrc\"; filename*=UTF-8''_.bashrc");
         assert!(of(&"ä".repeat(10_000)).len() < 2000);
     }
 }

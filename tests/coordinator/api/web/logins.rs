@@ -26,7 +26,13 @@ async fn a_login_is_a_cookie_that_only_this_host_gets() {
     for rule in ["HttpOnly", "Secure", "SameSite=Strict", "Path=/", "Max-Age="] {
         assert!(cookie.contains(rule), "{cookie}");
     }
-    let logged_in = browser.and("cookie", cookie.split(';').next().unwrap());
+    let sent = browser.and("cookie", cookie.split(';').next().unwrap());
+    let from =
+        |scheme: &str| sent.and("origin", &format!("{scheme}://localhost:{}", coordinator.http.port()));
+    for elsewhere in [&sent, &from("http")] {
+        assert_eq!(elsewhere.call("JobService/ListJobs", "{}").await.status, 403);
+    }
+    let logged_in = from("https");
     let session = logged_in.get("/api/session").await.json();
     assert_eq!((&session["login"], &session["name"]), (&"token".into(), &"ada".into()));
     assert_eq!(logged_in.call("JobService/ListJobs", "{}").await.status, 200);
