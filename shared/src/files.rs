@@ -177,14 +177,45 @@ pub fn safe_file_name(name: &str) -> bool {
     check_file_name(name).is_ok()
 }
 
+/// What is wrong with a file that git-lfs left in another one's place, if it is one. `bytes`: its first ones.
+///
+/// Source: github.com/git-lfs/git-lfs, docs/spec.md.
+pub fn lfs_pointer(bytes: &[u8]) -> Option<&'static str> {
+    bytes.starts_with(b"version https://git-lfs.github.com/spec/").then_some(
+        "it is a git-lfs pointer of a few lines, which stands for the file itself: run `git lfs install` and `git lfs pull` \
+         where it was cloned",
+    )
+}
+
+/// What is wrong with a folder of tokens that has `train.bin` and no `meta.json`.
+pub const TOKENS_WITHOUT_MANIFEST: &str = "has train.bin but no meta.json, which says whose tokens they are: nanoGPT's own \
+    prepare.py writes none; make the files with `ringtune prepare-text --tokenizer MODEL -o FOLDER TEXTS`, which gives the same \
+    tokens in the same order";
+
 /// The endings, in any case, by which an image file is known.
 pub const IMAGE_EXTENSIONS: [&str; 4] = ["jpeg", "jpg", "png", "webp"];
 
 /// Whether a file is an image by its name.
 pub fn is_image_name(name: &str) -> bool {
-    name.rsplit_once('.').is_some_and(|(stem, extension)| {
-        !stem.is_empty() && IMAGE_EXTENSIONS.iter().any(|known| extension.eq_ignore_ascii_case(known))
-    })
+    let (stem, extension) = name.rsplit_once('.').unwrap_or_default();
+    let is_known = IMAGE_EXTENSIONS.iter().any(|known| extension.eq_ignore_ascii_case(known));
+    is_known && !stem.is_empty() && !is_resource_fork(name)
+}
+
+/// Whether macOS keeps in a file of this name what other file systems have no place for (AppleDouble): it has the ending of
+/// the file that it belongs to, and nothing of its content.
+fn is_resource_fork(name: &str) -> bool {
+    name.starts_with("._")
+}
+
+/// A file's name as a list of what is left out shows it. `leads_nowhere`: it is a link to what is not there.
+pub fn name_left_out(name: &str, leads_nowhere: bool) -> String {
+    let why = match (is_resource_fork(name), leads_nowhere) {
+        (true, _) => " (what macOS keeps of a file, not the file)",
+        (false, true) => " (a link that leads nowhere)",
+        (false, false) => "",
+    };
+    format!("{name}{why}")
 }
 
 #[cfg(test)]

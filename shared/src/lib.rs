@@ -3,6 +3,8 @@
 //!
 //! Invariant: nothing here knows gRPC or libtorch.
 
+#![deny(clippy::disallowed_types)]
+
 pub mod captions;
 pub mod checkpoint;
 mod checkpoint_names;

@@ -263,7 +263,7 @@ mod tests {
     #[test]
     fn images_are_known_by_their_ending() {
         assert!(["a.png", "a.b.JPG", "é.webp", "a.JpEg"].into_iter().all(is_image_name));
-        assert!(!["png", ".png", "a.gif", "a.png.txt", "a.", ""].into_iter().any(is_image_name));
+        assert!(!["png", ".png", "a.gif", "a.png.txt", "a.", "", "._a.png"].into_iter().any(is_image_name));
     }
 
     proptest! {

@@ -130,7 +130,7 @@ def main():
     pipeline.set_progress_bar_config(disable=True)
     for file in options.embeds:
         pipeline.load_textual_inversion(file)
-    own = pipeline.scheduler.config
+    loaded = pipeline.scheduler
     factor = 2 ** (len(pipeline.vae.config.block_out_channels) - 1)
     good = True
     for file in options.pictures:
@@ -138,7 +138,9 @@ def main():
         prompts, settings = read_parameters(picture.info["parameters"])
         width, height = map(int, settings["Size"].split("x"))
         scheduler, more = SCHEDULERS[settings["Sampler"]]
-        pipeline.scheduler = scheduler.from_config(own, **more)
+        # The pipeline's own is as it was loaded, which may not be what the class makes of the same file.
+        is_own = type(loaded) is scheduler and not more
+        pipeline.scheduler = loaded if is_own else scheduler.from_config(loaded.config, **more)
         shape = (1, pipeline.unet.config.in_channels, height // factor, width // factor)
         noise = first_noise(int(settings["Seed"]), int(settings["Picture"]), shape)
         texts, chunks = prompts_for(pipeline, prompts, options.plain)

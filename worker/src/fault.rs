@@ -72,6 +72,7 @@ impl Blame for data::Error {
             | E::UndecodableImage { .. }
             | E::TokenizerFile { .. }
             | E::Encode { .. }
+            | E::Twins { .. }
             | E::Prompt { .. }
             | E::PlaceholderTaken { .. }
             | E::PlaceholderUnusable { .. }

@@ -3,6 +3,8 @@
 //!
 //! It links no library that computes: a program hands one in ([`engine::Library`]).
 
+#![deny(clippy::disallowed_types)]
+
 pub mod access;
 pub mod advertise;
 pub mod arguments;

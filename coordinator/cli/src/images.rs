@@ -9,6 +9,7 @@ use std::{
 use bytes::Bytes;
 use ringtune_shared::{
     captions::{CaptionFileError, caption_beside, caption_file_name},
+    files::name_left_out,
     ids::ContentHash,
     manifest::{LARGEST_IMAGE_FILE, MOST_FILES, Manifest, ManifestError, ManifestFile, is_image_name},
 };
@@ -136,7 +137,7 @@ impl ImageFolder {
                     1..=LARGEST_IMAGE_FILE => images.push(name),
                     size => return Err(ImageFolderError::Size { field, path, size }),
                 },
-                _ => stray.push(name),
+                found => stray.push(name_left_out(&name, found.is_none() && !path.exists())),
             }
         }
         images.sort();

@@ -12,6 +12,7 @@ use ringtune_proto::{
     v1,
 };
 use ringtune_shared::{
+    files::TOKENS_WITHOUT_MANIFEST,
     ids::CONTENT_URI_PREFIX,
     job::{self, HubModel, JobRequest, JobSpec, ModelLocation, QueueDraft, QueueSpec, Setting, SpecError},
 };
@@ -167,7 +168,13 @@ impl JobFile {
                 path.display()
             ),
         });
-        let missing: Vec<String> = missing.collect();
+        let bare = self.spec.locations().into_iter().filter_map(|(field, location)| match location {
+            ModelLocation::Local(path) if lacks_manifest(&path) => {
+                Some(format!("{field}: {} {TOKENS_WITHOUT_MANIFEST}", path.display()))
+            }
+            ModelLocation::Local(_) | ModelLocation::Hub(_) | ModelLocation::S3(_) => None,
+        });
+        let missing: Vec<String> = missing.chain(bare).collect();
         if missing.is_empty() { Ok(()) } else { Err(JobFileError::Missing(missing)) }
     }
 
@@ -242,6 +249,11 @@ fn all_problems(found: Untranslatable) -> JobFileError {
         [one] => JobFileError::Untranslatable(one.clone()),
         several => JobFileError::Untranslatable(format!("\n{}", several.join("\n"))),
     }
+}
+
+/// Whether it is a folder of tokens that nothing says the tokenizer of.
+fn lacks_manifest(folder: &Path) -> bool {
+    folder.join("train.bin").is_file() && !folder.join("meta.json").exists()
 }
 
 /// A path without `..`, which a worker refuses where it does not let jobs read everything: up to the last one it is the
@@ -327,6 +339,15 @@ mod tests {
             "kind = \"gpt2_finetune\"\nname = \"a\"\n[model]\nbase = \"gpt2\"\n[gpt2]\ntokens = \"tokens\"\n";
         let problem = read(both).expect_err("nothing is there");
         assert!(problem.starts_with("model.base: ") && problem.contains("\ngpt2.tokens: "), "{problem}");
+        // nanoGPT's own files do not say whose tokens they are.
+        for name in ["gpt2", "tokens"] {
+            fs::create_dir(folder.path().join(name)).expect("made");
+        }
+        fs::write(folder.path().join("tokens/train.bin"), [0, 0]).expect("written");
+        let problem = read(both).expect_err("no manifest");
+        assert!(problem.starts_with("gpt2.tokens: ") && problem.contains("prepare-text"), "{problem}");
+        fs::write(folder.path().join("tokens/meta.json"), "{}").expect("written");
+        assert_eq!(read(both), Ok(()));
     }
 
     #[test]

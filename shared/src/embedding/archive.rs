@@ -3,7 +3,7 @@
 //! Source: PKWARE's APPNOTE.TXT 6.3; PyTorch writes zip64 records, too, beside a plain end record that is filled in. The
 //! entries' checksums are not checked.
 
-use std::{collections::HashMap, ops::Range};
+use std::{collections::BTreeMap, ops::Range};
 
 use super::EmbeddingError;
 
@@ -22,7 +22,7 @@ const MOST_NAME: usize = 1024;
 #[derive(Debug)]
 pub(super) struct Archive<'a> {
     bytes: &'a [u8],
-    entries: HashMap<&'a str, Range<usize>>,
+    entries: BTreeMap<&'a str, Range<usize>>,
 }
 
 impl<'a> Archive<'a> {
@@ -48,7 +48,7 @@ impl<'a> Archive<'a> {
             return Err(refused(&format!("it has {count} entries, more than {MOST_ENTRIES}")));
         }
         // 2. The directory.
-        let mut entries = HashMap::with_capacity(count);
+        let mut entries = BTreeMap::new();
         let mut place = start;
         for _ in 0..count {
             let directory = Fields { bytes: &bytes[..directory_end], at: place };

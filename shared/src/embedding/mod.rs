@@ -20,12 +20,16 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::Path;
 
+use crate::files::lfs_pointer;
 use crate::ids::ContentHash;
 
 /// Bytes of an embedding's file at most.
 pub const LARGEST_FILE: u64 = 64 << 20;
 /// The tensor's name in kohya's files, which says nothing of the token.
 pub const EMB_PARAMS_KEY: &str = "emb_params";
+/// Keys that programs write whatever the word is: kohya's, OneTrainer's, those of the text encoders that larger models have
+/// several of, and the star of the paper's own code. The file's name is the word then.
+const WORDLESS_KEYS: [&str; 5] = [EMB_PARAMS_KEY, "emp_params", "clip_l", "clip_g", "*"];
 /// The metadata entry in which Ringtune's files have their token, whatever the tensor is called.
 pub const PLACEHOLDER_ENTRY: &str = "ringtune.placeholder_token";
 /// Rows at most: more than a prompt has room for.
@@ -36,8 +40,8 @@ const MOST_WIDTH: usize = 1 << 14;
 /// What a file teaches.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LearnedEmbedding {
-    /// The word, if the file names it. None in a file with the key `emb_params` whose metadata has none, and in
-    /// AUTOMATIC1111's without a name: both go by the name of the file then.
+    /// The word, if the file names it. None in a file whose key says nothing ([`EMB_PARAMS_KEY`] and its like) and whose
+    /// metadata has none, and in AUTOMATIC1111's without a name: both go by the name of the file then.
     pub token: Option<String>,
     /// Numbers of a row: the hidden size of the text encoder it was learned for.
     pub width: usize,
@@ -86,6 +90,9 @@ impl LearnedEmbedding {
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, EmbeddingError> {
         if bytes.len() as u64 > LARGEST_FILE {
             return Err(EmbeddingError::TooLarge { size: bytes.len() as u64 });
+        }
+        if let Some(problem) = lfs_pointer(bytes) {
+            return Err(EmbeddingError::Unreadable(problem.to_owned()));
         }
         let (token, tensor) = match bytes {
             [b'P', b'K', 3, 4, ..] => torch_file::read(bytes)?,

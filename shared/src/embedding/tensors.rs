@@ -3,11 +3,12 @@
 use safetensors::{Dtype, SafeTensors};
 
 use super::{
-    EMB_PARAMS_KEY, EmbeddingError, PLACEHOLDER_ENTRY,
+    EmbeddingError, PLACEHOLDER_ENTRY, WORDLESS_KEYS,
     numbers::{FloatKind, StoredTensor},
 };
 
-/// The token and the only tensor: its key is the token, or `emb_params`; then the metadata may have one.
+/// The token and the only tensor: its key is the token, or one of those that say nothing; then the metadata may
+/// have one.
 ///
 /// # Errors
 /// Not a whole safetensors file, or one of something else.
@@ -33,7 +34,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<(Option<String>, StoredTensor<'_>), E
         text.filter(|text| !text.is_empty()).cloned()
     };
     let token = match name {
-        EMB_PARAMS_KEY => entry(PLACEHOLDER_ENTRY).or_else(|| entry("name")),
+        key if WORDLESS_KEYS.contains(&key) => entry(PLACEHOLDER_ENTRY).or_else(|| entry("name")),
         token => Some(token.to_owned()),
     };
     let (name, shape) = (name.to_owned(), tensor.shape().to_vec());

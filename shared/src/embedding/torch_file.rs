@@ -4,7 +4,7 @@
 //! loaders/textual_inversion.py; for the file PyTorch, torch/serialization.py.
 
 use super::{
-    EmbeddingError,
+    EmbeddingError, WORDLESS_KEYS,
     archive::Archive,
     numbers::{StoredTensor, rows_and_width},
     pickle::{Heap, Id, StorageKind, Tensor, Value, run},
@@ -98,7 +98,7 @@ fn only_tensor<'h, 'a>(
         return Err(other(&format!("its {name:.60?} is not a tensor")));
     };
     let token = match (is_a1111, named("name")) {
-        (false, _) => Some((*name).to_owned()),
+        (false, _) => Some((*name).to_owned()).filter(|name| !WORDLESS_KEYS.contains(&name.as_str())),
         (true, Some(Value::Text(name))) if !name.is_empty() => Some((*name).to_owned()),
         (true, _) => None,
     };

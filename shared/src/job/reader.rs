@@ -3,7 +3,7 @@
 //! follow from that.
 
 use std::borrow::Borrow;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use toml::Spanned;
@@ -27,7 +27,7 @@ pub(super) struct Reader<'text> {
     /// In the order in which they were found.
     pub(super) violations: Vec<Violation>,
     /// Where each known field stands, by its full name.
-    pub(super) lines: HashMap<String, usize>,
+    pub(super) lines: BTreeMap<String, usize>,
     /// Every key of a job file with its section, for "belongs to".
     pub(super) sections_of_keys: Vec<(&'static str, &'static str)>,
     /// What somebody who knows a key from another trainer is to do.

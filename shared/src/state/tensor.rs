@@ -1,6 +1,6 @@
 //! A tensor's name, type and shape; and the list of a state's tensors.
 
-use std::{collections::HashSet, sync::Arc};
+use std::{collections::BTreeSet, sync::Arc};
 
 /// The types of the safetensors format, in its order: narrow ones first.
 pub use safetensors::Dtype;
@@ -97,7 +97,7 @@ impl TensorList {
             let (given, limit) = (tensors.len() as u64, MOST_TENSORS as u64);
             return Err(StateError::TooMany { what: "tensors", given, limit });
         }
-        let (mut names, mut bytes) = (HashSet::with_capacity(tensors.len()), 0u64);
+        let (mut names, mut bytes) = (BTreeSet::new(), 0u64);
         for tensor in &tensors {
             if !names.insert(tensor.name.as_str()) {
                 return Err(StateError::tensor(&tensor.name, TensorProblem::Twice));

@@ -1,5 +1,5 @@
 use std::{
-    collections::HashMap,
+    collections::BTreeMap,
     fs,
     io::{self, Cursor as Reading, Write as _},
     net::Shutdown,
@@ -256,7 +256,7 @@ proptest! {
             let shape = info.shape().iter().map(|side| *side as usize).collect();
             (info.name(), TensorView::new(info.dtype(), shape, bytes).unwrap())
         });
-        let theirs = note.map(|text| HashMap::from([("note".to_owned(), text)]));
+        let theirs = note.map(|text| [("note".to_owned(), text)].into_iter().collect());
         let expected = safetensors::serialize(views, theirs).unwrap();
         let bytes = encoded(&state, &metadata);
         prop_assert_eq!(String::from_utf8_lossy(&bytes), String::from_utf8_lossy(&expected));

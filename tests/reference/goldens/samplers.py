@@ -4,7 +4,7 @@ import types
 import numpy as np
 import torch
 from diffusers import (DDIMScheduler, DPMSolverMultistepScheduler, EulerAncestralDiscreteScheduler,
-                       EulerDiscreteScheduler, PNDMScheduler)
+                       EulerDiscreteScheduler, PNDMScheduler, StableDiffusionPipeline)
 from diffusers.schedulers import scheduling_lms_discrete
 
 from . import GoldenFile, seeded
@@ -104,8 +104,32 @@ def walk(golden, case, scheduler, steps):
         golden.put(f"{case}/step_noise", torch.stack([torch.randn(SHAPE, generator=same_draws) for _ in range(steps)]))
 
 
+# What old files have, or have not.
+OLD = ({}, {"steps_offset": 0}, {"steps_offset": 3, "timestep_spacing": "leading"}, {"clip_sample": True},
+       {"clip_sample": True, "steps_offset": 0}, {"clip_sample": False, "steps_offset": 1})
+
+
+def in_pipelines():
+    """What a pipeline makes of a file when it is loaded with the class `own`, and what then comes of it in `wanted`'s:
+    (own, wanted, the file's keys, all keys of the scheduler)."""
+    for own, (own_class, own_more) in SAMPLERS.items():
+        for wanted, (wanted_class, more) in SAMPLERS.items():
+            for old in OLD:
+                keys = {**BETAS, **old, **own_more}
+                pipeline = StableDiffusionPipeline(
+                    vae=None, text_encoder=None, tokenizer=None, unet=None, scheduler=own_class.from_config(keys),
+                    safety_checker=None, feature_extractor=None, requires_safety_checker=False)
+                scheduler = pipeline.scheduler
+                if own != wanted:
+                    scheduler = wanted_class.from_config(scheduler.config, **more)
+                yield own, wanted, keys, scheduler.to_json_string()
+
+
 def make_sampler_goldens(path):
     golden = GoldenFile()
+    golden.metadata["pipelines"] = [
+        {"own": own, "wanted": wanted, "file": keys, "scheduler": scheduler}
+        for own, wanted, keys, scheduler in in_pipelines()]
     golden.metadata["cases"] = {}
     for case, name, keys, steps in configs():
         scheduler_class, more = SAMPLERS[name]

@@ -1,6 +1,8 @@
 //! The worker on libtorch: joins the worker, which links no library to compute with, and the model library, which knows
 //! nothing of workers.
 
+#![deny(clippy::disallowed_types)]
+
 mod torch;
 
 use std::path::Path;

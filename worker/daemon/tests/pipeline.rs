@@ -43,6 +43,7 @@ fn arguments(folder: &Path) -> PipelineArguments {
         model: toy().to_str().unwrap().to_owned(),
         revision: String::new(),
         embeds: vec![embeds],
+        token: Vec::new(),
         copy: false,
         output: folder.join("pipeline"),
     }

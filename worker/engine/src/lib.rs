@@ -17,6 +17,8 @@
 //! beside what is computed ([`HeldState`]). They are never copied whole.
 //! Gradients, which travel, are in buckets that change hands ([`Buckets`]).
 
+#![deny(clippy::disallowed_types)]
+
 mod activity;
 mod aligned;
 mod bucket_plan;

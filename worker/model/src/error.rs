@@ -83,7 +83,7 @@ pub enum Error {
         expected: Vec<i64>,
     },
     /// Tensors that nothing in config.json calls for.
-    #[error("{}: {count} tensor(s) that config.json does not call for: {names}", file.display())]
+    #[error("{}: {count} tensor(s) that {by} does not call for: {names}", file.display())]
     ExtraTensors {
         /// The weights file or index.
         file: PathBuf,
@@ -91,9 +91,11 @@ pub enum Error {
         count: usize,
         /// The first few names with their shapes.
         names: String,
+        /// What calls for tensors.
+        by: &'static str,
     },
     /// A tensor's shape contradicts config.json.
-    #[error("{}: tensor '{tensor}' has shape {found:?}, config.json calls for {expected:?}", file.display())]
+    #[error("{}: tensor '{tensor}' has shape {found:?}, {by} calls for {expected:?}", file.display())]
     WrongShape {
         /// The weights file.
         file: PathBuf,
@@ -101,8 +103,10 @@ pub enum Error {
         tensor: String,
         /// The shape in the file.
         found: Vec<i64>,
-        /// The shape config.json calls for.
+        /// The shape that is called for.
         expected: Vec<i64>,
+        /// What calls for it.
+        by: &'static str,
     },
     /// A tensor's element type is none of F32, F16, BF16.
     #[error("{}: tensor '{tensor}' is stored as {found}, allowed is F32, F16 or BF16", file.display())]
@@ -113,6 +117,14 @@ pub enum Error {
         tensor: String,
         /// Its element type.
         found: String,
+    },
+    /// What was computed is no number.
+    #[error("{what} is not finite (NaN or infinite): {cause}")]
+    NotFinite {
+        /// What was computed.
+        what: String,
+        /// Where it comes from, as far as that can be said.
+        cause: String,
     },
     /// A value passed to this crate does not fit the model.
     #[error("{field} is {given}, allowed is {allowed}")]

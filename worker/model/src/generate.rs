@@ -36,6 +36,9 @@ impl StableDiffusion {
             let input = Tensor::f_from_slice(&seen)?.f_view(latent)?;
             let timesteps = Tensor::f_from_slice(&vec![timestep; request.batch])?;
             let predicted = to_vec(&self.unet.forward(&input, &timesteps, &text)?)?;
+            self.model_files.check_finite(&predicted, || {
+                format!("what the UNet predicts in step {} of {}", index + 1, all_timesteps.len())
+            })?;
             let predicted = if guided { guide(&predicted, request.guidance as f32) } else { predicted };
             sampler.step(&predicted, step_noises.next().unwrap_or_default(), &mut sample)?;
             if !progress(index + 1, all_timesteps.len()) {
@@ -45,10 +48,14 @@ impl StableDiffusion {
         // 3. Decode one by one: the decoder's tensors are the largest of all. [1, 3, height, width] to bytes
         let scaled: Vec<f32> =
             sample.iter().map(|value| value / self.model_files.vae.scaling_factor as f32).collect();
+        self.model_files
+            .check_finite(&scaled, || "the latents of a picture after the last step".to_string())?;
         let one = [1, latent[1], latent[2], latent[3]];
         let pictures = scaled.chunks_exact(scaled.len() / request.batch).map(|latents| {
-            let picture = self.decode(&Tensor::f_from_slice(latents)?.f_view(one)?)?;
-            Ok(to_rgb(&to_vec(&picture)?, request.height, request.width))
+            let picture = to_vec(&self.decode(&Tensor::f_from_slice(latents)?.f_view(one)?)?)?;
+            self.model_files
+                .check_finite(&picture, || "what the VAE makes of a picture's latents".to_string())?;
+            Ok(to_rgb(&picture, request.height, request.width))
         });
         pictures.collect::<Result<_>>().map(Some)
     }
@@ -65,12 +72,18 @@ impl StableDiffusion {
         let (tokens, width) = (config.max_positions, config.hidden_size);
         let embeddings = self.embeddings(&ids, request.rows)?;
         let states = self.text.forward(&Tensor::f_from_slice(&embeddings)?.f_view([-1, tokens, width])?)?;
+        self.model_files
+            .check_finite(&to_vec(&states)?, || "what the text encoder makes of a prompt".to_string())?;
         let prompts = if guided { 2 } else { 1 };
         Ok(states.f_reshape([prompts, -1, width])?.f_to_kind(kind_of(self.precision))?)
     }
 
     fn check_request(&self, request: &GenerateRequest, guided: bool) -> Result<[i64; 4]> {
         let info = self.info();
+        if self.model_files.text.use_attention_mask {
+            let allowed = "false or absent: padding is not hidden here when pictures are drawn";
+            return Err(Error::argument("use_attention_mask of text_encoder/config.json", true, allowed));
+        }
         check_sides(request.height, request.width, info.vae_factor)?;
         if !(1..=MOST_PICTURES).contains(&request.batch) {
             return Err(Error::argument("batch", request.batch, format!("1 to {MOST_PICTURES}")));

@@ -5,12 +5,15 @@
 //! can be checked against the reference implementation: open a [`weights::Weights`], take a
 //! [`weights::Scope`] of it, build the block, call `forward` with tensors.
 
+#![deny(clippy::disallowed_types)]
+
 pub mod api;
 pub mod attention;
 pub mod clip;
 pub mod config;
 pub mod convolution;
 pub mod error;
+mod finite;
 mod generate;
 mod gpt2;
 pub mod growing;

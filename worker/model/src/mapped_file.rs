@@ -1,6 +1,6 @@
 //! A safetensors file: mapped, its header, and tensors of it that are read late.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,6 +14,9 @@ use crate::native;
 
 /// Headers above this are refused before they are parsed. SD's largest is below 200 KB.
 const MAX_HEADER_BYTES: u64 = 64 << 20;
+
+/// What git-lfs leaves in a file's place begins so: github.com/git-lfs/git-lfs, docs/spec.md.
+const LFS_POINTER: &[u8] = b"version https://git-lfs.github.com/spec/";
 
 pub(crate) struct MappedFile {
     pub(crate) path: PathBuf,
@@ -90,7 +93,7 @@ impl Stored {
 #[derive(Debug)]
 pub(crate) struct Header {
     shapes: BTreeMap<String, Vec<usize>>,
-    metadata: HashMap<String, String>,
+    metadata: BTreeMap<String, String>,
 }
 
 impl Header {
@@ -99,7 +102,8 @@ impl Header {
         let file = map_file(path)?;
         let (_, metadata) = read_metadata(&file)?;
         let shapes = metadata.tensors().into_iter().map(|(name, info)| (name, info.shape.clone())).collect();
-        Ok(Header { shapes, metadata: metadata.metadata().clone().unwrap_or_default() })
+        let metadata = metadata.metadata().clone().into_iter().flatten().collect();
+        Ok(Header { shapes, metadata })
     }
 
     pub(crate) fn shape(&self, name: &str) -> Option<&[usize]> {
@@ -135,6 +139,11 @@ pub(crate) fn map_file(path: &Path) -> Result<MappedFile> {
     }
     // SAFETY: the mapping is read-only; that nobody shortens the file meanwhile is the stated condition of [`crate::weights`].
     let map = unsafe { Mmap::map(&file) }.map_err(io)?;
+    if map.starts_with(LFS_POINTER) {
+        let pointer = "it is a git-lfs pointer of a few lines, which stands for the file itself: run `git lfs install` and \
+                       `git lfs pull` where the model was cloned";
+        return Err(bad(pointer.to_string()));
+    }
     let mut prefix = [0; 8];
     prefix.copy_from_slice(&map[..8]);
     let header = u64::from_le_bytes(prefix);

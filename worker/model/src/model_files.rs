@@ -7,7 +7,7 @@ use ringtune_engine::{ModelInfo, ModelOptions, PredictionType, SamplerKind};
 use tch::Kind;
 
 use crate::clip::{self, TextEncoder};
-use crate::config::{Keys, SamplerConfig, SchedulerConfig, TextConfig, UNetConfig, VaeConfig};
+use crate::config::{Keys, SamplerConfig, SchedulerConfig, TextConfig, UNetConfig, VaeConfig, pipeline};
 use crate::error::{Error, Result};
 use crate::layers::Products;
 use crate::single_file::SingleFile;
@@ -34,6 +34,8 @@ pub struct ModelFiles {
     pub scheduler: SchedulerConfig,
     /// All that it says.
     scheduler_keys: Keys,
+    /// The class that model_index.json names for it: the pipeline's, whatever the file itself says.
+    scheduler_class: Option<String>,
 }
 
 /// Where the tensors are.
@@ -50,6 +52,7 @@ struct AllKeys {
     unet: Keys,
     vae: Keys,
     scheduler: Keys,
+    scheduler_class: Option<String>,
 }
 
 impl Source {
@@ -61,10 +64,10 @@ impl Source {
             }
             let file = SingleFile::read(path, options.prediction_type)?;
             let (text, unet, vae) = (file.text_keys(), file.unet_keys(), file.vae_keys());
-            let keys = AllKeys { text, unet, vae, scheduler: file.scheduler_keys() };
+            let keys = AllKeys { text, unet, vae, scheduler: file.scheduler_keys(), scheduler_class: None };
             return Ok((Source::SingleFile(file), keys));
         }
-        check_model_index(path)?;
+        let index = check_model_index(path)?;
         let keys = |component: &str, file: &str| Keys::read(&path.join(component).join(file));
         let scheduler = keys("scheduler", "scheduler_config.json")?;
         let keys = AllKeys {
@@ -75,6 +78,7 @@ impl Source {
                 Some(prediction) => scheduler.with("prediction_type", prediction.name()),
                 None => scheduler,
             },
+            scheduler_class: class_in(&index, "scheduler").map(str::to_string),
         };
         Ok((Source::Folder(path.to_path_buf()), keys))
     }
@@ -85,7 +89,7 @@ impl ModelFiles {
     /// the original layout.
     pub fn read(path: &Path, options: &ModelOptions) -> Result<Self> {
         let (source, keys) = Source::read(path, options)?;
-        let (unet_keys, scheduler_keys) = (keys.unet, keys.scheduler);
+        let (unet_keys, scheduler_keys, scheduler_class) = (keys.unet, keys.scheduler, keys.scheduler_class);
         let mut model_files = ModelFiles {
             source,
             variant: options.variant.clone(),
@@ -94,6 +98,7 @@ impl ModelFiles {
             vae: VaeConfig::from_keys(&keys.vae)?,
             scheduler: SchedulerConfig::from_keys(&scheduler_keys)?,
             scheduler_keys,
+            scheduler_class,
         };
         if options.rescale_zero_snr {
             model_files.rescale_zero_snr()?;
@@ -166,17 +171,19 @@ impl ModelFiles {
         Weights::open(&folder.join(component), stem, &self.variant, rename)
     }
 
-    /// What scheduler/scheduler_config.json says for a sampler.
+    /// What scheduler/scheduler_config.json says for a sampler, as diffusers' pipeline has it ([`pipeline::of_pipeline`]).
     ///
     /// Errors: a key whose value that sampler does not do. Training does not need it, so it is not read before.
     pub fn sampler(&self, kind: SamplerKind) -> Result<SamplerConfig> {
-        SamplerConfig::from_keys(&self.scheduler_keys, kind)
+        let (own, unknown) = self.own_sampler();
+        let own = unknown.is_none().then_some(own);
+        SamplerConfig::from_keys(&pipeline::of_pipeline(&self.scheduler_keys, own, kind), kind)
     }
 
     /// The sampler of the model's own scheduler class, DDIM where there is none; then also that class's name.
     fn own_sampler(&self) -> (SamplerKind, Option<String>) {
-        let text = |key| self.scheduler_keys.get(key).and_then(|value| value.as_str());
-        let class = text("_class_name").unwrap_or("without a name");
+        let of_file = self.scheduler_keys.get("_class_name").and_then(|value| value.as_str());
+        let class = self.scheduler_class.as_deref().or(of_file).unwrap_or("without a name");
         let karras = self.scheduler_keys.flag("use_karras_sigmas", false).unwrap_or(false);
         match SamplerKind::of_class(class, karras) {
             Some(kind) => (kind, None),
@@ -205,7 +212,7 @@ impl ModelFiles {
 }
 
 /// model_index.json says which pipeline the folder is; only Stable Diffusion 1.x and 2.x are.
-fn check_model_index(folder: &Path) -> Result<()> {
+fn check_model_index(folder: &Path) -> Result<Keys> {
     let file = folder.join("model_index.json");
     if !file.is_file() {
         let reason = if folder.is_dir() {
@@ -219,8 +226,7 @@ fn check_model_index(folder: &Path) -> Result<()> {
     let components =
         [("text_encoder", "CLIPTextModel"), ("unet", "UNet2DConditionModel"), ("vae", "AutoencoderKL")];
     for (component, class) in components {
-        let found = keys.get(component).and_then(|pair| pair.get(1)).and_then(|name| name.as_str());
-        if found != Some(class) {
+        if class_in(&keys, component) != Some(class) {
             return Err(
                 keys.invalid(component, format!("[library, \"{class}\"]: Stable Diffusion 1.x or 2.x"))
             );
@@ -233,5 +239,10 @@ fn check_model_index(folder: &Path) -> Result<()> {
     for unsupported in ["text_encoder_2", "transformer", "prior"] {
         keys.only(unsupported, &[serde_json::json!([null, null])])?;
     }
-    Ok(())
+    Ok(keys)
+}
+
+/// The class of a component in model_index.json, which is a pair of a library and a class.
+fn class_in<'a>(index: &'a Keys, component: &str) -> Option<&'a str> {
+    index.get(component)?.get(1)?.as_str()
 }

@@ -75,7 +75,9 @@ impl StableDiffusion {
     /// Row `id` of the frozen token table, [text_width], fp32: where a learned row starts from.
     pub fn token_row(&self, id: i64) -> Result<Vec<f32>> {
         self.check_token("token id", id, self.model_files.text.vocab_size)?;
-        to_vec(&self.text.embed(&Tensor::f_from_slice(&[id])?)?)
+        let row = to_vec(&self.text.embed(&Tensor::f_from_slice(&[id])?)?)?;
+        self.model_files.check_finite(&row, || format!("row {id} of the text encoder's token table"))?;
+        Ok(row)
     }
 
     /// Encodes one picture. The VAE's encoder is loaded by the first call.
@@ -98,12 +100,16 @@ impl StableDiffusion {
         let shape = [1, 3, pixels.height as i64, pixels.width as i64];
         let (mean, logvar) = encoder.forward(&Tensor::f_from_slice(&pixels.data)?.f_view(shape)?)?;
         let (_, channels, height, width) = mean.size4()?;
+        let (mean, logvar) = (to_vec(&mean)?, to_vec(&logvar)?);
+        for moments in [&mean, &logvar] {
+            self.model_files.check_finite(moments, || "what the VAE makes of a picture".to_string())?;
+        }
         Ok(Moments {
             channels: channels as usize,
             height: height as usize,
             width: width as usize,
-            mean: to_vec(&mean)?,
-            logvar: to_vec(&logvar)?,
+            mean,
+            logvar,
         })
     }
 

@@ -47,6 +47,8 @@ pub struct Weights {
     taken: RefCell<BTreeSet<String>>,
     /// Only check names and shapes: every tensor handed out is empty.
     dry: bool,
+    /// Whether the file has other names than are asked for here, and no config.json.
+    placed: bool,
 }
 
 struct Entry {
@@ -78,14 +80,37 @@ impl Weights {
 
     /// Opens one safetensors file.
     pub fn open_file(path: &Path, rename: Rename) -> Result<Self> {
-        Self::open_placed(path, renamed(rename, |_| true))
+        let mut weights = Self::empty(path);
+        weights.add_file(path, renamed(rename, |_| true))?;
+        Ok(weights)
     }
 
     /// Opens one safetensors file whose tensors of a name and shape belong in several places, or in none.
     pub(crate) fn open_placed(path: &Path, places: impl Fn(&str, &[i64]) -> Vec<Place>) -> Result<Self> {
         let mut weights = Self::empty(path);
+        weights.placed = true;
         weights.add_file(path, places)?;
         Ok(weights)
+    }
+
+    /// What calls for tensors.
+    fn by(&self) -> &'static str {
+        if self.placed { "the network that the file's other tensors make" } else { "config.json" }
+    }
+
+    /// A missing tensor by the name that the file would have for it, as far as what lies beside it there tells.
+    fn shown(&self, name: &str) -> String {
+        let in_file = || {
+            let (module, own) = name.rsplit_once('.')?;
+            let below = format!("{module}.");
+            let mut beside =
+                self.entries.range(below.clone()..).take_while(|(name, _)| name.starts_with(&below));
+            beside.find_map(|(sibling, entry)| {
+                let stored = entry.stored_name.strip_suffix(sibling.strip_prefix(&below)?)?;
+                Some(format!("{stored}{own}"))
+            })
+        };
+        self.placed.then(in_file).flatten().unwrap_or_else(|| name.to_string())
     }
 
     fn open_shards(folder: &Path, index: &Path, rename: Rename) -> Result<Self> {
@@ -124,6 +149,7 @@ impl Weights {
             entries: BTreeMap::new(),
             taken: RefCell::new(BTreeSet::new()),
             dry: false,
+            placed: false,
         }
     }
 
@@ -136,7 +162,8 @@ impl Weights {
         let file = Arc::new(map_file(path)?);
         let (header, metadata) = read_metadata(&file)?;
         let mut found = BTreeSet::new();
-        for (name, info) in metadata.tensors() {
+        // In which order the library has them is left to chance.
+        for (name, info) in BTreeMap::from_iter(metadata.tensors()) {
             let shape: Vec<i64> = info
                 .shape
                 .iter()
@@ -186,6 +213,18 @@ impl Weights {
         self.entries.contains_key(name)
     }
 
+    /// Names the first tensor with a number that is not finite, and its file; in order of this crate's names.
+    pub(crate) fn broken_tensor(&self) -> Result<Option<String>> {
+        for entry in self.entries.values() {
+            if !entry.stored_tensor()?.f_isfinite()?.f_all()?.f_double_value(&[]).is_ok_and(|all| all == 1.0)
+            {
+                let (file, name) = (entry.file.path.display(), &entry.stored_name);
+                return Ok(Some(format!("the tensor '{name}' of {file} holds such numbers")));
+            }
+        }
+        Ok(None)
+    }
+
     /// Every tensor must have been asked for by now; [`Error::ExtraTensors`] names those that were not.
     pub fn finish(&self) -> Result<()> {
         let taken = self.taken.borrow();
@@ -199,7 +238,8 @@ impl Weights {
         if extra.len() > names.len() {
             names.push("…".to_string());
         }
-        Err(Error::ExtraTensors { file: self.label.clone(), count: extra.len(), names: names.join(", ") })
+        let (file, count, by) = (self.label.clone(), extra.len(), self.by());
+        Err(Error::ExtraTensors { file, count, names: names.join(", "), by })
     }
 }
 
@@ -266,7 +306,7 @@ impl<'a> Scope<'a> {
         let full = self.name_of(name);
         let entry = self.weights.entries.get(&full).ok_or_else(|| Error::MissingTensor {
             file: self.weights.label.clone(),
-            tensor: full.clone(),
+            tensor: self.weights.shown(&full),
             expected: shape.to_vec(),
         })?;
         if entry.shape != shape {
@@ -275,6 +315,7 @@ impl<'a> Scope<'a> {
                 tensor: entry.stored_name.clone(),
                 found: entry.shape.clone(),
                 expected: shape.to_vec(),
+                by: self.weights.by(),
             });
         }
         entry.kind()?;
@@ -340,17 +381,33 @@ fn renamed(rename: Rename, wanted: impl Fn(&str) -> bool) -> impl Fn(&str, &[i64
     }
 }
 
+/// "fp16" of `model.fp16.safetensors`, of `model.fp16-00001-of-00002.safetensors` and of
+/// `model.safetensors.index.fp16.json`; nothing of other names.
+fn variant_of<'a>(name: &'a str, stem: &str) -> Option<&'a str> {
+    let rest = name.strip_prefix(stem)?;
+    if let Some(variant) = rest.strip_prefix(".safetensors.index.") {
+        return variant.strip_suffix(".json");
+    }
+    let variant = rest.strip_prefix('.')?.strip_suffix(".safetensors")?;
+    variant.split('-').next().filter(|variant| !variant.is_empty())
+}
+
 fn no_weights(folder: &Path, stem: &str, dotted: &str) -> Error {
-    let pickles: Vec<String> = std::fs::read_dir(folder)
-        .into_iter()
-        .flatten()
-        .flatten()
-        .filter_map(|entry| entry.file_name().into_string().ok())
-        .filter(|name| [".bin", ".ckpt", ".pt", ".pth"].iter().any(|end| name.ends_with(end)))
-        .collect();
-    if pickles.is_empty() {
-        let reason =
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    let names: BTreeSet<String> = names.collect();
+    let is_pickle = |name: &&String| [".bin", ".ckpt", ".pt", ".pth"].iter().any(|end| name.ends_with(end));
+    let pickles: Vec<String> = names.iter().filter(is_pickle).cloned().collect();
+    let variants: BTreeSet<&str> = names.iter().filter_map(|name| variant_of(name, stem)).collect();
+    if pickles.is_empty() || !variants.is_empty() {
+        let mut reason =
             format!("holds neither {stem}{dotted}.safetensors nor {stem}.safetensors.index{dotted}.json");
+        if let Some(variant) = variants.first() {
+            reason += &format!(
+                "; it has weights of the variant {variant:?}: model.variant = {variant:?} in a job, --variant {variant} on the \
+                 command line"
+            );
+        }
         return Error::NotAModel { folder: folder.to_path_buf(), reason };
     }
     let converter = "diffusers: StableDiffusionPipeline";

@@ -6,9 +6,12 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use ringtune_model::{Error, Precision, StableDiffusion, check_folder};
-use safetensors::Dtype;
+use ringtune_model::model_files::ModelFiles;
+use ringtune_model::{
+    Error, GenerateRequest, ModelOptions, Pixels, Precision, SamplerKind, StableDiffusion, check_folder,
+};
 use safetensors::tensor::TensorView;
+use safetensors::{Dtype, SafeTensors};
 use serde_json::{Value, json};
 
 type Tensors = BTreeMap<String, Vec<usize>>;
@@ -185,6 +188,18 @@ impl Folder {
         write_json(&self.at(file), &config);
     }
 
+    /// One tensor, all of one value.
+    fn fill(&self, file: &str, tensor: &str, value: f32) {
+        let mut bytes = std::fs::read(self.at(file)).unwrap();
+        let (header, metadata) = SafeTensors::read_metadata(&bytes).unwrap();
+        let (start, end) = metadata.tensors()[tensor].data_offsets;
+        let place = 8 + header + start..8 + header + end;
+        for number in bytes[place].as_chunks_mut::<4>().0 {
+            *number = value.to_le_bytes();
+        }
+        std::fs::write(self.at(file), bytes).unwrap();
+    }
+
     /// Both ways in must give the same error.
     fn error(&self) -> Error {
         let opened = StableDiffusion::open(&self.path, Precision::Fp32).map(drop).unwrap_err();
@@ -269,7 +284,7 @@ fn a_missing_an_extra_and_a_misshapen_tensor_are_named() {
 
     tensors.insert("conv_out.bias".into(), vec![5]);
     write_tensors(&folder.at(UNET), &tensors);
-    assert!(matches!(folder.error(), Error::WrongShape { file, tensor, found, expected }
+    assert!(matches!(folder.error(), Error::WrongShape { file, tensor, found, expected, .. }
         if file == folder.at(UNET) && tensor == "conv_out.bias" && found == [5] && expected == [4]));
 
     tensors.insert("conv_out.bias".into(), vec![4]);
@@ -364,6 +379,98 @@ fn defaults_are_those_of_diffusers_and_unknown_keys_are_ignored() {
     assert_eq!((info.scaling_factor, info.num_train_timesteps), (0.5, 1000));
     assert_eq!(info.prediction_type.name(), "epsilon");
     assert_eq!(info.native_resolution, None);
+}
+
+#[test]
+fn the_pipelines_own_scheduler_and_size_are_those_that_diffusers_loads() {
+    let folder = Folder::new();
+    let sampler = || check_folder(&folder.path).unwrap().sampler.name();
+    folder.set("scheduler/scheduler_config.json", "_class_name", json!("PNDMScheduler"));
+    folder.set("model_index.json", "scheduler", json!(["diffusers", "EulerDiscreteScheduler"]));
+    assert_eq!(sampler(), "euler");
+    folder.set("model_index.json", "scheduler", Value::Null);
+    assert_eq!(sampler(), "pndm");
+    // Its file is corrected where pictures are drawn; what trains reads it as it stands.
+    folder.set("scheduler/scheduler_config.json", "steps_offset", json!(0));
+    let files = ModelFiles::read(&folder.path, &ModelOptions::default()).unwrap();
+    assert_eq!(files.sampler(SamplerKind::Pndm).unwrap().steps_offset, 1);
+    // Pipelines wrote sizes that were too small, once.
+    for (version, sample_size, side) in [
+        ("0.6.0", 8, 64),
+        ("0.8.1", 96, 96),
+        ("0.9.0.dev0", 8, 8),
+        ("0.42.1", 8, 8),
+        ("1.0.0", 8, 8),
+        ("", 8, 8),
+    ] {
+        folder.set("unet/config.json", "sample_size", json!(sample_size));
+        folder.set("unet/config.json", "_diffusers_version", json!(version));
+        let info = check_folder(&folder.path).unwrap();
+        assert_eq!(info.native_resolution, Some(side * info.vae_factor), "{version}");
+    }
+}
+
+#[test]
+fn weights_that_are_elsewhere_are_said_to_be() {
+    // 1. What a clone without git-lfs has.
+    let folder = Folder::new();
+    let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 3438167540\n";
+    std::fs::write(folder.at(UNET), pointer).unwrap();
+    let text = folder.error().to_string();
+    assert!(text.contains(UNET) && text.contains("git lfs pull"), "{text}");
+    // 2. Files of a variant alone.
+    let folder = Folder::new();
+    for file in [TEXT, UNET, VAE] {
+        let variant = file.replace(".safetensors", ".fp16.safetensors");
+        std::fs::rename(folder.at(file), folder.at(&variant)).unwrap();
+    }
+    let text = folder.error().to_string();
+    assert!(text.contains("model.variant = \"fp16\"") && text.contains("--variant fp16"), "{text}");
+    let options = ModelOptions { variant: "fp16".to_owned(), ..ModelOptions::default() };
+    ModelFiles::read(&folder.path, &options).unwrap().check_weights().unwrap();
+}
+
+/// A black picture is no picture: where a number comes from that is none is said by tensor and file.
+#[test]
+fn weights_that_are_no_numbers_draw_nothing() {
+    for (file, tensor, says) in [
+        (UNET, "conv_out.bias", "what the UNet predicts in step 1 of 2"),
+        (TEXT, "final_layer_norm.bias", "what the text encoder makes of a prompt"),
+        (VAE, "decoder.conv_out.bias", "what the VAE makes of a picture's latents"),
+        (VAE, "encoder.conv_out.bias", "what the VAE makes of a picture"),
+        (TEXT, "embeddings.token_embedding.weight", "row 3 of the text encoder's token table"),
+    ] {
+        let folder = Folder::new();
+        folder.fill(file, tensor, f32::NAN);
+        let mut model = StableDiffusion::open(&folder.path, Precision::Fp32).unwrap();
+        let info = model.info();
+        let (side, ids) = (2 * info.vae_factor, vec![1; info.max_text_length]);
+        let noise = vec![0.5; 4 * info.latent_channels];
+        let request = GenerateRequest {
+            batch: 1,
+            height: side,
+            width: side,
+            prompt_ids: &ids,
+            negative_ids: &ids,
+            rows: &[],
+            sampler: SamplerKind::Ddim,
+            steps: 2,
+            guidance: 2.0,
+            noise: &noise,
+            step_noise: &[],
+        };
+        let error = match tensor {
+            "encoder.conv_out.bias" => {
+                let pixels = Pixels { height: side, width: side, data: vec![0.5; 3 * side * side] };
+                model.encode_image(&pixels).map(drop).unwrap_err()
+            }
+            "embeddings.token_embedding.weight" => model.token_row(3).map(drop).unwrap_err(),
+            _ => model.generate(&request, |_, _| true).map(drop).unwrap_err(),
+        };
+        assert!(matches!(error, Error::NotFinite { .. }), "{error}");
+        let text = error.to_string();
+        assert!(text.contains(says) && text.contains(tensor) && text.contains(file), "{text}");
+    }
 }
 
 proptest::proptest! {

@@ -9,6 +9,8 @@
 //!
 //! Names neither tch nor tonic.
 
+#![deny(clippy::disallowed_types)]
+
 mod digest;
 mod environment;
 mod error;

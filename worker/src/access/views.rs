@@ -8,7 +8,7 @@
 //! which stops a process that has them mapped. Jobs cannot do that unless their traces are written among the models.
 
 use std::{
-    collections::HashMap,
+    collections::BTreeMap,
     fs::{self, File},
     io,
     os::unix::fs::{MetadataExt as _, symlink},
@@ -31,7 +31,7 @@ pub(super) struct Views {
 }
 
 /// By their keys: those that are used, each with its number.
-type Alive = Arc<Mutex<HashMap<String, (u64, Weak<View>)>>>;
+type Alive = Arc<Mutex<BTreeMap<String, (u64, Weak<View>)>>>;
 
 /// A folder of links to opened files. The files stay open as long as it is, and it goes with it.
 #[derive(Debug)]

@@ -1,7 +1,7 @@
 //! What a model is, by content: the hash of the files that decide what a job computes on it.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
     sync::{
@@ -30,7 +30,7 @@ const SINGLE_FILE: &str = "model.safetensors";
 /// Hashes models, each file once as long as it does not change, and no further than somebody `still` waits for it.
 #[derive(Debug, Default)]
 pub struct Fingerprints {
-    known: Mutex<HashMap<PathBuf, Known>>,
+    known: Mutex<BTreeMap<PathBuf, Known>>,
 }
 
 /// A file's size and time of change when it was hashed, and the hash.

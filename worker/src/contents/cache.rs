@@ -1,6 +1,6 @@
 //! Files fetched by content, kept for the next job, up to a bound.
 
-use std::{collections::HashSet, fs, path::PathBuf, time::SystemTime};
+use std::{collections::BTreeSet, fs, path::PathBuf, time::SystemTime};
 
 use ringtune_shared::{files::write_atomically, ids::ContentHash};
 use tokio_util::sync::CancellationToken;
@@ -71,7 +71,7 @@ impl ContentCache {
 
     /// Removes what was used longest ago until the rest fits, but nothing in `needed`. Blocks.
     pub fn trim(&self, needed: &[ContentHash]) {
-        let needed: HashSet<PathBuf> = needed.iter().map(|hash| self.path(*hash)).collect();
+        let needed: BTreeSet<PathBuf> = needed.iter().map(|hash| self.path(*hash)).collect();
         bounded_folder::trim(&self.folder, self.most_bytes, |path| needed.contains(path));
     }
 }

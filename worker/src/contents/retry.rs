@@ -122,10 +122,7 @@ fn is_other_epoch(status: &Status) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        collections::HashMap,
-        sync::atomic::{AtomicUsize, Ordering},
-    };
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     use tonic_types::ErrorDetails;
 
@@ -171,7 +168,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_offset_that_has_moved_is_asked_for_again() {
         let moved = || {
-            let details = ErrorDetails::with_error_info(UPLOAD_OFFSET, "ringtune", HashMap::default());
+            let details =
+                ErrorDetails::with_error_info(UPLOAD_OFFSET, "ringtune", <[(String, String); 0]>::default());
             Status::with_error_details(Code::FailedPrecondition, "offset is 4, 8 bytes are there", details)
         };
         let (made, outcome) = calls(|call| if call < 2 { Err(moved()) } else { Ok(()) }).await;

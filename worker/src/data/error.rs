@@ -82,6 +82,18 @@ pub enum Error {
         /// What the library says.
         problem: String,
     },
+    /// A text that names a token of several, which nothing tells apart.
+    #[error(
+        "{text:?} names one of the tokens {}, and nothing decides which: the tokenizer finds them without regard to \
+         case; take all but one of them out of the tokenizer's files, or leave the word out",
+        tokens.join(", ")
+    )]
+    Twins {
+        /// The text.
+        text: String,
+        /// The tokens and their ids.
+        tokens: Vec<String>,
+    },
     /// A prompt that cannot be drawn.
     #[error("the prompt {prompt:?}: {problem}")]
     Prompt {

@@ -8,6 +8,7 @@ use image::{
     metadata::Orientation,
 };
 use ringtune_shared::{
+    files::name_left_out,
     ids::ContentHash,
     manifest::{LARGEST_IMAGE_FILE, MOST_FILES, is_image_name},
 };
@@ -68,7 +69,10 @@ pub fn scan(folder: &Place) -> Result<ImageSet, Error> {
                     return Err(Error::ReadImage { name: name.to_string(), source });
                 }
                 let slash = if place.is_dir() { "/" } else { "" };
-                set.skipped.push(format!("{}{slash}", entry.to_string_lossy()));
+                let shown = format!("{}{slash}", entry.to_string_lossy());
+                let leads_nowhere =
+                    !is_file && slash.is_empty() && place.open().is_err_and(|error| is_gone(&error));
+                set.skipped.push(name_left_out(&shown, leads_nowhere));
             }
         }
     }
@@ -82,6 +86,10 @@ pub fn scan(folder: &Place) -> Result<ImageSet, Error> {
         return Err(Error::TooManyImages { folder: shown(), found, allowed: MOST_FILES });
     }
     Ok(set)
+}
+
+fn is_gone(error: &std::io::Error) -> bool {
+    error.kind() == std::io::ErrorKind::NotFound
 }
 
 impl ImageFile {

@@ -41,6 +41,10 @@ pub struct GenerateArguments {
     /// learned_embeds.safetensors of a job, or an emb_params file; may be given several times
     #[arg(long, value_name = "FILE")]
     pub embeds: Vec<PathBuf>,
+    /// Word of the first --embeds, then of the second, …; "" for what the file says [default: what each file says, or its
+    /// name]
+    #[arg(long, requires = "embeds", value_name = "WORD")]
+    pub token: Vec<String>,
     /// What to draw; may be given several times
     #[arg(long, required = true, value_name = "TEXT")]
     pub prompt: Vec<String>,

@@ -93,7 +93,7 @@ impl Drawing {
         embeddings: &[EmbeddingFile],
     ) -> Result<Self, Error> {
         let mut tokenizer = ClipTokenizer::open(tokenizer, info.max_text_length)?;
-        if tokenizer.vocabulary_size() != info.vocab_size || tokenizer.length() != info.max_text_length {
+        if !tokenizer.fit(info.vocab_size, info.max_text_length) {
             return Err(Error::Vocabulary {
                 tokenizer: (tokenizer.vocabulary_size(), tokenizer.length()),
                 text_encoder: (info.vocab_size, info.max_text_length),
@@ -159,6 +159,24 @@ impl Drawing {
         let begins: Vec<usize> = begins.chain([tokens.len()]).collect();
         let vectors = begins.windows(2).map(|pair| pair[1].saturating_sub(pair[0]));
         known.iter().zip(vectors).map(|((token, hash), vectors)| (token.clone(), vectors, *hash)).collect()
+    }
+
+    /// Tokens of embeddings that no prompt names, the negative one included.
+    pub fn unused(&self) -> Vec<String> {
+        let mut first = self.info.vocab_size as i64;
+        let mut unused = Vec::new();
+        for (token, vectors, _) in self.learned() {
+            let own = first..first + vectors as i64;
+            first = own.end;
+            let is_used = self
+                .ids
+                .iter()
+                .any(|(prompt, negative)| prompt.iter().chain(negative).any(|id| own.contains(id)));
+            if !is_used {
+                unused.push(token);
+            }
+        }
+        unused
     }
 
     /// Each prompt read back from the ids that the model gets, learned tokens in brackets, and in how many chunks.
@@ -370,6 +388,31 @@ mod tests {
         let (short, long) = chunks_of_both(&tokenizer, "mud", &"star ".repeat(76)).unwrap();
         assert_eq!(short[77..], empty);
         assert_ne!(long[77..], empty);
+    }
+
+    #[test]
+    fn embeddings_that_no_prompt_names_are_known() {
+        let folder = tempfile::tempdir().unwrap();
+        let info = FakeEngine::new(FakeScript::default()).load(&FakeEngine::any_model()).unwrap();
+        let files = ["cat", "dog", "mud"].map(|word| {
+            let file = folder.path().join(format!("my-{word}.safetensors"));
+            let rows = vec![0.5; 2 * info.text_width];
+            let tensors = crate::output::TensorFile::new();
+            tensors.with_f32("emp_params", &[2, info.text_width], &rows).unwrap().write(&file).unwrap();
+            EmbeddingFile::at(&file)
+        });
+        let unused = |prompt: &str, negative: &str| {
+            let options = PictureOptions {
+                prompts: vec!["a star".to_owned(), prompt.to_owned()],
+                negative_prompt: negative.to_owned(),
+                ..options()
+            };
+            Drawing::new(options, &toy().join("tokenizer"), info.clone(), &files).unwrap().unused()
+        };
+        assert_eq!(unused("a star", ""), ["my-cat", "my-dog", "my-mud"]);
+        // Whatever its case, and in the negative prompt too.
+        assert_eq!(unused("a photo of My-Dog", "my-mud"), ["my-cat"]);
+        assert_eq!(unused("my-dog, my-cat", "my-mud"), [""; 0]);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Learned rows from files, and what they mean in a prompt.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use ringtune_shared::{
     embedding::{EmbeddingError, LearnedEmbedding, read_opened},
@@ -31,18 +31,44 @@ pub struct EmbeddingFile {
     pub place: Place,
     /// Its name, which can be its token's: that of the path, unless it was fetched by content.
     pub name: String,
+    /// Its token, whatever the file says; empty: what the file says.
+    pub token: String,
 }
 
 impl EmbeddingFile {
     /// A file under its own name.
     pub fn at(path: &Path) -> Self {
-        Self { place: Place::at(path), name: path.to_string_lossy().into_owned() }
+        Self { place: Place::at(path), name: path.to_string_lossy().into_owned(), token: String::new() }
+    }
+
+    /// The files of `--embeds`, and the words of `--token` for the first of them.
+    ///
+    /// # Errors
+    /// More words than files.
+    pub fn given(embeds: &[PathBuf], tokens: &[String]) -> Result<Vec<Self>, Error> {
+        if tokens.len() > embeds.len() {
+            let problem = format!(
+                "is given {} times for {} --embeds; allowed: once for each",
+                tokens.len(),
+                embeds.len()
+            );
+            return Err(Error::Option { option: "--token", problem });
+        }
+        let tokens = tokens.iter().map(String::as_str).chain(std::iter::repeat(""));
+        Ok(embeds.iter().zip(tokens).map(|(file, token)| Self::at(file).with_token(token)).collect())
+    }
+
+    /// The same, whose token is `token`; empty: what the file says.
+    pub fn with_token(self, token: &str) -> Self {
+        Self { token: token.to_owned(), ..self }
     }
 }
 
 impl Embeddings {
     /// Reads embeddings' files, of every form that [`LearnedEmbedding`] knows, and adds their tokens to `tokenizer`. A
     /// file that names no token teaches its own name without the ending.
+    ///
+    /// A token that is given with a file is its token, whatever the file says.
     ///
     /// `width`: floats of a row, the text encoder's hidden size.
     ///
@@ -67,11 +93,13 @@ impl Embeddings {
 fn refused(file: &EmbeddingFile, error: data::Error) -> Error {
     let problem = match error {
         data::Error::PlaceholderTaken { token } => format!(
-            "its token {token:?} is in the model's vocabulary, or in another embedding; a file that names \
-             no token itself can be renamed: its name is the token"
+            "its token {token:?} is in the model's vocabulary, or in another embedding; give it another word: `--token`, or \
+             generate.tokens of a job"
         ),
         data::Error::PlaceholderUnusable { token, problem } => {
-            format!("its token {token:?} cannot be used: {problem}")
+            format!(
+                "its token {token:?} cannot be used: {problem}; give it another word: `--token`, or generate.tokens of a job"
+            )
         }
         other => return other.into(),
     };
@@ -96,13 +124,14 @@ fn read(file: &EmbeddingFile, width: usize) -> Result<Learned, Error> {
     // AUTOMATIC1111 and kohya's scripts go by the file's name without the ending.
     let of_name = || Path::new(&file.name).file_stem()?.to_str().map(str::to_owned);
     let nameless = || wrong("it has no name, and nothing in it names a token".to_owned());
-    let token = learned.token.or_else(of_name).ok_or_else(nameless)?;
+    let given = Some(file.token.clone()).filter(|token| !token.is_empty());
+    let token = given.or(learned.token).or_else(of_name).ok_or_else(nameless)?;
     Ok(Learned { token, rows: learned.rows, hash: learned.hash })
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashMap;
+    use std::collections::BTreeMap;
 
     use safetensors::{Dtype, tensor::TensorView};
 
@@ -114,7 +143,7 @@ mod tests {
 
     fn file_with(tensors: &[(&str, Vec<usize>)]) -> tempfile::NamedTempFile {
         let data = vec![0u8; 4096];
-        let views: HashMap<String, TensorView<'_>> = tensors
+        let views: BTreeMap<String, TensorView<'_>> = tensors
             .iter()
             .map(|(name, shape)| {
                 let bytes = shape.iter().product::<usize>() * 4;
@@ -174,6 +203,32 @@ mod tests {
             let (_folder, file) = emb_params("my-cat.safetensors", metadata);
             assert_eq!(learned_from(&file), (token.to_owned(), vec![0.5; 16]));
         }
+    }
+
+    #[test]
+    fn keys_that_say_nothing_leave_the_word_to_the_files_name() {
+        for key in ["emp_params", "clip_l", "*"] {
+            let folder = tempfile::tempdir().unwrap();
+            let file = folder.path().join("myface.safetensors");
+            TensorFile::new().with_f32(key, &[2, 8], &[0.5; 16]).unwrap().write(&file).unwrap();
+            assert_eq!(learned_from(&file).0, "myface", "{key}");
+        }
+    }
+
+    #[test]
+    fn a_word_that_is_given_is_taken_whatever_the_file_says() {
+        let toy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/toy-sd/tokenizer");
+        let star = file_with(&[("star", vec![2, 8])]);
+        let file = |token: &str| EmbeddingFile::at(star.path()).with_token(token);
+        let open = |file: EmbeddingFile| {
+            let mut tokenizer = ClipTokenizer::open(&toy, 77).unwrap();
+            Embeddings::open(&[file], 8, &mut tokenizer).map(|embeddings| embeddings.tokens)
+        };
+        let error = open(file("")).unwrap_err().to_string();
+        assert!(error.contains("\"star\"") && error.contains("--token"), "{error}");
+        assert_eq!(open(file("<my-star>")).unwrap(), ["<my-star>", "<my-star>_1"]);
+        let error = open(file(" a ")).unwrap_err().to_string();
+        assert!(error.contains("cannot be used"), "{error}");
     }
 
     #[test]

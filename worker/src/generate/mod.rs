@@ -56,6 +56,7 @@ pub async fn run(
 ) -> Result<(), Error> {
     // 1. What can be refused without the model.
     check_output(arguments)?;
+    let files = EmbeddingFile::given(&arguments.embeds, &arguments.token)?;
     let training = arguments.training_images.as_deref().map(training_row).transpose()?;
     let precision = match arguments.mixed_precision.as_deref() {
         Some("bf16") => Precision::Bf16,
@@ -83,9 +84,13 @@ pub async fn run(
         Fingerprints::default().of_model(&folder, &variant, &hashed, still)
     });
     say_scheduler(arguments, &info);
-    let files: Vec<EmbeddingFile> = arguments.embeds.iter().map(|file| EmbeddingFile::at(file)).collect();
     let drawing = Drawing::new(arguments.pictures(), &tokenizer, info, &files)
         .map_err(|error| error.blaming_size(arguments.size.is_some()))?;
+    for token in drawing.unused() {
+        say(&format!(
+            "warning: no --prompt has the word {token}, which an --embeds teaches: it changes no picture"
+        ));
+    }
     let columns = (arguments.count as usize).max(training.as_ref().map_or(0, |row| row.pictures.len()));
     if arguments.sheet && !sheet::fits(arguments.prompt.len() + 1, columns, drawing.size()) {
         let problem = "so many pictures of this size make too large a sheet".to_owned();

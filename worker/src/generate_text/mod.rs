@@ -66,7 +66,7 @@ async fn make(arguments: &GenerateTextArguments, machine: Machine) -> Result<(),
     let opened = tokio::task::spawn_blocking(move || Tokenizer::open(&folder)).await?;
     let tokenizer = Arc::new(opened?);
     let (encoder, text) = (Arc::clone(&tokenizer), prompt.clone());
-    let tokens = tokio::task::spawn_blocking(move || prompt::tokens(&encoder, &text)).await?;
+    let tokens = tokio::task::spawn_blocking(move || prompt::tokens(&encoder, &text)).await??;
     // 2. The model.
     let threads = arguments.threads.map_or(machine.threads, |threads| threads as usize);
     say(&format!("loading {} ({threads} threads, {precision})", arguments.model));

@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use ringtune_text::{END_OF_TEXT, Tokenizer};
+use ringtune_text::Tokenizer;
 
 use super::{Error, GenerateTextArguments};
 
@@ -62,20 +62,17 @@ fn read_whole(from: impl Read) -> io::Result<Vec<u8>> {
 }
 
 /// A prompt's tokens; of an empty one the token that documents end with, as every text that GPT-2 learned from follows it.
-/// `<|endoftext|>` in a prompt is that token, as transformers' GPT2Tokenizer and nanoGPT's `sample.py` have it.
-pub fn tokens(tokenizer: &Tokenizer, prompt: &str) -> Vec<i64> {
-    let mut tokens = Vec::new();
-    let mut encoder = tokenizer.encoder();
-    for (number, document) in prompt.split(END_OF_TEXT).enumerate() {
-        if number > 0 {
-            tokens.push(tokenizer.end_of_text());
-        }
-        encoder.encode_ordinary(document, &mut tokens);
-    }
+/// `<|endoftext|>` in a prompt is that token, as transformers' GPT2Tokenizer and nanoGPT's `sample.py` have it, and so are
+/// those that were added to the vocabulary.
+///
+/// # Errors
+/// The tokenizer's folder asks for what is not done here.
+pub fn tokens(tokenizer: &Tokenizer, prompt: &str) -> Result<Vec<i64>, ringtune_text::Error> {
+    let mut tokens = tokenizer.encode_prompt(prompt)?;
     if tokens.is_empty() {
         tokens.push(tokenizer.end_of_text());
     }
-    tokens.into_iter().map(i64::from).collect()
+    Ok(tokens.into_iter().map(i64::from).collect())
 }
 
 #[cfg(test)]
@@ -96,7 +93,7 @@ mod tests {
             ("The ring<|endoftext|>The star", &[51, 71, 68, 512, 263, 70, 556, 51, 71, 68, 285, 64, 81]),
             ("<|endoftext|", &[27, 91, 551, 78, 69, 282, 87, 83, 91]),
         ] {
-            assert_eq!(tokens(&tokenizer, prompt), expected, "{prompt:?}");
+            assert_eq!(tokens(&tokenizer, prompt).unwrap(), expected, "{prompt:?}");
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The job's pictures on this machine: fetched by content, or a folder that is there already.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 
 use ringtune_shared::{
     captions::{CaptionFileError, caption_file_name, caption_in},
@@ -148,7 +148,7 @@ fn read_folder(
         listed.push(ListedImage { file: image, sha256 });
     }
     if captions {
-        let used: HashSet<String> =
+        let used: BTreeSet<String> =
             listed.iter().filter_map(|image| caption_file_name(&image.file.name)).collect();
         skipped.retain(|name| !used.contains(name));
     }

@@ -1,7 +1,7 @@
 //! The files: one an entry, named by its key, in one folder of the worker.
 
 use std::{
-    collections::HashSet,
+    collections::BTreeSet,
     fs::{self, File},
     io::{self, Read as _},
     path::{Path, PathBuf},
@@ -45,7 +45,7 @@ impl LatentCache {
         fs::create_dir_all(&folder)?;
         bounded_folder::remove_unfinished(&folder);
         let cache = Self { folder, most_bytes };
-        cache.trim(&HashSet::new());
+        cache.trim(&BTreeSet::new());
         Ok(cache)
     }
 
@@ -120,8 +120,8 @@ impl LatentCache {
     }
 
     /// Removes what was used longest ago until the rest fits, but nothing that is `needed`. Blocks.
-    pub fn trim(&self, needed: &HashSet<LatentKey>) {
-        let needed: HashSet<PathBuf> = needed.iter().map(|key| self.path(*key)).collect();
+    pub fn trim(&self, needed: &BTreeSet<LatentKey>) {
+        let needed: BTreeSet<PathBuf> = needed.iter().map(|key| self.path(*key)).collect();
         bounded_folder::trim(&self.folder, self.most_bytes, |path| needed.contains(path));
     }
 }
@@ -222,7 +222,7 @@ mod tests {
         assert_eq!(fs::metadata(cache.path(key(0))).unwrap().len(), 140);
         // Reading is using.
         assert!(cache.read(key(0), SHAPE).is_some());
-        cache.trim(&HashSet::from([key(2)]));
+        cache.trim(&BTreeSet::from([key(2)]));
         let left: Vec<u8> = (0..4).filter(|number| cache.path(key(*number)).exists()).collect();
         // The third was not used for longer than the fourth, but is needed.
         assert_eq!(left, [0, 2]);

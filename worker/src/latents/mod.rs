@@ -47,7 +47,7 @@ pub struct LatentSource<'a> {
 }
 
 /// The name of an entry: a hash of its [`LatentSource`] and of this version.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LatentKey(pub ContentHash);
 
 impl LatentSource<'_> {

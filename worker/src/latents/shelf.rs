@@ -1,6 +1,6 @@
 //! Where the posteriors of one job are while it runs: as many as there is room for in memory, the others in files.
 
-use std::{collections::HashSet, path::PathBuf, sync::Arc};
+use std::{collections::BTreeSet, path::PathBuf, sync::Arc};
 
 use ringtune_shared::files::FileError;
 use tracing::warn;
@@ -20,7 +20,7 @@ pub struct Shelf {
     memory_left: u64,
     cache_left: u64,
     /// What the cache has to keep as long as the job runs.
-    needed: HashSet<LatentKey>,
+    needed: BTreeSet<LatentKey>,
 }
 
 /// One posterior's place.
@@ -48,7 +48,7 @@ impl Shelf {
             memory_left: memory_bytes,
             cache_left: cache.most_bytes(),
             cache,
-            needed: HashSet::new(),
+            needed: BTreeSet::new(),
         }
     }
 

@@ -19,6 +19,10 @@ pub struct PipelineArguments {
     /// learned_embeds.safetensors of a job, or an emb_params file; may be given several times
     #[arg(long, required = true, value_name = "FILE")]
     pub embeds: Vec<PathBuf>,
+    /// Word of the first --embeds, then of the second, …; "" for what the file says [default: what each file says, or its
+    /// name]
+    #[arg(long, value_name = "WORD")]
+    pub token: Vec<String>,
     /// Copy the model's other files instead of linking them (hard links, where they are on the same file system)
     #[arg(long)]
     pub copy: bool,

@@ -53,14 +53,16 @@ fn make(model: &Path, arguments: &PipelineArguments, library: Library) -> Result
     let output = &arguments.output;
     // 1. Everything that can be wrong.
     let index = parts::read_index(model)?;
-    let table = table::TokenTable::open(&model.join("text_encoder"))?;
+    let mut table = table::TokenTable::open(&model.join("text_encoder"))?;
     let mut tokenizer = ClipTokenizer::open(&model.join("tokenizer"), PROMPT_LENGTH)?;
     let vocabulary = tokenizer.vocabulary_size();
+    // diffusers' own script does not keep them either.
+    table.cut(vocabulary);
     if vocabulary != table.rows() {
         let problem = format!("has {} rows for a tokenizer of {vocabulary} tokens", table.rows());
         return Err(unusable(&model.join("text_encoder"), problem));
     }
-    let files: Vec<EmbeddingFile> = arguments.embeds.iter().map(|file| EmbeddingFile::at(file)).collect();
+    let files = EmbeddingFile::given(&arguments.embeds, &arguments.token)?;
     let embeddings = Embeddings::open(&files, table.width(), &mut tokenizer)?;
     let tokens = embeddings.tokens;
     // 2. Space.

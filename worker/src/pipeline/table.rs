@@ -73,6 +73,16 @@ impl TokenTable {
         self.rows
     }
 
+    /// Leaves out the rows behind the first `rows`, which no token has.
+    pub(super) fn cut(&mut self, rows: usize) {
+        let Some(stored) = self.tensors.get_mut(&self.table) else { return };
+        if rows < self.rows {
+            stored.bytes = stored.bytes / self.rows as u64 * rows as u64;
+            stored.shape[0] = rows;
+            self.rows = rows;
+        }
+    }
+
     /// Floats of a row.
     pub(super) fn width(&self) -> usize {
         self.width
@@ -181,7 +191,7 @@ fn read_header(path: &Path, tensors: &mut BTreeMap<String, Stored>) -> Result<()
     // Checks that the tensors lie one behind the other and are as long as their shapes say.
     let metadata: Metadata = serde_json::from_slice(&header)
         .map_err(|error| unusable(path, format!("is not a safetensors file: {error}")))?;
-    for (name, about) in metadata.tensors() {
+    for (name, about) in BTreeMap::from_iter(metadata.tensors()) {
         let (from, to) = about.data_offsets;
         let stored = Stored {
             file: path.to_owned(),

@@ -53,7 +53,7 @@ async fn prepare_and_upload(
     let cache = ModelCacheSettings::default().options(&environment, Path::new("/var/lib/ringtune-worker"));
     let output = Output::parse(&arguments.output_dir, &cache)?;
     let folder = arguments.tokenizer.clone();
-    tokio::task::spawn_blocking(move || Tokenizer::open(&folder).map(|_| ())).await??;
+    tokio::task::spawn_blocking(move || Tokenizer::open(&folder)?.check_for_documents(&folder)).await??;
     let sources = ModelSources::new(environment, cache, Patience::default());
     let mut stop = Stop::listen()?;
     if let Some(bucket) = &output.bucket {

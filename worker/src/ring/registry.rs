@@ -1,7 +1,7 @@
 //! Which rings this worker has a place in, what it gives to their members, and where their streams go.
 
 use std::{
-    collections::HashMap,
+    collections::BTreeMap,
     path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
     time::Duration,
@@ -102,10 +102,10 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct Held {
-    places: HashMap<JobId, Registered>,
-    offers: HashMap<JobId, Offered>,
+    places: BTreeMap<JobId, Registered>,
+    offers: BTreeMap<JobId, Offered>,
     /// How many calls wait, by the worker that makes them.
-    waiting: HashMap<WorkerId, usize>,
+    waiting: BTreeMap<WorkerId, usize>,
     /// Places and offers so far: each has a number of its own.
     count: u64,
 }

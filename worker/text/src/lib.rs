@@ -12,6 +12,8 @@
 //!
 //! Names neither tonic nor tch, and asks no network.
 
+#![deny(clippy::disallowed_types)]
+
 mod bpe;
 mod error;
 mod gather;

@@ -89,6 +89,7 @@ fn prepare_on(
         return Err(Error::option("--threads", "is 0; allowed: 1 or more"));
     }
     let tokenizer = Tokenizer::open(&options.tokenizer)?;
+    tokenizer.check_for_documents(&options.tokenizer)?;
     let Found { sources, left_out } = inputs::find(&options.inputs, &options.text_column)?;
     if left_out > 0 {
         say(&format!("{left_out} files of other endings than .txt, .jsonl and .parquet are left out"));

@@ -7,7 +7,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use ringtune_shared::ids::{ContentHash, ContentHasher};
+use ringtune_shared::{
+    files::TOKENS_WITHOUT_MANIFEST,
+    ids::{ContentHash, ContentHasher},
+};
 
 use crate::{
     Error,
@@ -204,7 +207,12 @@ impl TokenFiles {
             let path = folder.join(name);
             open(name).map_err(Error::io("read", &path)).map(|file| (file, path))
         };
-        let (meta, path) = opened(MANIFEST_FILE)?;
+        let (meta, path) = match open(MANIFEST_FILE) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound && open(TRAIN_FILE).is_ok() => {
+                return Err(Error::unusable(folder, TOKENS_WITHOUT_MANIFEST));
+            }
+            _ => opened(MANIFEST_FILE)?,
+        };
         let manifest = Manifest::of_file(meta, &path)?;
         let [train, val] = [TRAIN_FILE, VAL_FILE]
             .map(|name| opened(name).and_then(|(file, path)| TokenFile::of_file(file, &path)));
@@ -227,6 +235,17 @@ mod tests {
         fs::write(&path, bytes).unwrap();
         let opened = TokenFile::open(&path);
         (folder, opened)
+    }
+
+    #[test]
+    fn tokens_without_a_manifest_are_refused_with_the_way_out() {
+        let folder = tempfile::tempdir().unwrap();
+        let gone = TokenFiles::open(folder.path()).unwrap_err();
+        assert!(matches!(gone, Error::Io { .. }), "{gone}");
+        fs::write(folder.path().join(TRAIN_FILE), [1, 0]).unwrap();
+        let error = TokenFiles::open(folder.path()).unwrap_err();
+        assert!(matches!(error, Error::Unusable { .. }), "not the node's fault: {error}");
+        assert!(error.to_string().contains("prepare-text"), "{error}");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! A page hears of each job as it is, not of everything that happened to it. So of a job that changed only its id is
 //! kept, until there is time to look it up; what a slow page costs is bounded by the number of jobs.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 
 use uuid::Uuid;
 
@@ -27,9 +27,9 @@ pub(super) struct Jobs<T> {
     whole: Vec<T>,
     changed: VecDeque<Uuid>,
     /// The same ones.
-    waiting: HashSet<Uuid>,
+    waiting: BTreeSet<Uuid>,
     /// Those that were told and had not ended.
-    active: HashSet<Uuid>,
+    active: BTreeSet<Uuid>,
     deleted: Vec<Uuid>,
 }
 
@@ -38,8 +38,8 @@ impl<T> Jobs<T> {
         Self {
             whole: Vec::new(),
             changed: VecDeque::new(),
-            waiting: HashSet::new(),
-            active: HashSet::new(),
+            waiting: BTreeSet::new(),
+            active: BTreeSet::new(),
             deleted: Vec::new(),
         }
     }
@@ -80,7 +80,7 @@ impl<T> Jobs<T> {
         // Ids that came whole meanwhile are in the line still: it is cleared of them before it grows.
         if self.changed.len() > 2 * self.waiting.len() + PORTION {
             let waiting = &self.waiting;
-            let mut kept = HashSet::new();
+            let mut kept = BTreeSet::new();
             self.changed.retain(|id| waiting.contains(id) && kept.insert(*id));
         }
     }

@@ -1,6 +1,6 @@
 //! The stack machine.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use super::{
     Global, Heap, Id, MOST_BYTES, MOST_MARKS, MOST_REMEMBERED, MOST_STACKED, MOST_VALUES, Value, calls,
@@ -22,7 +22,7 @@ pub(in crate::embedding) fn run(code: &[u8]) -> Result<(Heap<'_>, Id), Embedding
         at: 0,
         stack: Vec::new(),
         marks: Vec::new(),
-        memo: HashMap::new(),
+        memo: BTreeMap::new(),
         heap: Heap::default(),
     };
     loop {
@@ -43,7 +43,7 @@ struct Machine<'a> {
     stack: Vec<Id>,
     /// Heights of the stack.
     marks: Vec<usize>,
-    memo: HashMap<usize, Id>,
+    memo: BTreeMap<usize, Id>,
     heap: Heap<'a>,
 }
 

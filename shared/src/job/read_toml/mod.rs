@@ -2,7 +2,7 @@
 
 mod queue;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 use toml::Spanned;
 use toml::de::DeTable;
@@ -54,7 +54,7 @@ pub fn parse_job_request(text: &str, settings: &[Setting]) -> Result<JobRequest,
     let mut reader = Reader {
         text: &appended.text,
         violations: Vec::new(),
-        lines: HashMap::new(),
+        lines: BTreeMap::new(),
         sections_of_keys: sections_of_keys(None),
         advice: foreign_keys::advice(None),
     };

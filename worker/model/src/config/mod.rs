@@ -2,6 +2,7 @@
 //! it; an absent key takes the default of diffusers or transformers; an unknown key is ignored.
 
 mod keys;
+pub mod pipeline;
 pub mod sampler;
 pub mod scheduler;
 pub mod text;

@@ -33,6 +33,8 @@ pub struct TextConfig {
     pub activation: Activation,
     /// Epsilon of every layer norm.
     pub layer_norm_epsilon: f64,
+    /// Whether a pipeline hides padding from the other tokens, which is not done here. Training never does.
+    pub use_attention_mask: bool,
 }
 
 impl TextConfig {
@@ -51,6 +53,7 @@ impl TextConfig {
                 _ => Activation::QuickGelu,
             },
             layer_norm_epsilon: keys.positive("layer_norm_eps", 1e-5)?,
+            use_attention_mask: keys.flag("use_attention_mask", false)?,
         };
         keys.only("attention_dropout", &[json!(0)])?;
         keys.only("model_type", &[json!("clip_text_model")])?;

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::config::Keys;
+use crate::config::{Keys, pipeline};
 use crate::error::Result;
 
 /// One resolution of the UNet.
@@ -55,7 +55,7 @@ pub struct UNetConfig {
     pub conv_in_kernel: i64,
     /// Side of the last convolution's kernel (odd).
     pub conv_out_kernel: i64,
-    /// Latent side the model was made for.
+    /// Latent side the model was made for, as a pipeline has it.
     pub sample_size: Option<i64>,
 }
 
@@ -81,7 +81,7 @@ impl UNetConfig {
             center_input_sample: keys.flag("center_input_sample", false)?,
             conv_in_kernel: keys.count("conv_in_kernel", Some(3))?,
             conv_out_kernel: keys.count("conv_out_kernel", Some(3))?,
-            sample_size: keys.get("sample_size").and_then(|side| side.as_i64()).filter(|side| *side > 0),
+            sample_size: pipeline::sample_size(keys),
         };
         // upcast_attention changes where a GPU rounds; here scores and sums are fp32 in any case.
         keys.flag("upcast_attention", false)?;

@@ -39,7 +39,10 @@ impl Sizes {
             }
             Component::Text => match self.generation {
                 Generation::One => {
-                    name.strip_prefix(CLIP).and_then(clip::rename).map_or_else(Vec::new, whole)
+                    // What the text encoder alone does not need.
+                    let needed = |rest: &&str| !["text_projection.weight", "logit_scale"].contains(rest);
+                    let rest = name.strip_prefix(CLIP).filter(needed);
+                    rest.and_then(clip::rename).map_or_else(Vec::new, whole)
                 }
                 Generation::Two => {
                     name.strip_prefix(OPEN_CLIP).map_or_else(Vec::new, |rest| open_clip_places(name, rest))

@@ -1,6 +1,6 @@
 //! The samplers alone: given what a network predicted, the same walk from noise as diffusers'.
 
-use ringtune_model::config::{Keys, SamplerConfig};
+use ringtune_model::config::{Keys, SamplerConfig, pipeline::of_pipeline};
 use ringtune_model::samplers::Sampler;
 use ringtune_model::{Error, SamplerKind};
 use serde_json::{Value, json};
@@ -128,6 +128,31 @@ fn what_diffusers_writes_is_read_as_what_it_was_made_from() {
         let read = |keys: &Keys| SamplerConfig::from_keys(keys, kind).unwrap();
         assert_eq!(read(&saved), read(&made_from), "{kind}");
     }
+}
+
+/// The pipeline corrects what its schedulers' classes take as it is.
+#[test]
+fn old_configurations_are_corrected_as_the_pipeline_does() {
+    let golden = GoldenFile::open("samplers.safetensors");
+    let cases = golden.metadata("pipelines").as_array().unwrap();
+    let mut corrected = 0;
+    for case in cases {
+        let kind = |key: &str| SamplerKind::from_name(case[key].as_str().unwrap()).unwrap();
+        let (own, wanted, file) = (kind("own"), kind("wanted"), keys(&case["file"]));
+        let read = |keys: &Keys| SamplerConfig::from_keys(keys, wanted).unwrap();
+        let expected = read(&keys(case["scheduler"].as_str().unwrap()));
+        assert_eq!(read(&of_pipeline(&file, Some(own), wanted)), expected, "{case}");
+        corrected += usize::from(read(&file) != expected);
+    }
+    assert!(corrected > 20 && corrected < cases.len(), "{corrected} of {}", cases.len());
+    // A model whose own class is none of ours is loaded, too, and its scheduler exchanged.
+    let unknown = read_offset(&json!({}), None);
+    assert_eq!((unknown, read_offset(&json!({"steps_offset": 2}), None)), (0, 1));
+}
+
+fn read_offset(file: &Value, own: Option<SamplerKind>) -> i64 {
+    let keys = of_pipeline(&keys(file), own, SamplerKind::Ddim);
+    SamplerConfig::from_keys(&keys, SamplerKind::Ddim).unwrap().steps_offset
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::{
 use ringtune_shared::ids::ContentHash;
 use serde_json::{Map, Value};
 use tokenizers::{
-    AddedToken, NormalizerWrapper, PreTokenizerWrapper, SplitDelimiterBehavior, Tokenizer,
+    AddedToken, ModelWrapper, NormalizerWrapper, PreTokenizerWrapper, SplitDelimiterBehavior, Tokenizer,
     models::bpe::BPE,
     normalizers::{
         replace::{Replace, ReplacePattern},
@@ -24,7 +24,10 @@ use tokenizers::{
     },
 };
 
-use super::super::Error;
+use super::{
+    super::Error,
+    twins::{self, Twins},
+};
 
 /// How CLIP cuts a text into words.
 const WORDS: &str =
@@ -39,6 +42,7 @@ pub(super) struct Opened {
     pub(super) end: u32,
     pub(super) padding: u32,
     pub(super) model_max_length: Option<usize>,
+    pub(super) twins: Twins,
 }
 
 pub(super) fn open(folder: &Path) -> Result<Opened, Error> {
@@ -57,7 +61,7 @@ pub(super) fn open(folder: &Path) -> Result<Opened, Error> {
     let mut known: Vec<String> =
         tokenizer.get_added_tokens_decoder().into_values().map(|token| token.content).collect();
     let special = [&settings.begin, &settings.end, &settings.unknown, &settings.padding];
-    for token in settings.added.values().chain(special) {
+    for token in settings.added.values().chain(special).chain(&settings.extra) {
         if !known.contains(&token.content) {
             known.push(token.content.clone());
             tokenizer.add_tokens([token.clone()]).map_err(|error| broken(folder, error.to_string()))?;
@@ -76,7 +80,8 @@ pub(super) fn open(folder: &Path) -> Result<Opened, Error> {
     }
     let (begin, end, padding) =
         (id_of(&settings.begin.content)?, id_of(&settings.end.content)?, id_of(&settings.padding.content)?);
-    Ok(Opened { begin, end, padding, model_max_length: settings.model_max_length, tokenizer })
+    let twins = twins::find(&tokenizer).map_err(|error| broken(folder, error.to_string()))?;
+    Ok(Opened { begin, end, padding, model_max_length: settings.model_max_length, twins, tokenizer })
 }
 
 /// The last tokenizer.json that was read: one job after the other has the same model, and reading it takes a third of a
@@ -93,6 +98,15 @@ fn from_json(file: &Path) -> Result<Tokenizer, Error> {
         return Ok(tokenizer.clone());
     }
     let tokenizer = Tokenizer::from_bytes(&content).map_err(|error| broken(file, error.to_string()))?;
+    match tokenizer.get_model() {
+        ModelWrapper::BPE(model) if model.dropout.is_none_or(|share| share == 0.0) => (),
+        ModelWrapper::BPE(_) => {
+            let problem = "it leaves merges out at random (model.dropout), so that the same prompt has other tokens each \
+                           time; allowed: none, or 0";
+            return Err(broken(file, problem.to_owned()));
+        }
+        _ => return Err(broken(file, "its model is not BPE, which CLIP's tokenizer is".to_owned())),
+    }
     *last() = Some((hash, tokenizer.clone()));
     Ok(tokenizer)
 }
@@ -138,6 +152,8 @@ struct Settings {
     end: AddedToken,
     unknown: AddedToken,
     padding: AddedToken,
+    /// Special tokens that CLIP gives no meaning, in the order in which they get ids.
+    extra: Vec<AddedToken>,
     /// By id.
     added: BTreeMap<u32, AddedToken>,
     model_max_length: Option<usize>,
@@ -176,13 +192,28 @@ impl Settings {
         };
         let (begin, end) = (token("bos_token", BEGIN)?, token("eos_token", END)?);
         let (unknown, padding) = (token("unk_token", END)?, token("pad_token", END)?);
+        let mut extra = Vec::new();
+        for key in
+            ["sep_token", "cls_token", "mask_token", "additional_special_tokens", "extra_special_tokens"]
+        {
+            let given: Vec<&Value> = match special.get(key) {
+                None | Some(Value::Null) => Vec::new(),
+                Some(Value::Array(tokens)) => tokens.iter().collect(),
+                Some(Value::Object(tokens)) if key.ends_with('s') => tokens.values().collect(),
+                Some(token) => vec![token],
+            };
+            for token in given {
+                let token = added_token(token, true);
+                extra.push(token.ok_or_else(|| broken(&config_file, format!("{key}: it is no token")))?);
+            }
+        }
         for token in added.values_mut() {
             token.special |= [&begin, &end, &unknown, &padding].iter().any(|s| s.content == token.content);
         }
         // transformers writes 1e30 for "no limit": no u64.
         let limit = config.get("model_max_length").and_then(Value::as_u64);
         let model_max_length = limit.and_then(|limit| usize::try_from(limit).ok());
-        Ok(Self { begin, end, unknown, padding, added, model_max_length })
+        Ok(Self { begin, end, unknown, padding, extra, added, model_max_length })
     }
 }
 

@@ -1,6 +1,8 @@
 //! Prompts for drawing: tokens of several vectors written out, and prompts that are longer than the text encoder's
 //! input cut into chunks.
 
+use std::collections::BTreeMap;
+
 use crate::engine::MOST_CHUNKS;
 
 use super::{super::Error, ClipTokenizer};
@@ -54,9 +56,10 @@ impl ClipTokenizer {
 
     /// Added tokens of more than one vector: `TOKEN`, `TOKEN_1`, … in order of their ids.
     fn added_families(&self) -> Vec<Family> {
-        let added = self.tokenizer.get_added_tokens_decoder();
+        let added = self.tokenizer.get_added_tokens_decoder().into_iter();
+        let added: BTreeMap<u32, _> = added.map(|(id, token)| (self.unused.skipped(id), token)).collect();
         let id_of = |text: &str| added.iter().find(|(_, token)| token.content == text).map(|(id, _)| *id);
-        let mut families: Vec<Family> = added
+        added
             .iter()
             .map(|(id, first)| {
                 let mut family = Family { ids: vec![*id], tokens: vec![first.content.clone()] };
@@ -69,9 +72,7 @@ impl ClipTokenizer {
                 family
             })
             .filter(|family| family.ids.len() > 1)
-            .collect();
-        families.sort_by(|one, other| one.ids.cmp(&other.ids));
-        families
+            .collect()
     }
 }
 

@@ -5,12 +5,14 @@ mod long_prompts;
 mod placeholders;
 #[cfg(test)]
 mod tests;
+mod twins;
 
 use std::path::{Path, PathBuf};
 
 use tokenizers::{Decoder as _, Tokenizer, pre_tokenizers::byte_level::ByteLevel};
 
 pub use placeholders::Placeholders;
+use twins::Twins;
 
 use super::Error;
 
@@ -56,6 +58,23 @@ pub struct ClipTokenizer {
     begin: u32,
     end: u32,
     padding: u32,
+    twins: Twins,
+    unused: Unused,
+}
+
+/// Rows of the text encoder's table that no token has.
+#[derive(Clone, Copy, Debug, Default)]
+struct Unused {
+    /// The first of them.
+    from: u32,
+    rows: u32,
+}
+
+impl Unused {
+    /// The id of the token that the library has as `id`.
+    fn skipped(self, id: u32) -> u32 {
+        if id < self.from { id } else { id + self.rows }
+    }
 }
 
 impl ClipTokenizer {
@@ -75,12 +94,29 @@ impl ClipTokenizer {
             begin: opened.begin,
             end: opened.end,
             padding: opened.padding,
+            twins: opened.twins,
+            unused: Unused::default(),
         })
     }
 
-    /// Tokens in the vocabulary, added ones included: the first id that a new token gets.
+    /// Tokens in the vocabulary, added ones included, and the text encoder's rows behind them that no token has
+    /// ([`ClipTokenizer::fit`]): the first id that a new token gets.
     pub fn vocabulary_size(&self) -> usize {
-        self.tokenizer.get_vocab_size(true)
+        self.tokenizer.get_vocab_size(true) + self.unused.rows as usize
+    }
+
+    /// Makes its ids those of a text encoder with a table of `rows` that reads prompts of `length`; false where the two are
+    /// not of one model. Tables are often filled up to a round number of rows, which no text names: new tokens come
+    /// behind them, so that all rows of the table stay as they are. Call it before any token is added.
+    ///
+    /// Source of the filling up: transformers, `resize_token_embeddings(pad_to_multiple_of=…)`.
+    #[must_use]
+    pub fn fit(&mut self, rows: usize, length: usize) -> bool {
+        let tokens = self.tokenizer.get_vocab_size(true);
+        let unused = rows.checked_sub(tokens).and_then(|unused| u32::try_from(unused).ok());
+        let Some(unused) = unused.filter(|_| length == self.length) else { return false };
+        self.unused = Unused { from: tokens as u32, rows: unused };
+        true
     }
 
     /// Token ids in every prompt: 77 in Stable Diffusion.
@@ -167,11 +203,18 @@ impl ClipTokenizer {
     }
 
     /// A prompt's tokens: no begin, end or padding, nothing cut.
+    ///
+    /// # Errors
+    /// The library refuses the text; a token in it is not decided by the files.
     fn token_ids(&self, text: &str) -> Result<Vec<u32>, Error> {
         let encoding = self
             .tokenizer
             .encode(text, false)
             .map_err(|error| Error::Encode { text: text.to_string(), problem: error.to_string() })?;
-        Ok(encoding.get_ids().to_vec())
+        let ids = encoding.get_ids();
+        match ids.iter().find_map(|id| self.twins.get(id)) {
+            None => Ok(ids.iter().map(|id| self.unused.skipped(*id)).collect()),
+            Some(tokens) => Err(Error::Twins { text: text.to_string(), tokens: tokens.clone() }),
+        }
     }
 }

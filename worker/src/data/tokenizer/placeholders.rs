@@ -2,7 +2,7 @@
 
 use tokenizers::AddedToken;
 
-use super::{super::Error, ClipTokenizer};
+use super::{super::Error, ClipTokenizer, twins};
 
 /// The learned tokens of a job, in the tokenizer since [`ClipTokenizer::add_placeholders`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,6 +59,14 @@ impl ClipTokenizer {
         };
         let added = placeholders.tokens.iter().map(|token| AddedToken::from(token.as_str(), false));
         self.tokenizer.add_tokens(added).map_err(|error| unusable(error.to_string()))?;
+        self.twins = twins::find(&self.tokenizer).map_err(|error| unusable(error.to_string()))?;
+        let twins = |token: &String| self.twins.get(&self.tokenizer.token_to_id(token)?);
+        if let Some(tokens) = placeholders.tokens.iter().find_map(twins) {
+            let tokens = tokens.join(" and ");
+            return Err(unusable(format!(
+                "{tokens} differ in their case alone, which prompts cannot tell; choose another word"
+            )));
+        }
         // The proof that a prompt with this text yields these ids and no others.
         let encoded: Vec<i64> = self.token_ids(&placeholders.text())?.into_iter().map(i64::from).collect();
         if encoded == placeholders.ids {

@@ -98,6 +98,17 @@ fn special_tokens_map_sets_the_padding_of_older_folders() {
     assert_eq!(words(&tokenizer.encode("toy").unwrap(), 0), [5988]);
 }
 
+/// As transformers has it: ids behind the vocabulary, in the order of the files.
+#[test]
+fn special_tokens_without_an_id_get_the_next_ones() {
+    let copy = copy_of_toy();
+    let map = r#"{"pad_token": "!", "mask_token": "<mask>", "additional_special_tokens": ["<x>", {"content": "<y>"}]}"#;
+    std::fs::write(copy.path().join("special_tokens_map.json"), map).unwrap();
+    let tokenizer = ClipTokenizer::open(copy.path(), LENGTH).unwrap();
+    assert_eq!(tokenizer.vocabulary_size() as i64, TOY_VOCABULARY_SIZE + 3);
+    assert_eq!(words(&tokenizer.encode("<y><x> <mask>").unwrap(), 0), [49_410, 49_409, 49_408]);
+}
+
 #[test]
 fn tokens_that_an_earlier_run_added_keep_their_ids() {
     let copy = copy_of_toy();
@@ -107,6 +118,70 @@ fn tokens_that_an_earlier_run_added_keep_their_ids() {
     assert_eq!(tokenizer.add_placeholders("<c>", 1).unwrap().ids, [49_410]);
     std::fs::write(copy.path().join("added_tokens.json"), r#"{"<b>": 50000}"#).unwrap();
     assert!(matches!(ClipTokenizer::open(copy.path(), LENGTH), Err(Error::TokenizerFile { .. })));
+}
+
+/// Which of them is found is left to chance by the library, and by transformers, in each process anew.
+#[test]
+fn of_two_tokens_equal_but_for_case_none_is_taken() {
+    let copy = copy_of_toy();
+    std::fs::write(
+        copy.path().join("added_tokens.json"),
+        r#"{"<Cat>": 49408, "<cat>": 49409, "<dog>": 49410}"#,
+    )
+    .unwrap();
+    let mut tokenizer = ClipTokenizer::open(copy.path(), LENGTH).unwrap();
+    for prompt in ["a star beside a <cat>", "<Cat>", "x <CAT>_1"] {
+        let error = tokenizer.encode(prompt).unwrap_err();
+        let text = error.to_string();
+        assert!(matches!(error, Error::Twins { .. }), "{text}");
+        for part in [prompt, "\"<Cat>\" (49408)", "\"<cat>\" (49409)"] {
+            assert!(text.contains(part), "{part} is missing in {text}");
+        }
+    }
+    assert!(tokenizer.initializer_ids("<cat>", 1).is_err() && tokenizer.encode_chunks("a <cat>").is_err());
+    // Whoever does not name them has nothing to do with them.
+    assert_eq!(words(&tokenizer.encode("a <DOG>").unwrap(), 49_407), [320, 49_410]);
+    for (token, count) in [("<DOG>", 1), ("<CAT>", 2)] {
+        let error = tokenizer.add_placeholders(token, count).unwrap_err().to_string();
+        assert!(error.contains(token) && error.contains("case alone"), "{error}");
+    }
+    assert_eq!(tokenizer.add_placeholders("<thing>", 1).unwrap().ids, [49_411]);
+    tokenizer.encode("a <thing>").unwrap();
+}
+
+#[test]
+fn a_tokenizer_that_draws_lots_is_refused() {
+    let copy = copy_of_toy();
+    let opened = super::files::open(&toy_folder()).unwrap().tokenizer;
+    let mut whole: serde_json::Value = serde_json::from_str(&opened.to_string(false).unwrap()).unwrap();
+    let file = copy.path().join("tokenizer.json");
+    for (dropout, allowed) in [(serde_json::Value::Null, true), (0.0f64.into(), true), (0.1f64.into(), false)]
+    {
+        whole["model"]["dropout"] = dropout;
+        std::fs::write(&file, whole.to_string()).unwrap();
+        match ClipTokenizer::open(copy.path(), LENGTH) {
+            Ok(_) => assert!(allowed),
+            Err(error) => assert!(!allowed && error.to_string().contains("model.dropout"), "{error}"),
+        }
+    }
+}
+
+#[test]
+fn a_table_may_have_rows_that_no_token_has() {
+    let mut tokenizer = toy();
+    assert!(!tokenizer.fit(TOY_VOCABULARY_SIZE as usize - 1, LENGTH) && !tokenizer.fit(50_000, LENGTH - 1));
+    let plain = tokenizer.encode("a star").unwrap();
+    assert!(tokenizer.fit(TOY_VOCABULARY_SIZE as usize + 8, LENGTH));
+    assert_eq!(tokenizer.vocabulary_size() as i64, TOY_VOCABULARY_SIZE + 8);
+    let cat = tokenizer.add_placeholders("<cat>", 2).unwrap();
+    assert_eq!(cat.ids, [TOY_VOCABULARY_SIZE + 8, TOY_VOCABULARY_SIZE + 9]);
+    assert_eq!(tokenizer.add_placeholders("<dog>", 1).unwrap().ids, [TOY_VOCABULARY_SIZE + 10]);
+    assert_eq!(words(&tokenizer.encode("<cat>_1 <dog>").unwrap(), 49_407), [49_417, 49_418]);
+    assert_eq!(tokenizer.encode("a star").unwrap(), plain);
+    // The vectors of one token are known by the same ids.
+    assert_eq!(tokenizer.write_out("a <cat>").unwrap(), "a <cat> <cat>_1");
+    let full = tokenizer.write_out(&format!("{}<cat>", "star ".repeat(74))).unwrap();
+    assert_eq!(tokenizer.encode_chunks(&full).unwrap()[1], tokenizer.encode("<cat> <cat>_1").unwrap());
 }
 
 #[test]

@@ -223,11 +223,6 @@ impl JobReport {
         let shown = usize::try_from(pictures).unwrap_or(usize::MAX);
         self.sizes.push(SizeReport { width: side(width), height: side(height), pictures: shown });
         self.warnings.extend(rehearsal.warnings);
-        for (token, ..) in &rehearsal.embeddings {
-            if !job.prompts.iter().any(|prompt| prompt.contains(token.as_str())) {
-                self.warnings.push(format!("generate.prompts: none has {token}, which an embedding teaches"));
-            }
-        }
         self.prompts = rehearsal.prompts.into_iter().map(in_chunks).collect();
         self.model = Some(ModelReport::of(common, &rehearsal.model, rehearsal.model_hash));
         let embedding = |(token, vectors, hash): (String, usize, ContentHash)| EmbeddingReport {

@@ -141,7 +141,7 @@ fn folder_lines(folder: &FolderReport) -> Vec<(&'static str, String)> {
         ));
     }
     if !folder.skipped.is_empty() {
-        lines.push(("skipped", format!("no jpg, jpeg, png or webp: {}", named(&folder.skipped))));
+        lines.push(("skipped", format!("not used as pictures: {}", named(&folder.skipped))));
     }
     for group in folder.duplicates.iter().take(MOST_NAMES) {
         lines.push(("duplicates", format!("the same picture {} times: {}", group.len(), named(group))));

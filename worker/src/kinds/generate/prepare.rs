@@ -45,6 +45,10 @@ pub(super) async fn prepare(rank: &Rank, spec: &GenerateSpec) -> Result<Prepared
     let (options, tokenizer, info) = (options(spec), loaded.tokenizer.clone(), loaded.info.clone());
     let resolve = move || Drawing::new(options, &tokenizer, info, &files);
     let drawing = ringtune_shared::tasks::spawn_blocking(resolve).await?.map_err(refused)?;
+    for token in drawing.unused() {
+        let warning = "which an embedding teaches: it changes no picture (generate.tokens names its word)";
+        journal.warn(format!("generate.prompts: none has the word {token}, {warning}")).await;
+    }
     let (rows, columns) = (spec.prompts.len(), spec.count as usize);
     if spec.sheet && !sheet::fits(rows, columns, drawing.size()) {
         let problem = "so many pictures of this size make too large a sheet";
@@ -72,10 +76,11 @@ async fn fetch_all(rank: &Rank, spec: &GenerateSpec) -> Result<Vec<EmbeddingFile
     let fetching = async {
         let total = spec.embeddings.len() as u64;
         let mut files = Vec::with_capacity(spec.embeddings.len());
-        for (done, embedding) in (0..).zip(&spec.embeddings) {
+        let words = spec.tokens.iter().map(String::as_str).chain(std::iter::repeat(""));
+        for ((done, embedding), word) in (0..).zip(&spec.embeddings).zip(words) {
             let progress = Progress { stage: ProgressStage::Fetch, done, total };
             rank.journal.event(RankEvent::Progress(progress)).await;
-            files.push(fetch(embedding, &rank.context).await?);
+            files.push(fetch(embedding, &rank.context).await?.with_token(word));
         }
         Ok::<_, Error>(files)
     };
@@ -98,11 +103,12 @@ async fn fetch(embedding: &str, context: &Context) -> Result<EmbeddingFile, Erro
         Ok(EmbeddingPlace::File(name)) => {
             let (access, given) = (context.access.clone(), name.clone());
             let place = move || access.place(PathUse::Embedding, FIELD, &given);
-            Ok(EmbeddingFile { place: ringtune_shared::tasks::spawn_blocking(place).await??, name })
+            let place = ringtune_shared::tasks::spawn_blocking(place).await??;
+            Ok(EmbeddingFile { place, name, token: String::new() })
         }
         Ok(EmbeddingPlace::Uploaded { hash, name }) => {
             one_file(hash, LARGEST_FILE, &context.artifacts, &context.cache).await?;
-            Ok(EmbeddingFile { place: Place::at(context.cache.path(hash)), name })
+            Ok(EmbeddingFile { place: Place::at(context.cache.path(hash)), name, token: String::new() })
         }
         Err(problem) => Err(Refusal::of(FIELD, problem).into()),
     }

@@ -61,7 +61,8 @@ pub(super) async fn read_prompts(
     let (folder, prompts) = (model.folder.clone(), spec.prompts.clone());
     let read = move || {
         let tokenizer = Tokenizer::open(&folder).map_err(|error| error.to_string())?;
-        let tokens = prompts.iter().map(|prompt| prompt_tokens(&tokenizer, prompt)).collect();
+        let tokens = prompts.iter().map(|prompt| prompt_tokens(&tokenizer, prompt));
+        let tokens = tokens.collect::<Result<_, _>>().map_err(|error| error.to_string())?;
         Ok::<_, String>((Arc::new(tokenizer), tokens))
     };
     let read = ringtune_shared::tasks::spawn_blocking(read).await?;

@@ -119,10 +119,11 @@ pub async fn rehearse(options: RehearsalOptions, context: &Context) -> Result<Re
         }
     }
     samples.truncate(PROMPTS_SHOWN);
-    let (owned, folder, length) = (job.clone(), prepared.tokenizer.clone(), model.max_text_length);
+    let (owned, folder) = (job.clone(), prepared.tokenizer.clone());
+    let (length, vocabulary) = (model.max_text_length, model.vocab_size as i64);
     let (words, prompts) = ringtune_shared::tasks::spawn_blocking(move || {
         let tokenizer = ClipTokenizer::open(&folder, length)?;
-        let words = words(&owned, &tokenizer)?;
+        let words = words(&owned, &tokenizer, vocabulary)?;
         let prompts = samples.iter().map(|ids| tokenizer.text_of(ids, |id| name_of(id, &words))).collect();
         Ok::<_, Error>((words, prompts))
     })
@@ -156,9 +157,12 @@ async fn time_microbatches(
     Ok(seconds)
 }
 
-/// Every concept's token with its ids, which count up from the vocabulary's size.
-fn words(job: &TextualInversionSpec, tokenizer: &ClipTokenizer) -> Result<Vec<RehearsedWord>, Error> {
-    let mut next = tokenizer.vocabulary_size() as i64;
+/// Every concept's token with its ids, which count up from the rows of the text encoder's table.
+fn words(
+    job: &TextualInversionSpec,
+    tokenizer: &ClipTokenizer,
+    mut next: i64,
+) -> Result<Vec<RehearsedWord>, Error> {
     let word = |concept: ConceptSpec| {
         let ids = (next..next + i64::from(concept.num_vectors)).collect();
         next += i64::from(concept.num_vectors);

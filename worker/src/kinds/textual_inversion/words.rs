@@ -36,7 +36,9 @@ pub(super) fn read(
     captions: Vec<Vec<Caption>>,
 ) -> Result<(Vec<ConceptWords>, Option<PreviewPlan>), Error> {
     let mut tokenizer = ClipTokenizer::open(folder, model.max_text_length)?;
-    check_tokenizer(&tokenizer, model)?;
+    if !tokenizer.fit(model.vocab_size, model.max_text_length) {
+        return Err(another_models(&tokenizer, model).into());
+    }
     let concepts = job.concepts();
     let blame = |index: usize, key: &str| {
         let field = job.concept_field(index, key);
@@ -77,10 +79,7 @@ pub(super) fn read(
     Ok((words, previews))
 }
 
-fn check_tokenizer(tokenizer: &ClipTokenizer, model: &ModelInfo) -> Result<(), Error> {
-    if tokenizer.vocabulary_size() == model.vocab_size && tokenizer.length() == model.max_text_length {
-        return Ok(());
-    }
+fn another_models(tokenizer: &ClipTokenizer, model: &ModelInfo) -> Refusal {
     let problem = format!(
         "its tokenizer has {} tokens and prompts of {}, its text encoder {} and {}",
         tokenizer.vocabulary_size(),
@@ -88,7 +87,7 @@ fn check_tokenizer(tokenizer: &ClipTokenizer, model: &ModelInfo) -> Result<(), E
         model.vocab_size,
         model.max_text_length
     );
-    Err(Refusal::of("model.base", problem).into())
+    Refusal::of("model.base", problem)
 }
 
 fn own_and_others(all: &[Placeholders], index: usize) -> (&Placeholders, Vec<Placeholders>) {

@@ -4,7 +4,7 @@
 //! U+FFFD as Python's `errors="replace"` has it, and so as transformers' `decode` has it.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet},
     str,
 };
 
@@ -20,7 +20,7 @@ pub(super) struct Pieces {
 
 impl Pieces {
     /// `largest`: the largest id of the vocabulary.
-    pub(super) fn new(vocabulary: &HashMap<String, u32>, added: &HashSet<u32>, largest: u32) -> Self {
+    pub(super) fn new(vocabulary: &BTreeMap<String, u32>, added: &BTreeSet<u32>, largest: u32) -> Self {
         // Of two texts with one id, the first in the order of their letters: a table's own order is another each time.
         let mut texts: Vec<Option<&str>> = vec![None; largest as usize + 1];
         for (text, id) in vocabulary {
@@ -30,7 +30,7 @@ impl Pieces {
                 *place = Some(text);
             }
         }
-        let letters: HashMap<char, u8> = alphabet::letters().into_iter().zip(0u8..=255).collect();
+        let letters: BTreeMap<char, u8> = alphabet::letters().into_iter().zip(0u8..=255).collect();
         let (mut bytes, mut starts) = (Vec::new(), vec![0]);
         for (text, id) in texts.iter().zip(0u32..) {
             let text = text.unwrap_or_default();
@@ -147,11 +147,11 @@ mod tests {
 
     #[test]
     fn tokens_are_bytes_and_added_ones_their_own_text() {
-        let vocabulary: HashMap<String, u32> =
+        let vocabulary: BTreeMap<String, u32> =
             [("Ġa", 0), ("Ã", 1), ("ľ", 2), ("日", 3), ("Ġ|", 6), ("zz", 5), ("b", 5)]
                 .map(|(text, id)| (text.to_owned(), id))
                 .into();
-        let pieces = Pieces::new(&vocabulary, &HashSet::from([6]), 6);
+        let pieces = Pieces::new(&vocabulary, &BTreeSet::from([6]), 6);
         let bytes = |id| pieces.bytes(id);
         assert_eq!((bytes(0), bytes(1), bytes(2)), (&b" a"[..], &b"\xc3"[..], &b"\x9c"[..]));
         assert_eq!((bytes(3), bytes(6)), ("日".as_bytes(), "Ġ|".as_bytes()));

@@ -2,16 +2,16 @@
 //! than GPT-2's is refused, whatever it is, because its tokens would be wrong.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
 };
 
 use ringtune_shared::ids::{ContentHash, ContentHasher};
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
-use super::END_OF_TEXT;
+use super::{END_OF_TEXT, prompts::PromptRules, settings};
 use crate::{Error, limits::LARGEST_TOKENIZER_FILE};
 
 /// What a folder holds.
@@ -19,16 +19,28 @@ pub(super) struct Read {
     /// The file that errors are about.
     pub(super) file: PathBuf,
     /// Ids by the tokens' texts, added tokens included.
-    pub(super) vocabulary: HashMap<String, u32>,
+    pub(super) vocabulary: BTreeMap<String, u32>,
     /// Ids of added tokens, whose texts are as they are read: no letters that stand for bytes.
-    pub(super) added: HashSet<u32>,
+    pub(super) added: BTreeSet<u32>,
     /// The first is merged first.
     pub(super) merges: Vec<(String, String)>,
-    /// Of all files that were read, in order.
+    /// Of all files that decide about documents, in order.
     pub(super) hash: ContentHash,
+    pub(super) rules: PromptRules,
 }
 
 pub(super) fn read(folder: &Path) -> Result<Read, Error> {
+    let mut read = read_vocabulary(folder)?;
+    settings::read(folder, &read.vocabulary, &mut read.rules)?;
+    if let Some(id) = read.vocabulary.get(END_OF_TEXT)
+        && !read.rules.added.iter().any(|added| added.content == END_OF_TEXT)
+    {
+        settings::put(&mut read.rules, END_OF_TEXT, *id, None);
+    }
+    Ok(read)
+}
+
+fn read_vocabulary(folder: &Path) -> Result<Read, Error> {
     let whole = folder.join("tokenizer.json");
     if whole.is_file() {
         return from_json(whole);
@@ -50,16 +62,17 @@ pub(super) fn read(folder: &Path) -> Result<Read, Error> {
 struct Whole {
     normalizer: Option<Value>,
     pre_tokenizer: Option<Value>,
+    post_processor: Option<Value>,
     model: Model,
     #[serde(default)]
-    added_tokens: Vec<Added>,
+    added_tokens: Vec<Map<String, Value>>,
 }
 
 #[derive(Deserialize)]
 struct Model {
     #[serde(rename = "type")]
     kind: Option<String>,
-    vocab: HashMap<String, u32>,
+    vocab: BTreeMap<String, u32>,
     merges: Vec<Merge>,
     dropout: Option<f64>,
     continuing_subword_prefix: Option<String>,
@@ -76,6 +89,7 @@ enum Merge {
     Pair(String, String),
 }
 
+/// An added token, without how it is looked for.
 #[derive(Deserialize)]
 struct Added {
     id: u32,
@@ -89,7 +103,11 @@ fn from_json(file: PathBuf) -> Result<Read, Error> {
     let whole: Whole = serde_json::from_slice(&content).map_err(|error| {
         Error::unusable(&file, format!("is not a tokenizer.json with a BPE model: {error}"))
     })?;
-    whole.check().map_err(|problem| {
+    let added = whole.added_tokens.iter().map(|fields| Added::deserialize(Value::from(fields.clone())));
+    let added = added
+        .collect::<Result<Vec<Added>, _>>()
+        .map_err(|error| Error::unusable(&file, format!("has an added token that is none: {error}")))?;
+    whole.check(&added).map_err(|problem| {
         let problem = format!("{problem}; only GPT-2's byte-level BPE is taken");
         Error::unusable(&file, problem)
     })?;
@@ -101,9 +119,15 @@ fn from_json(file: PathBuf) -> Result<Read, Error> {
         });
     }
     let mut vocabulary = whole.model.vocab;
-    let added = whole.added_tokens.iter().map(|added| added.id).collect();
-    vocabulary.extend(whole.added_tokens.into_iter().map(|added| (added.content, added.id)));
-    Ok(Read { file, vocabulary, added, merges, hash: ContentHash::of(&content) })
+    let mut rules = PromptRules::default();
+    for (fields, token) in whole.added_tokens.iter().zip(&added) {
+        settings::put(&mut rules, &token.content, token.id, Some(fields));
+    }
+    rules.refused =
+        whole.post_processor.as_ref().and_then(adds_tokens).map(|problem| (file.clone(), problem));
+    let ids = added.iter().map(|added| added.id).collect();
+    vocabulary.extend(added.into_iter().map(|added| (added.content, added.id)));
+    Ok(Read { file, vocabulary, added: ids, merges, hash: ContentHash::of(&content), rules })
 }
 
 /// Refuses tokens that slow tokenizers have beside their vocabulary. The file is an object of texts and ids.
@@ -119,7 +143,7 @@ fn check_added(file: &Path) -> Result<(), Error> {
     }
 }
 
-fn added_token(text: &str) -> String {
+pub(super) fn added_token(text: &str) -> String {
     format!(
         "has the added token {text:.40?}, which texts would be searched for; allowed: tokens of its vocabulary alone"
     )
@@ -127,9 +151,9 @@ fn added_token(text: &str) -> String {
 
 impl Whole {
     /// Whether all that changes tokens is as in GPT-2's own file.
-    fn check(&self) -> Result<(), String> {
+    fn check(&self, added: &[Added]) -> Result<(), String> {
         let is_word = |added: &&Added| added.special == Some(false) && added.content != END_OF_TEXT;
-        if let Some(Added { content, .. }) = self.added_tokens.iter().find(is_word) {
+        if let Some(Added { content, .. }) = added.iter().find(is_word) {
             return Err(added_token(content));
         }
         if let Some(normalizer) = &self.normalizer {
@@ -176,6 +200,26 @@ impl Whole {
     }
 }
 
+/// What is wrong with a post-processor that puts tokens around a text.
+fn adds_tokens(processor: &Value) -> Option<String> {
+    let kind = kind_of(processor);
+    let nothing = match kind {
+        "ByteLevel" => true,
+        "TemplateProcessing" => {
+            let parts = processor.get("single").and_then(Value::as_array).map(Vec::as_slice);
+            matches!(parts, Some([only]) if only.get("Sequence").is_some())
+        }
+        "Sequence" => {
+            let parts = processor.get("processors").and_then(Value::as_array);
+            return parts.into_iter().flatten().find_map(adds_tokens);
+        }
+        _ => false,
+    };
+    (!nothing).then(|| {
+        format!("has a post_processor ({kind}) that puts tokens around each text: that is not done here; allowed: ByteLevel, or none")
+    })
+}
+
 fn kind_of(part: &Value) -> &str {
     part.get("type").and_then(Value::as_str).unwrap_or("of an unknown type")
 }
@@ -198,7 +242,8 @@ fn from_vocabulary_and_merges(file: PathBuf, merges_file: &Path) -> Result<Read,
             merges.push(pair(line).ok_or_else(|| broken_merge(merges_file, number + 1, line))?);
         }
     }
-    Ok(Read { file, vocabulary, added: HashSet::new(), merges, hash: hasher.finish() })
+    let rules = PromptRules::default();
+    Ok(Read { file, vocabulary, added: BTreeSet::new(), merges, hash: hasher.finish(), rules })
 }
 
 fn pair(line: &str) -> Option<(String, String)> {
@@ -215,7 +260,7 @@ fn broken_merge(file: &Path, number: usize, line: &str) -> Error {
     )
 }
 
-fn content(file: &Path) -> Result<Vec<u8>, Error> {
+pub(super) fn content(file: &Path) -> Result<Vec<u8>, Error> {
     let size = fs::metadata(file).map_err(Error::io("read", file))?.len();
     if size > LARGEST_TOKENIZER_FILE {
         let problem = format!("has {size} bytes; allowed: {LARGEST_TOKENIZER_FILE}");

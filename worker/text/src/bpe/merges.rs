@@ -5,7 +5,7 @@
 
 use std::{
     cmp::Reverse,
-    collections::{BinaryHeap, HashMap},
+    collections::{BTreeMap, BinaryHeap},
 };
 
 use super::alphabet::letters;
@@ -45,7 +45,7 @@ impl Merges {
     /// # Errors
     /// What is wrong with them, for users.
     pub(super) fn new(
-        vocabulary: &HashMap<String, u32>,
+        vocabulary: &BTreeMap<String, u32>,
         merges: &[(String, String)],
     ) -> Result<Self, String> {
         let id = |token: &str| vocabulary.get(token).map(|id| *id as u16);
@@ -234,7 +234,8 @@ mod tests {
 
     /// Bytes, and merges that overlap: "aa" first, then "ab", "aaa", "abab", "ba".
     fn small() -> Merges {
-        let mut vocabulary: HashMap<String, u32> = letters().into_iter().map(String::from).zip(0..).collect();
+        let mut vocabulary: BTreeMap<String, u32> =
+            letters().into_iter().map(String::from).zip(0..).collect();
         let merges = [("a", "a"), ("a", "b"), ("aa", "a"), ("ab", "ab"), ("b", "a"), ("aa", "aa")];
         for (left, right) in merges {
             let next = vocabulary.len() as u32;
@@ -280,9 +281,9 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_together_is_refused() {
-        let bytes: HashMap<String, u32> = letters().into_iter().map(String::from).zip(0..).collect();
+        let bytes: BTreeMap<String, u32> = letters().into_iter().map(String::from).zip(0..).collect();
         let pair = |left: &str, right: &str| (left.to_owned(), right.to_owned());
-        let refused = |vocabulary: &HashMap<String, u32>, merges: &[(String, String)], word: &str| {
+        let refused = |vocabulary: &BTreeMap<String, u32>, merges: &[(String, String)], word: &str| {
             let problem = Merges::new(vocabulary, merges).unwrap_err();
             assert!(problem.contains(word), "{problem}");
         };

@@ -2,7 +2,8 @@
 //!
 //! A text is cut into words ([`words`]), the bytes of a word are tokens at first, and pairs of tokens become one token, in
 //! the order of the merges ([`merges`]). What a short word becomes is remembered ([`cache`]): most words come again.
-//! Special tokens that stand in a text are ordinary text. The way back is [`decoding`].
+//! Special tokens that stand in a document are ordinary text; in a prompt they are tokens ([`prompts`]). The way back is
+//! [`decoding`].
 //!
 //! Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", section 2.2, and OpenAI's
 //! `encoder.py` (github.com/openai/gpt-2).
@@ -12,6 +13,8 @@ mod cache;
 mod decoding;
 mod files;
 mod merges;
+mod prompts;
+mod settings;
 #[cfg(test)]
 mod tests;
 mod words;
@@ -25,6 +28,7 @@ use cache::{Cache, Kept};
 use decoding::Pieces;
 pub use decoding::TextStream;
 use merges::{Merger, Merges};
+use prompts::PromptRules;
 use words::Classes;
 
 /// The token that ends each document.
@@ -41,6 +45,7 @@ pub struct Tokenizer {
     vocabulary_size: u32,
     end_of_text: u16,
     hash: ContentHash,
+    rules: PromptRules,
 }
 
 impl Tokenizer {
@@ -70,6 +75,7 @@ impl Tokenizer {
             vocabulary_size: largest + 1,
             end_of_text: end_of_text as u16,
             hash: read.hash,
+            rules: read.rules,
         })
     }
 
@@ -83,7 +89,29 @@ impl Tokenizer {
         self.end_of_text
     }
 
-    /// Of the files that it was read from.
+    /// The tokens of a prompt, as transformers' tokenizer of the same folder has them: added tokens in it are tokens. Nothing
+    /// is added to them.
+    ///
+    /// # Errors
+    /// The folder asks for what is not done here: names the file and the key.
+    pub fn encode_prompt(&self, prompt: &str) -> Result<Vec<u16>, Error> {
+        self.rules.encode(&mut self.encoder(), prompt)
+    }
+
+    /// Refuses a tokenizer that makes other tokens of documents than [`Encoder::encode_ordinary`]. `folder`: where it is.
+    ///
+    /// # Errors
+    /// What it would do.
+    pub fn check_for_documents(&self, folder: &Path) -> Result<(), Error> {
+        if !self.rules.prefix_space {
+            return Ok(());
+        }
+        let problem = "has add_prefix_space true, which puts a blank before each text: that is not done with documents; \
+                       allowed: false";
+        Err(Error::unusable(&folder.join("tokenizer_config.json"), problem))
+    }
+
+    /// Of the files that decide about documents.
     pub fn hash(&self) -> ContentHash {
         self.hash
     }

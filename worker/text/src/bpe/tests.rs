@@ -1,4 +1,4 @@
-use std::{collections::HashMap, fs, path::Path};
+use std::{collections::BTreeMap, fs, path::Path};
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -145,7 +145,7 @@ fn both_forms_of_a_tokenizer_are_the_same() {
     let whole = Tokenizer::open(folder.path()).unwrap();
     let json: Value =
         serde_json::from_slice(&fs::read(folder.path().join("tokenizer.json")).unwrap()).unwrap();
-    let mut vocabulary: HashMap<String, u32> =
+    let mut vocabulary: BTreeMap<String, u32> =
         serde_json::from_value(json["model"]["vocab"].clone()).unwrap();
     vocabulary.insert(END_OF_TEXT.to_owned(), vocabulary.len() as u32);
     let word = |part: &Value| part.as_str().unwrap().to_owned();
@@ -197,12 +197,75 @@ fn tokens_that_stand_for_no_text_may_be_added() {
     assert_eq!(encoded(&after, SAMPLE), encoded(&before, SAMPLE));
 }
 
+/// Tokens of a chat, in a prompt: one id each, read as they are printed.
+#[test]
+fn added_tokens_of_a_prompt_are_those_of_the_other_implementation() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut reference = trained(folder.path());
+    let special = |text: &str| tokenizers::AddedToken::from(text, true);
+    let added = ["<|user|>", "<|user|>+", "<|bot|>"].map(special);
+    let more = [special("<s>").lstrip(true), special("<e>").rstrip(true), special("the").single_word(true)];
+    reference.add_special_tokens(added.into_iter().chain(more)).unwrap();
+    reference.add_special_tokens([special("brown").normalized(true)]).unwrap();
+    reference.save(folder.path().join("tokenizer.json"), false).unwrap();
+    let tokenizer = Tokenizer::open(folder.path()).unwrap();
+    let parts =
+        "<|user|>|<|user|>+|<|bot|>|<s>|<e>|the|brown|<|endoftext|>|<|user|| |  |\n|KING: hi|é|fox|_|9|<"
+            .split("|");
+    let mut parts: Vec<String> = parts.map(str::to_owned).collect();
+    parts.extend(["<|user|>", "<|user|>+", "<|bot|>", END_OF_TEXT, "<|bot"].map(str::to_owned));
+    let text = proptest::collection::vec(proptest::sample::select(parts), 0..30);
+    let mut runner = proptest::test_runner::TestRunner::default();
+    runner
+        .run(&text, |parts| {
+            let text = parts.concat();
+            let expected = reference.encode(text.as_str(), false).unwrap();
+            let expected: Vec<u16> = expected.get_ids().iter().map(|id| *id as u16).collect();
+            prop_assert_eq!(tokenizer.encode_prompt(&text).unwrap(), expected, "{:?}", text);
+            Ok(())
+        })
+        .unwrap();
+    let prompt = tokenizer.encode_prompt("<|user|>KING: hi<|bot|>").unwrap();
+    assert_eq!(decoded(&tokenizer, &prompt), "<|user|>KING: hi<|bot|>");
+    assert_eq!(decoded(&tokenizer, &prompt[..1]), "<|user|>");
+    // In a document they are text, as ever.
+    assert!(encoded(&tokenizer, "<|user|>").len() > 1);
+}
+
+#[test]
+fn what_puts_tokens_around_a_prompt_is_refused() {
+    let sequence = json!({"Sequence": {"id": "A", "type_id": 0}});
+    let special = json!({"SpecialToken": {"id": END_OF_TEXT, "type_id": 0}});
+    let template = |single: Value| json!({"type": "TemplateProcessing", "single": single, "pair": [], "special_tokens": {}});
+    let byte_level =
+        json!({"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": false, "use_regex": true});
+    for (processor, refused) in [
+        (Value::Null, false),
+        (byte_level.clone(), false),
+        (template(json!([sequence])), false),
+        (template(json!([special, sequence])), true),
+        (json!({"type": "Sequence", "processors": [byte_level, template(json!([sequence, special]))]}), true),
+        (json!({"type": "RobertaProcessing", "sep": ["</s>", 2], "cls": ["<s>", 0]}), true),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        trained(folder.path());
+        edit(folder.path(), |whole| whole["post_processor"] = processor.clone());
+        let tokenizer = Tokenizer::open(folder.path()).unwrap();
+        match tokenizer.encode_prompt("a") {
+            Ok(_) => assert!(!refused, "{processor}"),
+            Err(error) => {
+                assert!(refused && error.to_string().contains("post_processor"), "{processor}: {error}")
+            }
+        }
+    }
+}
+
 #[test]
 fn tokens_beside_a_slow_tokenizers_vocabulary_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, content: &str| fs::write(folder.path().join(name), content).unwrap();
     let letters = alphabet::letters().map(String::from).into_iter().enumerate();
-    let mut vocabulary: HashMap<String, usize> = letters.map(|(id, letter)| (letter, id)).collect();
+    let mut vocabulary: BTreeMap<String, usize> = letters.map(|(id, letter)| (letter, id)).collect();
     vocabulary.insert(END_OF_TEXT.to_owned(), 256);
     write("vocab.json", &json!(vocabulary).to_string());
     write("merges.txt", "#version: 0.2\n");

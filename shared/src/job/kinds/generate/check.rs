@@ -49,8 +49,10 @@ impl Check {
                 format!("that makes {pictures} pictures; allowed: at most {PICTURES}"),
             );
         }
+        let embeddings = self.embeddings(draft.embeddings.unwrap_or_default());
         GenerateSpec {
-            embeddings: self.embeddings(draft.embeddings.unwrap_or_default()),
+            tokens: self.words_of_embeddings(draft.tokens.unwrap_or_default(), embeddings.len()),
+            embeddings,
             steps: self.count("generate.steps", draft.steps, 25, 1..=STEPS),
             guidance_scale: self.number("generate.guidance_scale", draft.guidance_scale, 7.5, GUIDANCE),
             width: self.count("generate.width", draft.width, 0, 0..=limits::RESOLUTION),
@@ -110,6 +112,31 @@ impl Check {
             self.refuse(&format!("generate.embeddings[{index}]"), problem);
         }
         embeddings
+    }
+
+    /// The words of so many embeddings.
+    fn words_of_embeddings(&mut self, tokens: Vec<String>, embeddings: usize) -> Vec<String> {
+        if tokens.len() > embeddings {
+            let problem = format!(
+                "got {} for {embeddings} embeddings; allowed: one for each of generate.embeddings, in its order",
+                tokens.len()
+            );
+            self.refuse("generate.tokens", problem);
+            return Vec::new();
+        }
+        for (index, token) in tokens.iter().enumerate() {
+            let field = format!("generate.tokens[{index}]");
+            if token.chars().any(char::is_whitespace) {
+                let given = shortened(token);
+                self.refuse(
+                    &field,
+                    format!("got {given:?}; allowed: one word without spaces, or none for the file's own"),
+                );
+            } else if let Err(problem) = printable(token, limits::NAME_CHARACTERS) {
+                self.refuse(&field, problem);
+            }
+        }
+        tokens
     }
 
     fn scheduler(&mut self, given: String) -> String {

@@ -27,6 +27,9 @@ pub struct GenerateSpec {
     pub negative_prompt: String,
     /// Learned embeddings: files as every worker sees them, or uploaded ones, `artifact://sha256/HEX#NAME`.
     pub embeddings: Vec<String>,
+    /// The words of the embeddings, in their order; an empty one is what the file says, or else its name. Default none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tokens: Vec<String>,
     /// Pictures of each prompt. Default 1.
     pub count: u32,
     /// Denoising steps. Default 25.
@@ -55,6 +58,7 @@ section! {
         prompts: Vec<String> as strings,
         negative_prompt: String as string,
         embeddings: Vec<String> as strings,
+        tokens: Vec<String> as strings,
         count: i64 as integer,
         steps: i64 as integer,
         guidance_scale: f64 as number,
@@ -75,6 +79,7 @@ impl GenerateSpec {
             prompts: Vec::new(),
             negative_prompt: String::new(),
             embeddings: Vec::new(),
+            tokens: Vec::new(),
             count: 0,
             steps: 0,
             guidance_scale: 0.0,
@@ -108,6 +113,7 @@ impl GenerateSpec {
         vec![
             ("generate.prompts".to_owned(), text_bytes(&self.prompts), ""),
             ("generate.embeddings".to_owned(), text_bytes(&self.embeddings), ""),
+            ("generate.tokens".to_owned(), text_bytes(&self.tokens), ""),
         ]
     }
 }
@@ -132,10 +138,12 @@ mod tests {
             (25, 7.5, 1, 1)
         );
         let full = format!(
-            "{JOB}embeddings = [\"/e/cat.safetensors\"]\nnegative_prompt = \"mud\"\ncount = 3\nsteps = 9\n\
+            "{JOB}embeddings = [\"/e/cat.safetensors\"]\ntokens = [\"<my-cat>\"]\nnegative_prompt = \"mud\"\ncount = 3\nsteps = 9\n\
              guidance_scale = 4\nwidth = 64\nheight = 96\nseed = 7\nscheduler = \"euler_a\"\nbatch = 2\nsheet = true\n\
              mixed_precision = \"bf16\"\n[cluster]\nworld_size = 2\n"
         );
+        // A job without it is written as it was before there was such a key.
+        assert!(!serde_json::to_string(&spec).unwrap().contains("tokens"));
         let spec = parse_job_toml(&full).unwrap();
         assert_eq!(spec.mixed_precision(), MixedPrecision::Bf16);
         let text = spec.to_toml().unwrap();
@@ -163,6 +171,8 @@ mod tests {
             (format!("{JOB}stepz = 5"), "generate.stepz"),
             (format!("{JOB}embeddings = [\"artifact://sha256/12\"]"), "generate.embeddings[0]"),
             (format!("{JOB}embeddings = [\"s3://b/k\"]"), "generate.embeddings[0]"),
+            (format!("{JOB}tokens = [\"<a>\"]"), "generate.tokens"),
+            (format!("{JOB}embeddings = [\"/a\", \"/b\"]\ntokens = [\"\", \"a b\"]"), "generate.tokens[1]"),
             (format!("{JOB}[train]\nlearning_rate = 0.1"), "train"),
             (format!("{JOB}[data]\nimages = \"/i\""), "data"),
             (format!("{JOB}[debug]\ntrace_dir = \"/t\""), "debug.trace_dir"),
