@@ -1,5 +1,4 @@
 use std::{
-    collections::BTreeMap,
     fs,
     io::{self, Cursor as Reading, Write as _},
     net::Shutdown,
