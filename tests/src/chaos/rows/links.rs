@@ -49,7 +49,7 @@ fn broken_for_good() -> Vec<Row> {
     let row = |name, workers| Row::new(name, workers).steps(150).within(6);
     let out = Act::Says("is left out of the ring");
     vec![
-        row("a_link_of_two_is_reset_for_good", 2).on(Ground::Proxies).steps(600).acts([
+        row("a_link_of_two_is_reset_for_good", 2).on(Ground::Proxies).steps(400).deadline(120).acts([
             Act::Step(20),
             Act::RingLink(Who::Rank(1), Weather::reset()),
             out,
