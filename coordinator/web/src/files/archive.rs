@@ -19,7 +19,7 @@ use ringtune_proto::v1::{
     self, artifact_service_client::ArtifactServiceClient, download_request::Source,
     job_service_client::JobServiceClient,
 };
-use ringtune_shared::files::safe_file_name;
+use ringtune_shared::files::check_saved_name;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::OwnedSemaphorePermit;
 use tonic::{Code, Status};
@@ -99,7 +99,7 @@ async fn list(calls: &Calls, caller: &Caller, job_id: String) -> Result<Vec<v1::
             ..Default::default()
         };
         let page = service.list_artifacts(caller.call(request)?).await?.into_inner();
-        files.extend(page.artifacts.into_iter().filter(|file| safe_file_name(&file.name)));
+        files.extend(page.artifacts.into_iter().filter(|file| check_saved_name(&file.name).is_ok()));
         if files.len() > MOST_FILES {
             let text =
                 format!("the job has more than {MOST_FILES} files; `ringtune fetch {job_id}` saves them");
