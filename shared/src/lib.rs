@@ -9,6 +9,7 @@ pub mod captions;
 pub mod checkpoint;
 mod checkpoint_names;
 pub mod checksum;
+pub mod condition;
 pub mod config;
 pub mod daemon;
 pub mod documents;

@@ -1,26 +1,67 @@
-//! Whose fault a failed rank is: what the coordinator decides by whether it is worth trying the job elsewhere.
+//! Whose fault a failed rank is, error by error. What follows for the job, the worker and the job's owner the coordinator decides
+//! (`coordinator/src/core/fault.rs` has the table).
+//!
+//! Each error is named: one that is new does not compile before somebody has said whose it is.
+//!
+//! | error of … | whose fault |
+//! |---|---|
+//! | what the job names, says or brings (options, pictures, tokens, a model's own files), wherever it is read | the job's |
+//! | a path that leads out of its folder, to a FIFO or device, through a file, in circles, or has too long a name | the job's |
+//! | a path that is not there or may not be read; a hub or bucket that is not reached; memory that the machine lacks | the machine's |
+//! | this worker's own files, disk, memory, engine, tasks; its certificate | the node's |
+//! | what `[access]` keeps from jobs, and the switch of traces | its settings' |
+//! | the coordinator's answers that no rule of its explains (INTERNAL, UNKNOWN) | the coordinator's |
+//! | what the coordinator says passes by itself (a full disk) | nobody's: it is waited for (`contents/retry.rs`) |
+//! | what the coordinator refuses by its rules (limits, what is not there) | the job's |
+//! | neighbours in the ring | a link's |
+//! | the end of this worker, as somebody asked for | nobody's |
+
+use std::io;
 
 use ringtune_shared::captions::{CaptionFileError, CaptionFileProblem};
+use rustix::io::Errno;
 
 use crate::{access, data, engine::EngineError, output, train};
 
-/// Whether another worker might do better.
+/// Whose fault it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The job would fail anywhere: its pictures, tokens, options or model.
     Job,
-    /// This node or its network: no memory, no disk, nothing to be fetched, an engine that died.
+    /// This worker's: no memory, no disk, an engine that died.
     Node,
+    /// The whole machine's: it does not have or reach what the job names. The worker is as good as before for others.
+    Machine,
+    /// The coordinator did not do what it is there for.
+    Coordinator,
+    /// The connection between ranks.
+    Link,
+    /// Nobody's: somebody asked for it.
+    Nobody,
     /// The job's own newest checkpoint is gone or damaged: an older one will do.
     Checkpoint,
     /// The job asks for what this worker's settings keep from jobs.
     Access,
 }
 
+/// Of a path that a job names, and that cannot be opened or read.
+pub fn of_path(error: &io::Error) -> Fault {
+    use io::ErrorKind as Kind;
+    let code = error.raw_os_error();
+    match error.kind() {
+        // What `access` says, not the system: it leads out, or to what is no file.
+        Kind::PermissionDenied | Kind::InvalidInput | Kind::InvalidData if code.is_none() => Fault::Job,
+        Kind::InvalidFilename | Kind::NotADirectory | Kind::IsADirectory | Kind::InvalidInput => Fault::Job,
+        _ if code == Some(Errno::LOOP.raw_os_error()) => Fault::Job,
+        Kind::NotFound | Kind::PermissionDenied | Kind::StaleNetworkFileHandle => Fault::Machine,
+        // The disk or the memory, most likely.
+        _ => Fault::Node,
+    }
+}
+
 /// What can end a rank's work. Its text reaches the user as the job's reason, and names the field, the file or the call.
 pub trait Blame: std::error::Error + Send + Sync + 'static {
-    /// Of the job, where every worker would fail over the same content or option; of this node, where another one may
-    /// do better.
+    /// Whose fault it is: see the module's table.
     fn fault(&self) -> Fault;
 
     /// Whether a job that goes on from where it was would only come to it again: what it has is not worth keeping then.
@@ -64,8 +105,9 @@ impl Blame for data::Error {
     fn fault(&self) -> Fault {
         use data::Error as E;
         match self {
-            // A folder or disk of this machine: it may be there on the next one.
-            E::ImageFolder { .. } | E::ReadImage { .. } | E::ImageChanged { .. } => Fault::Node,
+            E::ImageFolder { source, .. } | E::ReadImage { source, .. } => of_path(source),
+            // Another machine's are as they were, perhaps.
+            E::ImageChanged { .. } => Fault::Machine,
             E::NoImages { .. }
             | E::TooManyImages { .. }
             | E::ImageTooLarge { .. }
@@ -86,7 +128,17 @@ impl Blame for data::Error {
 
 impl Blame for EngineError {
     fn fault(&self) -> Fault {
-        if self.is_of_job() { Fault::Job } else { Fault::Node }
+        match self {
+            Self::OfJob(_) => Fault::Job,
+            Self::OfMachine(_) => Fault::Machine,
+            Self::OfNode(_)
+            | Self::NothingLoaded
+            | Self::Panicked(_)
+            | Self::Held
+            | Self::Gone
+            | Self::Spawn(_) => Fault::Node,
+            Self::Unwanted => Fault::Nobody,
+        }
     }
 }
 
@@ -94,8 +146,15 @@ impl Blame for ringtune_sources::Error {
     fn fault(&self) -> Fault {
         match self {
             Self::Refused { .. } | Self::Unsuitable { .. } => Fault::Job,
-            // Not reached, not allowed to be asked, or no room for it here.
-            _ => Fault::Node,
+            // Not reached, not allowed to be asked, not what was announced, or no room for it here.
+            Self::Variable { .. }
+            | Self::Offline { .. }
+            | Self::Unreachable { .. }
+            | Self::NotReached { .. }
+            | Self::Corrupt { .. }
+            | Self::TooLarge { .. } => Fault::Machine,
+            Self::Io { .. } | Self::Task(_) => Fault::Node,
+            Self::Stopped { .. } => Fault::Nobody,
         }
     }
 }
@@ -119,8 +178,10 @@ impl Blame for train::Error {
             | E::Prompt { .. }
             | E::NotFinite { .. }
             | E::Checkpoint { .. } => Fault::Job,
-            // Another rank sent it; the disk lost it.
-            E::GradientLength { .. } | E::Posterior { .. } => Fault::Node,
+            // Another rank sent it.
+            E::GradientLength { .. } => Fault::Link,
+            // The disk lost it.
+            E::Posterior { .. } => Fault::Node,
         }
     }
 
@@ -133,7 +194,7 @@ impl Blame for train::Error {
 impl Blame for CaptionFileError {
     fn fault(&self) -> Fault {
         match self.problem {
-            CaptionFileProblem::Unreadable(_) => Fault::Node,
+            CaptionFileProblem::Unreadable(ref source) => of_path(source),
             CaptionFileProblem::Caption(_) => Fault::Job,
         }
     }
@@ -141,7 +202,7 @@ impl Blame for CaptionFileError {
 
 #[cfg(test)]
 mod tests {
-    use std::{io, path::PathBuf};
+    use std::path::PathBuf;
 
     use ringtune_shared::captions::CaptionError;
 
@@ -166,18 +227,42 @@ mod tests {
         }
         let refused = access::Refused { field: "model.base".to_owned(), problem: "out of reach".to_owned() };
         assert_eq!(refused.fault(), Fault::Access);
-        let node: [Box<dyn Blame>; 8] = [
+        let machine: [Box<dyn Blame>; 3] = [
             Box::new(data::Error::ImageChanged { name: name() }),
+            Box::new(EngineError::OfMachine("config.json: not there".into())),
+            Box::new(ringtune_sources::Error::Unreachable { what: name(), problem: "no route".to_owned() }),
+        ];
+        for error in machine {
+            assert_eq!(error.fault(), Fault::Machine, "{error}");
+        }
+        let node: [Box<dyn Blame>; 6] = [
             Box::new(output::Error::writing(&file(), full())),
             Box::new(data::Error::ReadImage { name: name(), source: full() }),
             Box::new(EngineError::Gone),
             Box::new(EngineError::OfNode("model.safetensors: cannot be read".into())),
             Box::new(EngineError::Panicked("can't allocate memory".to_owned())),
-            Box::new(ringtune_sources::Error::Unreachable { what: name(), problem: "no route".to_owned() }),
             Box::new(caption(full().into())),
         ];
         for error in node {
             assert_eq!(error.fault(), Fault::Node, "{error}");
+        }
+    }
+
+    #[test]
+    fn a_path_is_blamed_by_what_the_system_says_of_it() {
+        let system = |code: Errno| io::Error::from(code);
+        for code in [Errno::NAMETOOLONG, Errno::NOTDIR, Errno::LOOP, Errno::INVAL, Errno::ISDIR] {
+            assert_eq!(of_path(&system(code)), Fault::Job, "{code}");
+        }
+        for code in [Errno::NOENT, Errno::ACCESS, Errno::PERM, Errno::STALE] {
+            assert_eq!(of_path(&system(code)), Fault::Machine, "{code}");
+        }
+        for code in [Errno::IO, Errno::NOSPC, Errno::MFILE, Errno::NOMEM] {
+            assert_eq!(of_path(&system(code)), Fault::Node, "{code}");
+        }
+        // In the words of `access`.
+        for kind in [io::ErrorKind::PermissionDenied, io::ErrorKind::InvalidInput] {
+            assert_eq!(of_path(&io::Error::new(kind, "a link leads out")), Fault::Job);
         }
     }
 }

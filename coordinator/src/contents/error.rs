@@ -108,6 +108,15 @@ pub enum Error {
 }
 
 impl Error {
+    /// Whether a file that cannot be dealt with now may be later, whatever it holds: it is to be written, or none can be opened.
+    pub fn may_pass(&self) -> bool {
+        use rustix::io::Errno;
+        let Self::Io { action, source, .. } = self else { return false };
+        let short = [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::ROFS].map(Errno::raw_os_error);
+        matches!(*action, "write" | "create" | "sync" | "rename")
+            || source.raw_os_error().is_some_and(|code| short.contains(&code))
+    }
+
     /// Sorts a full disk out from the other failures.
     pub(super) fn io(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         move |source| match source.kind() {

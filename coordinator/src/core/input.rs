@@ -8,6 +8,7 @@ use ringtune_shared::job::{JobSpec, QueueSpec};
 use ringtune_shared::trace::TraceContext;
 use ringtune_shared::version::Dialect;
 
+use super::fault::Fault;
 use super::job::{Phase, RequestKey, Trouble};
 use super::links::Sight;
 use super::pin::Pin;
@@ -205,22 +206,6 @@ impl HeldRank {
             leaving: false,
         }
     }
-}
-
-/// Whose fault it is that a rank failed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Fault {
-    /// The worker does not say.
-    #[default]
-    Unknown,
-    /// The job's: it would fail anywhere.
-    Job,
-    /// The node's: the job may succeed on another one.
-    Node,
-    /// The checkpoint's that the coordinator chose: it is gone or damaged, and an older one will do.
-    Checkpoint,
-    /// The job asks for what the worker's settings keep from jobs; another worker's may not.
-    Access,
 }
 
 /// News of one rank.

@@ -78,6 +78,8 @@ pub struct Job {
     pub refused_by: BTreeSet<WorkerId>,
     /// Which of its workers reach each other. Not stored.
     pub links: Links,
+    /// So many rings came to nothing because of that. Not stored.
+    pub refusals: u64,
 }
 
 impl Job {

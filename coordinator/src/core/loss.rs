@@ -1,7 +1,7 @@
 //! What becomes of a job whose ring loses a member: one pure decision, as a table.
 
 use super::failure::Failure;
-use super::input::Fault;
+use super::fault::{Cure, Fault, Rest};
 use super::job_state::JobState;
 
 /// What happened to a member of a ring, or to its rank.
@@ -37,10 +37,35 @@ pub(super) enum Loss {
 }
 
 impl Loss {
-    /// The worker keeps from the job what that asks for. It does not rest for it, or whoever submits could keep workers
-    /// from other jobs; it only gets no rank of this job while others could take it.
+    /// Whose fault it is. A worker that is lost may have died of the job that it had, or by itself.
+    pub(super) fn fault(self) -> Fault {
+        match self {
+            Self::RankFailed(fault) | Self::RankStopped(fault) => fault,
+            Self::NeighbourLost => Fault::Link,
+            Self::Away
+            | Self::Overdue
+            | Self::NotHeld
+            | Self::Restarted
+            | Self::Evicted
+            | Self::BackWithout { .. }
+            | Self::Unexplained { .. } => Fault::Node,
+        }
+    }
+
+    /// The worker, or its whole machine, keeps from the job what that asks for, or does not have it. It does not rest for it;
+    /// it only gets no rank of this job while others could take it.
     pub(super) fn is_refusal(self) -> bool {
-        matches!(self, Self::RankFailed(Fault::Access) | Self::RankStopped(Fault::Access))
+        matches!(self.fault().follows().cure, Cure::OtherWorkers | Cure::OtherMachines)
+    }
+
+    /// For whom the worker rests.
+    pub(super) fn rest(self) -> Rest {
+        self.fault().follows().rest
+    }
+
+    /// The owner's other jobs let those of others go first.
+    pub(super) fn puts_others_first(self) -> bool {
+        matches!(self, Self::RankFailed(fault) if fault.follows().others_first)
     }
 }
 
@@ -98,7 +123,8 @@ pub(super) enum Verdict {
 /// | BackWithout, unheard        | ended    | assign again          | lost              | fail WorkerLost    |
 /// | BackWithout                 | ended    | queue, or WorkerLost  | lost              | fail WorkerLost    |
 /// | RankFailed, RankStopped: node's fault | ended | queue, or Rank | lost             | fail Rank          |
-/// | RankFailed, RankStopped: its settings | ended | elsewhere, or Rank | lost         | fail Rank          |
+/// | RankFailed, RankStopped: the coordinator's, a link's, nobody's | ended | queue, or Rank | lost | fail Rank |
+/// | RankFailed, RankStopped: the machine's, its settings' | ended | elsewhere, or Rank | lost | fail Rank |
 /// | RankFailed, RankStopped: other fault  | ended | fail Rank      | fail Rank         | fail Rank          |
 /// | RankFailed: the checkpoint's fault    | ended | older checkpoint | lost            | fail Rank          |
 /// | NeighbourLost               | ended    | wait                  | lost              | wait               |
@@ -138,12 +164,13 @@ pub(super) fn decide(loss: Loss, job: Situation) -> Verdict {
         | Loss::Evicted
         | Loss::BackWithout { .. }
         | Loss::Unexplained { away: true } => again_or(Failure::WorkerLost),
-        // Of a checkpoint that is known no more, or of none: another ring may do better.
-        Loss::RankFailed(Fault::Node | Fault::Access | Fault::Checkpoint)
-        | Loss::RankStopped(Fault::Node | Fault::Access | Fault::Checkpoint) => again_or(Failure::Rank),
-        Loss::RankFailed(Fault::Job | Fault::Unknown) | Loss::RankStopped(Fault::Job | Fault::Unknown) => {
-            Verdict::Fail(Failure::Rank)
-        }
+        Loss::RankFailed(fault) | Loss::RankStopped(fault) => match fault.follows().cure {
+            Cure::None => Verdict::Fail(Failure::Rank),
+            // Of a checkpoint that is known no more, or of none: another ring may do better.
+            Cure::AnotherRing | Cure::OtherWorkers | Cure::OtherMachines | Cure::OlderCheckpoint => {
+                again_or(Failure::Rank)
+            }
+        },
         Loss::Unexplained { away: false } => Verdict::Fail(Failure::NeighbourLost),
     }
 }
@@ -157,7 +184,7 @@ mod tests {
 
     /// Each loss with what follows while the job stops, while it prepares, after its last try to, and while it runs on a
     /// ring that can go on without a member, and on one that cannot.
-    const TABLE: [(Loss, [Verdict; 5]); 18] = [
+    const TABLE: [(Loss, [Verdict; 5]); 22] = [
         (Loss::Away, [Wait, Wait, Wait, Wait, Wait]),
         (Loss::Overdue, [Wait, Queue, GiveUp(WorkerLost), Lost, Fail(WorkerLost)]),
         (Loss::NotHeld, [Wait, Queue, GiveUp(WorkerLost), Lost, Fail(WorkerLost)]),
@@ -166,6 +193,10 @@ mod tests {
         (Loss::BackWithout { unheard: true }, [Ended, Assign, Assign, Lost, Fail(WorkerLost)]),
         (Loss::BackWithout { unheard: false }, [Ended, Queue, GiveUp(WorkerLost), Lost, Fail(WorkerLost)]),
         (Loss::RankFailed(Fault::Node), [Ended, Queue, GiveUp(Rank), Lost, Fail(Rank)]),
+        (Loss::RankFailed(Fault::Machine), [Ended, Elsewhere, Elsewhere, Lost, Fail(Rank)]),
+        (Loss::RankFailed(Fault::Coordinator), [Ended, Queue, GiveUp(Rank), Lost, Fail(Rank)]),
+        (Loss::RankFailed(Fault::Link), [Ended, Queue, GiveUp(Rank), Lost, Fail(Rank)]),
+        (Loss::RankFailed(Fault::Nobody), [Ended, Queue, GiveUp(Rank), Lost, Fail(Rank)]),
         (Loss::RankFailed(Fault::Access), [Ended, Elsewhere, Elsewhere, Lost, Fail(Rank)]),
         (Loss::RankFailed(Fault::Job), [Ended, Fail(Rank), Fail(Rank), Fail(Rank), Fail(Rank)]),
         (Loss::RankFailed(Fault::Unknown), [Ended, Fail(Rank), Fail(Rank), Fail(Rank), Fail(Rank)]),
@@ -180,6 +211,14 @@ mod tests {
             [Wait, Fail(NeighbourLost), Fail(NeighbourLost), Fail(NeighbourLost), Fail(NeighbourLost)],
         ),
     ];
+
+    #[test]
+    fn every_fault_has_its_line() {
+        for fault in Fault::ALL {
+            let failed = Loss::RankFailed(fault);
+            assert!(TABLE.iter().any(|(loss, _)| *loss == failed), "{fault:?}");
+        }
+    }
 
     #[test]
     fn every_line_of_the_table() {
@@ -222,7 +261,11 @@ mod tests {
     #[test]
     fn a_job_that_all_workers_refuse_fails_at_once() {
         let (stopping, reforms, others, resumes) = (false, false, false, false);
-        for loss in [Loss::RankFailed(Fault::Access), Loss::RankStopped(Fault::Access)] {
+        for loss in [Fault::Access, Fault::Machine]
+            .map(Loss::RankFailed)
+            .into_iter()
+            .chain([Loss::RankStopped(Fault::Access)])
+        {
             let situation =
                 |state, reforms| Situation { state, stopping, reforms, rings: 1, tries: 3, others, resumes };
             assert_eq!(decide(loss, situation(JobState::Preparing, reforms)), GiveUp(Rank));

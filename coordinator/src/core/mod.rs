@@ -8,6 +8,7 @@ mod course;
 mod deadlines;
 mod effect;
 mod failure;
+mod fault;
 mod input;
 mod job;
 mod job_state;
@@ -36,7 +37,8 @@ mod worker;
 pub use cluster::{Cluster, Options, Recovered};
 pub use effect::{Action, Assignment, Down, Effects, EnterRing, LookAtLinks, OtherEpoch, Reformed, Write};
 pub use failure::Failure;
-pub use input::{Fault, HeldRank, Hello, Input, NewJob, NewVerification, RankReport};
+pub use fault::Fault;
+pub use input::{HeldRank, Hello, Input, NewJob, NewVerification, RankReport};
 pub use job::{
     Broken, BrokenLink, Job, Joiner, Member, Pause, Phase, Reforming, RequestKey, Ring, Trouble, TroubleKind,
 };
@@ -56,4 +58,4 @@ pub use time::Time;
 pub use timing::{RankTiming, Straggler, Stragglers};
 pub use verification::{Difference, Verification};
 pub use waiting::{BEHIND_ANOTHER, Waiting};
-pub use worker::{Capabilities, Place, Worker, WorkerState};
+pub use worker::{Capabilities, Doubt, Place, Worker, WorkerState};

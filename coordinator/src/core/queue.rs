@@ -43,17 +43,18 @@ impl Queue {
     }
 
     /// The oldest job behind the one with the number `last` that could start on one of these classes if none of its workers
-    /// had a rank, with its number.
+    /// had a rank, with its number. `asked`: of whom alone.
     pub(super) fn oldest_fitting(
         &self,
         pool: &Pool,
         wanted: impl Fn(&str) -> bool,
+        asked: impl Fn(&JobId) -> bool,
         last: u64,
     ) -> Option<(u64, JobId)> {
-        let open = self.open.oldest_fitting(pool.largest_class(&wanted), last);
+        let open = self.open.oldest_fitting(pool.largest_class(&wanted), &asked, last);
         let pinned = self.pinned.iter().filter(|((class, _), _)| wanted(class));
         let pinned = pinned.filter_map(|((class, verifies), sizes)| {
-            sizes.oldest_fitting(pool.usable_of(class, *verifies), last)
+            sizes.oldest_fitting(pool.usable_of(class, *verifies), &asked, last)
         });
         pinned.chain(open).min()
     }
@@ -86,10 +87,16 @@ impl Sizes {
 
     /// The oldest job behind `last` that could start on so many workers. Of those before it that could, few are left: see
     /// [`super::queue_walk`].
-    fn oldest_fitting(&self, workers: usize, last: u64) -> Option<(u64, JobId)> {
+    fn oldest_fitting(
+        &self,
+        workers: usize,
+        asked: impl Fn(&JobId) -> bool,
+        last: u64,
+    ) -> Option<(u64, JobId)> {
         let fitting = self.0.iter().take_while(|(size, _)| **size as usize <= workers);
         let behind = |jobs: &SharedMap<u64, JobId>| {
-            jobs.iter().find(|(number, _)| **number > last).map(|(number, id)| (*number, *id))
+            let found = jobs.iter().find(|(number, id)| **number > last && asked(id));
+            found.map(|(number, id)| (*number, *id))
         };
         fitting.filter_map(|(_, jobs)| behind(jobs)).min()
     }

@@ -2,6 +2,7 @@
 //!
 //! The oldest job comes first. One that has to wait, but could run if nobody had a rank, keeps the free workers of every
 //! class that could serve it, so that large jobs do not starve; those behind it get the workers of other classes only.
+//! Jobs of owners whose last job failed to prepare come after all others.
 
 use ringtune_shared::ids::JobId;
 
@@ -20,6 +21,8 @@ pub(super) struct QueueWalk {
     kept: Kept,
     /// The number of the job that was looked at last.
     last: u64,
+    /// All that come in their own turn were looked at.
+    late: bool,
     /// Jobs that wait and keep nothing.
     passed: usize,
 }
@@ -36,9 +39,22 @@ impl QueueWalk {
             return None;
         }
         let is_left = |class: &str| cluster.pool.has_free(class) && !self.keeps(class);
-        let (number, id) = cluster.queue.oldest_fitting(&cluster.pool, is_left, self.last)?;
-        self.last = number;
-        Some(id)
+        // Nearly always there are none, and nobody's turn is looked up.
+        let some_are_late = cluster.has_latecomers();
+        let is_its_turn = |id: &JobId| {
+            !some_are_late || cluster.jobs.get(id).is_some_and(|job| cluster.turn_of(job).0 == self.late)
+        };
+        match cluster.queue.oldest_fitting(&cluster.pool, is_left, is_its_turn, self.last) {
+            Some((number, id)) => {
+                self.last = number;
+                Some(id)
+            }
+            None if some_are_late && !self.late => {
+                (self.late, self.last) = (true, 0);
+                self.next(cluster)
+            }
+            None => None,
+        }
     }
 
     /// A job has to wait: it keeps the free workers that it could use.
@@ -53,7 +69,8 @@ impl QueueWalk {
         let classes = open.classes().map(|(class, _)| class).filter(|class| serve(class));
         let classes: Vec<String> = classes.map(str::to_owned).collect();
         self.passed += usize::from(classes.is_empty());
-        self.kept.extend(classes.into_iter().map(|class| (class, (job.number, job.id))));
+        let turn = cluster.turn_of(job);
+        self.kept.extend(classes.into_iter().map(|class| (class, (turn, job.id))));
     }
 
     /// Whether the free workers of a class are for a job that waits.

@@ -38,7 +38,8 @@ impl<'a> Waiting<'a> {
     /// The job that comes first where one could run, but the workers are kept for older ones: the oldest of those.
     fn first(&self, job: &Job) -> Option<JobId> {
         let (problem, open) = (problem(job), self.cluster.open_to(job));
-        let (all, left) = (open.clone(), open.but(self.walk.kept(), job.number));
+        let turn = self.cluster.turn_of(job);
+        let (all, left) = (open.clone(), open.but(self.walk.kept(), turn));
         if choose_class(&problem, &all).is_err() || choose_class(&problem, &left).is_ok() {
             return None;
         }
@@ -46,7 +47,7 @@ impl<'a> Waiting<'a> {
         let enough = all.classes().filter(|(_, free)| *free >= problem.min_world_size as usize);
         let keepers =
             enough.filter(|(class, _)| fits(class)).filter_map(|(class, _)| self.walk.kept().get(class));
-        keepers.filter(|(number, _)| *number < job.number).min().map(|(_, first)| *first)
+        keepers.filter(|(before, _)| *before < turn).min().map(|(_, first)| *first)
     }
 
     /// Why a job waits; none where it is not in the queue.
@@ -54,7 +55,7 @@ impl<'a> Waiting<'a> {
         let job = self.cluster.jobs.get(&id).filter(|job| job.state == JobState::Queued)?;
         let open = self.cluster.open_to(job);
         if let Err(mut missing) = choose_class(&problem(job), &open) {
-            let (refusing, resting) = (open.left_out(), self.cluster.pool.resting());
+            let (refusing, resting) = (open.left_out(), self.cluster.pool.resting() + open.resting());
             if refusing > 0 {
                 missing += &format!("; {refusing} more keep from the job what it asks for");
             }

@@ -89,10 +89,26 @@ pub struct Worker {
     pub last_held: Time,
     /// Ranks it was told to let go and may still hold.
     pub releasing: BTreeSet<(JobId, Epoch)>,
-    /// So often in turn it failed to prepare a rank, by a fault of its own.
+    /// So often in turn it failed at ranks of several owners' jobs, so that it may be its own fault.
     pub failures: u32,
     /// After such a failure it gets no rank until then.
     pub rests_until: Option<Time>,
+    /// Whose job came to nothing on it last, unless it prepared one well since then.
+    pub doubted: Option<Doubt>,
+    /// Whose job it failed at last by what may be its own fault.
+    pub suspected_by: Option<String>,
+}
+
+/// A worker failed at jobs of one owner by what may be its own fault, or that of those jobs. That is no reason to take it from
+/// anybody else.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Doubt {
+    /// Whose jobs.
+    pub owner: String,
+    /// So often in turn.
+    pub times: u32,
+    /// It gets no rank of this owner until then. None: that is over.
+    pub until: Option<Time>,
 }
 
 /// What a ring gave a worker.
@@ -114,6 +130,17 @@ impl Place {
 }
 
 impl Worker {
+    /// Whether it gets no rank of this owner now, while others may have it.
+    pub(super) fn rests_for(&self, owner: &str) -> bool {
+        self.doubted.as_ref().is_some_and(|doubt| doubt.until.is_some() && doubt.owner == owner)
+    }
+
+    /// Whether the two are on one machine, as far as they say: what that does not have or reach, neither does.
+    pub(super) fn is_beside(&self, other: &Self) -> bool {
+        let host = |worker: &Self| worker.address.rsplit_once(':').map(|(host, _)| host.to_owned());
+        self.host_name == other.host_name && host(self) == host(other)
+    }
+
     /// How users see it. `has_rank`: a ring gave it one, or it prepares for one.
     pub(super) fn state(&self, has_rank: bool) -> WorkerState {
         if self.session.is_none() {

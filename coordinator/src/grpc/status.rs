@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
 
 use ringtune_proto::convert::FieldError;
+use ringtune_shared::condition::{Condition, DOMAIN};
 use ringtune_shared::job::SpecError;
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, FieldViolation, StatusExt};
@@ -13,8 +14,6 @@ use crate::access::{self, Denied, Reason};
 use crate::core::Refusal;
 use crate::{contents, quotas, service, store};
 
-/// The domain of our ErrorInfo reasons.
-const DOMAIN: &str = "ringtune.v1";
 /// When a full queue, disk or table is worth another try.
 const RETRY: Duration = Duration::from_secs(5);
 
@@ -56,7 +55,7 @@ pub(super) fn shutting_down() -> Status {
 
 /// As many calls of this kind are under way as may be.
 pub(super) fn too_many(what: &str, limit: usize) -> Status {
-    retry_later(Code::ResourceExhausted, &format!("{limit} {what} are under way, which is the limit"), RETRY)
+    passing(Condition::Busy, what, format!("{limit} {what} are under way, which is the limit"))
 }
 
 /// A worker floods its session.
@@ -78,6 +77,31 @@ fn missing(kind: &str, name: &str, message: String) -> Status {
 pub(super) fn precondition(kind: &str, subject: String, message: String) -> Status {
     let details = ErrorDetails::with_precondition_failure_violation(kind, subject, message.clone());
     Status::with_error_details(Code::FailedPrecondition, message, details)
+}
+
+/// What passes by itself, of this subject: whoever asks waits for it.
+fn passing(condition: Condition, subject: &str, message: String) -> Status {
+    passing_after(None, condition, subject, message)
+}
+
+fn passing_after(delay: Option<Duration>, condition: Condition, subject: &str, message: String) -> Status {
+    let mut details = ErrorDetails::with_quota_failure_violation(subject, message.clone());
+    details.set_error_info(condition.as_str(), DOMAIN, HashMap::new());
+    details.set_retry_info(Some(delay.unwrap_or(RETRY)));
+    Status::with_error_details(Code::ResourceExhausted, message, details)
+}
+
+/// What a status says that passes by itself.
+pub(super) fn condition_of(status: &Status) -> Option<Condition> {
+    let info = status.get_details_error_info()?;
+    Condition::of(&info.domain, &info.reason)
+}
+
+/// What the coordinator fails at just now.
+fn failing(condition: Condition, code: Code, message: String) -> Status {
+    let mut details = ErrorDetails::with_retry_info(Some(RETRY));
+    details.set_error_info(condition.as_str(), DOMAIN, HashMap::new());
+    Status::with_error_details(code, message, details)
 }
 
 fn quota(subject: &str, message: String) -> Status {
@@ -118,8 +142,9 @@ impl From<quotas::Error> for FailedRequest {
             // Without a time for another try: waiting does not help.
             quotas::Error::Over { over, .. } => {
                 let message = error.to_string();
-                let details =
+                let mut details =
                     ErrorDetails::with_quota_failure_violation(over.what.setting(), message.clone());
+                details.set_error_info(Condition::OverQuota.as_str(), DOMAIN, HashMap::new());
                 Status::with_error_details(Code::ResourceExhausted, message, details)
             }
             quotas::Error::Store(error) => store_status(error),
@@ -187,7 +212,9 @@ pub(super) fn denied(denied: &Denied) -> Status {
     let code = match denied.reason {
         Reason::NoIdentity | Reason::Certificate | Reason::Token => Code::Unauthenticated,
         Reason::TooManyTokens => return quota_for("wrong tokens", denied),
-        Reason::TooManyCalls => return quota_for("calls a second", denied),
+        Reason::TooManyCalls => {
+            return passing_after(denied.retry_after, Condition::Busy, "calls a second", denied.text.clone());
+        }
         Reason::Role | Reason::Worker | Reason::Owner => Code::PermissionDenied,
         Reason::Method => Code::Unimplemented,
     };
@@ -244,8 +271,8 @@ fn refusal_status(refusal: &Refusal) -> Status {
 fn store_status(error: &store::Error) -> Status {
     let message = format!("the coordinator's store failed: {error}");
     match error {
-        store::Error::Full => quota("disk of the coordinator", message),
-        store::Error::Database(_) => retry_later(Code::Unavailable, &message, RETRY),
+        store::Error::Full => passing(Condition::DiskFull, "disk of the coordinator", message),
+        store::Error::Database(_) => failing(Condition::StoreFailing, Code::Unavailable, message),
         store::Error::Corrupt(_) | store::Error::Damaged { .. } | store::Error::Newer { .. } => {
             Status::data_loss(message)
         }
@@ -272,14 +299,66 @@ fn contents_status(error: &contents::Error) -> Status {
         }
         E::Range { .. } => Status::out_of_range(message),
         E::Busy(_) => retry_later(Code::Aborted, &message, Duration::from_secs(1)),
-        E::TooManyUploads { .. } => quota("uploads under way", message),
-        E::Quota { .. } => quota("storage.content_bytes", message),
-        E::TooLittleFree { .. } => quota("storage.free_bytes", message),
+        E::TooManyUploads { .. } => passing(Condition::Busy, "uploads under way", message),
+        E::Quota { .. } => passing(Condition::ContentsFull, "storage.content_bytes", message),
+        E::TooLittleFree { .. } => passing(Condition::DiskLow, "storage.free_bytes", message),
         // The path is the coordinator's own affair; that the disk is full is the caller's too.
-        E::DiskFull(_) => quota("disk of the coordinator", "the coordinator's disk is full".to_owned()),
+        E::DiskFull(_) => {
+            let message = "the coordinator's disk is full".to_owned();
+            passing(Condition::DiskFull, "disk of the coordinator", message)
+        }
         E::Io { .. } => {
             tracing::error!(%error, "file error");
-            Status::internal("the coordinator cannot read or write its files; its log says more")
+            let message = "the coordinator cannot read or write its files; its log says more".to_owned();
+            match error.may_pass() {
+                true => failing(Condition::FilesFailing, Code::Internal, message),
+                // What cannot be read now may never be read again.
+                false => Status::internal(message),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use ringtune_shared::ids::{ContentHash, JobId};
+
+    use super::*;
+    use crate::core::{OverQuota, Scarce};
+
+    #[test]
+    fn what_passes_by_itself_says_so_and_what_a_rule_refuses_does_not() {
+        let full = || contents::Error::DiskFull("contents".into());
+        let io = |action| {
+            let source = io::Error::from(io::ErrorKind::Other);
+            contents::Error::Io { action, path: "contents".into(), source }
+        };
+        let over = OverQuota { owner: "ada".to_owned(), what: Scarce::Bytes, used: 1, after: 2, limit: 1 };
+        let cases: Vec<(FailedRequest, Option<Condition>)> = vec![
+            (full().into(), Some(Condition::DiskFull)),
+            (contents::Error::TooLittleFree { given: 1, free: 1, limit: 2 }.into(), Some(Condition::DiskLow)),
+            (contents::Error::Quota { given: 1, taken: 1, limit: 1 }.into(), Some(Condition::ContentsFull)),
+            (contents::Error::TooManyUploads { limit: 1 }.into(), Some(Condition::Busy)),
+            (io("write").into(), Some(Condition::FilesFailing)),
+            (io("read").into(), None),
+            (store::Error::Full.into(), Some(Condition::DiskFull)),
+            (store::Error::Database("locked".to_owned()).into(), Some(Condition::StoreFailing)),
+            (quotas::Error::Over { field: "header.size", over }.into(), Some(Condition::OverQuota)),
+            (service::Error::from(store::Error::Full).into(), Some(Condition::DiskFull)),
+            (too_many("downloads", 4).into(), Some(Condition::Busy)),
+            (contents::Error::TooLarge { given: 2, limit: 1 }.into(), None),
+            (contents::Error::NotFound(ContentHash::of(b"")).into(), None),
+            (service::Error::from(Refusal::TooManyArtifacts { limit: 1 }).into(), None),
+            (service::Error::from(Refusal::NotActive(JobId::new())).into(), None),
+        ];
+        for (failed, expected) in cases {
+            let status = Status::from(failed);
+            assert_eq!(condition_of(&status), expected, "{status}");
+            // What is not over by itself names no time.
+            let waits = status.get_details_retry_info().is_some();
+            assert!(expected.is_none_or(|one| waits == (one != Condition::OverQuota)), "{status}");
         }
     }
 }

@@ -10,6 +10,7 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 use super::clock::Clock;
 use super::error::Error;
 use super::timings::RingTimings;
+use super::waits::Waits;
 use super::watch::Watch;
 use super::watch_many::WatchMany;
 use super::watchers::Watchers;
@@ -94,9 +95,48 @@ pub struct Handle {
     /// Wakes the task that removes what deleted jobs left.
     pub(super) deleted: Arc<Notify>,
     pub(super) clock: Clock,
+    pub(super) waits: Waits,
+}
+
+impl Command {
+    /// Answers that nothing can be stored. What needs no store comes back, and whose words were lost.
+    pub(super) fn refuse(self, error: &Error) -> Refused {
+        fn no<T>(reply: Reply<T>, error: &Error) -> Refused {
+            // Nobody waits any more where the call was given up.
+            let _ = reply.send(Err(error.clone()));
+            Refused::Answered
+        }
+        match self {
+            Self::CreateJob(_, reply) | Self::VerifyJob(_, reply) => no(reply, error),
+            Self::CancelJob(_, _, reply) => no(reply, error),
+            Self::Forget(_, reply)
+            | Self::KeepArtifact(_, reply)
+            | Self::DropArtifact(_, _, _, reply)
+            | Self::Drain(_, _, reply)
+            | Self::Evict(_, _, reply)
+            | Self::Hello(_, _, _, reply) => no(reply, error),
+            Self::Said(sender, _) | Self::SessionEnded(sender) => Refused::Unheard(sender),
+            Self::Deleted(_) | Self::Limits(..) => Refused::Goes(Box::new(self)),
+        }
+    }
+}
+
+/// What became of a command while nothing can be stored.
+pub(super) enum Refused {
+    /// Whoever asked knows.
+    Answered,
+    /// What this worker said, or that it went, is not taken in.
+    Unheard(Sender),
+    /// It goes without a store.
+    Goes(Box<Command>),
 }
 
 impl Handle {
+    /// What jobs wait for that the coordinator cannot do now.
+    pub fn waits(&self) -> &Waits {
+        &self.waits
+    }
+
     /// Who may change the loop's limits.
     pub fn limits(&self) -> LoopLimits {
         LoopLimits { commands: self.commands.downgrade(), clock: self.clock }
@@ -309,6 +349,7 @@ impl Handle {
             {
                 *ring = Arc::clone(live);
             }
+            self.waits.explain(job);
         }
     }
 

@@ -8,9 +8,12 @@
 //! Invariant: nothing is acknowledged or acted upon before it is stored.
 //! Invariant: the loop waits for its own commits and for nothing else; who needs more of the store asks it before or after
 //! (`handle.rs`).
-//! Invariant: the service manager's watchdog hears of a pass of the loop only once its commit went well. A store that hangs
-//! stops it; one that fails stops it too, but ends the loop long before the watchdog would (`STORE_PATIENCE`), so that a full
-//! disk ends in an exit that says why, and never in a kill in the middle of a write.
+//! Invariant: while nothing can be stored, nothing is decided: who asks is refused, workers are disconnected, and only the store
+//! is tried (`run/failing.rs`). Once it works again, after more than a moment, the loop begins as after a restart: those who
+//! could not say that they live get the time to.
+//! Invariant: the service manager's watchdog hears of a pass of the loop only once its commit went well, or the disk was found
+//! to be full, which is waited for. A store that hangs stops it; one that fails by itself stops it too, but ends the loop
+//! long before the watchdog would (`STORE_PATIENCE`), in an exit that says why, and never in a kill in the middle of a write.
 
 mod batch;
 mod clock;
@@ -22,6 +25,7 @@ mod purge;
 mod run;
 mod spans;
 mod timings;
+mod waits;
 mod watch;
 mod watch_many;
 mod watchers;
@@ -31,5 +35,6 @@ pub use error::Error;
 pub use handle::{Handle, LoopLimits, Out};
 pub use run::{STORE_PATIENCE, Settings, start};
 pub use timings::RingTimings;
+pub use waits::Waits;
 pub use watch::{News, Watch};
 pub use watch_many::{ManyNews, WatchMany};

@@ -29,7 +29,9 @@ async fn a_full_disk_refuses_requests_and_loses_no_report() {
     let back = v1::Hello { held: vec![held(&assignment, RankPhase::Training)], ..worker.hello.clone() };
     // The report is not acknowledged: the session ends, so that the worker sends it again.
     assert_eq!(worker.end().await.unwrap().code(), Code::Aborted);
-    assert_eq!(get(&mut jobs, &job.job_id).await, before);
+    let now = get(&mut jobs, &job.job_id).await;
+    assert!(now.state_reason.starts_with("waiting: the coordinator stores nothing"), "{}", now.state_reason);
+    assert_eq!(v1::Job { state_reason: before.state_reason.clone(), ..now }, before);
 
     store.set_full(false);
     let mut worker = coordinator.worker_like(back).await.unwrap();

@@ -160,6 +160,7 @@ impl Worker {
             fault,
             trouble,
             leaving,
+            blame,
         } = self.held.clone();
         let report = v1::RankReport {
             job_id,
@@ -173,6 +174,7 @@ impl Worker {
             fault,
             trouble,
             leaving,
+            blame,
         };
         self.say(Up::RankReport(report)).await;
     }

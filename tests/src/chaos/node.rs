@@ -48,6 +48,20 @@ pub mod disk {
         Ok(())
     }
 
+    /// Fills it until so many bytes are free.
+    pub fn crowd(daemon: &Daemon, state: &Path, free: u64) -> Result<()> {
+        let path = ballast(daemon, state)?;
+        let mut file = File::create(&path)?;
+        let part = [0; 4096];
+        loop {
+            let about = rustix::fs::fstatvfs(&file)?;
+            if about.f_bavail * about.f_frsize <= free {
+                return Ok(());
+            }
+            file.write_all(&part)?;
+        }
+    }
+
     /// Makes room again.
     pub fn free(daemon: &Daemon, state: &Path) -> Result<()> {
         Ok(fs::remove_file(ballast(daemon, state)?)?)

@@ -64,6 +64,14 @@ async fn moment(stage: &mut Stage<'_>, story: &Story, act: Act) -> Result<()> {
             };
             comes(stage.patience, story, said).await
         }
+        Act::Waits(text) => {
+            let job = story.job().context("a job")?.job_id;
+            let says = || async {
+                let reason = stage.cluster.job(&job).await?.state_reason;
+                Ok(reason.contains(text).then_some(()))
+            };
+            until("the job does not say that it waits", stage.patience, says).await
+        }
         Act::Uploading => {
             let folder = stage.sandbox.path("coordinator/contents/partial");
             comes(stage.patience, story, || has_bytes(&folder)).await
@@ -192,14 +200,14 @@ async fn fault(stage: &mut Stage<'_>, story: &Story, act: Act) -> Result<()> {
             let (from, to) = (number_of(stage, story, from)?, number_of(stage, story, to)?);
             stage.network.as_ref().context("a network")?.refuse(from, to, port)
         }
-        Act::FillDisk(who) | Act::FreeDisk(who) => {
+        Act::FillDisk(who) | Act::CrowdDisk(who) | Act::FreeDisk(who) => {
             let label = label_of(stage, story, who)?;
             let folder = stage.sandbox.path(&label);
             let daemon = stage.cluster.daemon(&label)?;
-            if matches!(act, Act::FillDisk(_)) {
-                disk::fill(daemon, &folder)
-            } else {
-                disk::free(daemon, &folder)
+            match act {
+                Act::FillDisk(_) => disk::fill(daemon, &folder),
+                Act::CrowdDisk(_) => disk::crowd(daemon, &folder, 4 << 20),
+                _ => disk::free(daemon, &folder),
             }
         }
         Act::NoDescriptors(who) => {

@@ -28,6 +28,8 @@ pub enum Ground {
     Namespaces,
     /// Every daemon with a disk of so many bytes.
     SmallDisks(u64),
+    /// The same, of which the coordinator keeps so many bytes free.
+    LowDisks(u64, u64),
     /// Every daemon with a clock of its own.
     Clocks,
 }
@@ -102,8 +104,12 @@ pub enum Act {
     Refuse(Who, Who),
     /// Fills the disk of a daemon.
     FillDisk(Who),
+    /// Fills it up to 4 MiB.
+    CrowdDisk(Who),
     /// Makes room on it.
     FreeDisk(Who),
+    /// GetJob says of the job what it waits for, with this text.
+    Waits(&'static str),
     /// No more files can be opened.
     NoDescriptors(Who),
     /// They can again.
@@ -144,6 +150,7 @@ impl Act {
                 | Self::Members(_)
                 | Self::NoMember(_)
                 | Self::Says(_)
+                | Self::Waits(_)
                 | Self::Uploading
                 | Self::File(..)
         )

@@ -99,11 +99,12 @@ impl<'a> Stage<'a> {
                 }
                 network = Some(started);
             }
-            Ground::SmallDisks(bytes) => {
+            Ground::SmallDisks(bytes) | Ground::LowDisks(bytes, _) => {
                 if !disk::may_mount() {
                     return Ok(None);
                 }
-                launch = launch.variable("RINGTUNE__STORAGE__FREE_BYTES", "0");
+                let free = if let Ground::LowDisks(_, free) = row.ground { free } else { 0 };
+                launch = launch.variable("RINGTUNE__STORAGE__FREE_BYTES", &free.to_string());
                 launch = disk::small(launch, sandbox, bytes);
             }
             Ground::Clocks => {
@@ -185,7 +186,9 @@ impl<'a> Stage<'a> {
                 // The jobs' models are where the tests are.
                 launch = launch.variable("RINGTUNE__ACCESS__MODEL_ROOTS", "/");
             }
-            Ground::SmallDisks(bytes) => launch = disk::small(launch, self.sandbox, bytes),
+            Ground::SmallDisks(bytes) | Ground::LowDisks(bytes, _) => {
+                launch = disk::small(launch, self.sandbox, bytes)
+            }
             Ground::Clocks => {
                 let library = clock::library().context("libfaketime")?;
                 launch = clock::movable(launch, self.sandbox, &library)?;

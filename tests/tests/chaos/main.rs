@@ -81,6 +81,8 @@ rows![
     the_coordinators_clock_jumps,
     a_workers_disk_is_full,
     the_coordinators_disk_is_full_for_a_while,
+    the_coordinators_disk_is_full_at_the_end,
+    the_coordinators_disk_is_low_at_the_end,
     a_worker_can_open_no_more_files,
     the_coordinator_can_open_no_more_files,
     the_clocks_of_workers_jump,

@@ -1,7 +1,7 @@
 //! Every failure ends the rank with a reason that names what is wrong; the worker lives on.
 
 use ringtune_fake_engine::FakeScript;
-use ringtune_proto::v1::{RankFault, RankPhase};
+use ringtune_proto::v1::{self, RankFault, RankPhase};
 use ringtune_shared::{ids::JobId, job::JobSpec};
 
 use crate::{
@@ -114,7 +114,7 @@ async fn content_that_is_not_what_its_hash_says() {
     let change = |coordinator: &Coordinator, spec: &mut JobSpec| {
         coordinator.spoil(&spec.textual_inversion().unwrap().data.images)
     };
-    assert_failure(plain(), change, &["artifact://sha256/", "hash"], RankFault::Node).await;
+    assert_failure(plain(), change, &["artifact://sha256/", "hash"], RankFault::Job).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -138,7 +138,50 @@ async fn a_folder_that_is_not_there() {
     let change = |_: &Coordinator, spec: &mut JobSpec| {
         spec.textual_inversion_mut().unwrap().data.images = "/nowhere/at/all".to_owned()
     };
-    assert_failure(plain(), change, &["data.images", "/nowhere/at/all"], RankFault::Node).await;
+    assert_failure(plain(), change, &["data.images", "/nowhere/at/all"], RankFault::Access).await;
+}
+
+/// What four such jobs took from everybody for ten minutes, as the node's fault. The name is too long for any file system.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_model_that_no_worker_could_open() {
+    in_time(async {
+        let mut coordinator = Coordinator::start().await;
+        let folder = tempfile::tempdir().unwrap();
+        let models = folder.path().join("models");
+        std::fs::create_dir(&models).unwrap();
+        let below = models.display().to_string();
+        let worker = Worker::start_with(&coordinator, plain(), |settings| {
+            settings.access.model_roots = vec![below.clone()];
+        });
+        std::os::unix::fs::symlink(fixture("toy-sd"), models.join("link")).unwrap();
+        let pipe =
+            std::process::Command::new("mkfifo").arg(models.join("pipe.safetensors")).status().unwrap();
+        assert!(pipe.success());
+        std::fs::write(models.join("file"), b"x").unwrap();
+        let mut session = coordinator.accept().await;
+        for (name, whole_machine) in [
+            ("link", false),
+            ("pipe.safetensors", false),
+            (&"n".repeat(300)[..], false),
+            ("file/below", false),
+            ("missing", true),
+        ] {
+            let mut spec = job(&coordinator, 1, 1);
+            spec.common.model.base = format!("{below}/{name}");
+            let id = JobId::new();
+            session.assign_alone(id, &spec).await;
+            let (report, _) = session.until(RankPhase::Failed).await;
+            let (fault, blame) = match whole_machine {
+                true => (RankFault::Access, v1::RankBlame::Machine),
+                false => (RankFault::Job, v1::RankBlame::Unspecified),
+            };
+            assert_eq!((report.fault(), report.blame()), (fault, blame), "{name}: {}", report.reason);
+            assert!(report.reason.starts_with("model.base: "), "{}", report.reason);
+            session.stop(id, false).await;
+        }
+        worker.end().await.unwrap();
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -195,7 +238,8 @@ async fn what_this_worker_keeps_from_jobs() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_trace_that_this_worker_does_not_allow() {
     let change = |_: &Coordinator, spec: &mut JobSpec| spec.common.debug.trace_dir = "/tmp/trace".to_owned();
-    assert_reason(plain(), change, &["debug.trace_dir", "allow_trace_dir"]).await;
+    let words = ["debug.trace_dir", "allow_trace_dir"];
+    assert_failure(plain(), change, &words, RankFault::Access).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -13,6 +13,7 @@ use ringtune_engine::{
     TrainLanguageModel, TrainingSize, Wanted,
 };
 use ringtune_model::{Error, Gpt2, Gpt2Text, Runtime, StableDiffusion};
+use ringtune_worker::fault::{Fault, of_path};
 
 /// Parts of a model folder whose files decide what is loaded.
 const COMPONENTS: [&str; 5] = ["", "text_encoder", "unet", "vae", "scheduler"];
@@ -248,7 +249,12 @@ pub(crate) fn engine_error(error: Error) -> EngineError {
     match error {
         Error::Buckets(error) => error,
         Error::Held => EngineError::Held,
-        Error::Io { .. } | Error::Torch(_) => EngineError::OfNode(Box::new(error)),
+        Error::Io { ref source, .. } => match of_path(source) {
+            Fault::Job => EngineError::OfJob(Box::new(error)),
+            Fault::Machine => EngineError::OfMachine(Box::new(error)),
+            _ => EngineError::OfNode(Box::new(error)),
+        },
+        Error::Torch(_) => EngineError::OfNode(Box::new(error)),
         _ => EngineError::OfJob(Box::new(error)),
     }
 }

@@ -11,7 +11,10 @@ pub enum EngineError {
     /// Of the job: a model or an input with which every engine fails.
     #[error(transparent)]
     OfJob(LibraryError),
-    /// Of this node: a file that cannot be read, memory that is not there. Another one may do better.
+    /// Of this machine: a file that is not there, or may not be read. Another one may have it.
+    #[error(transparent)]
+    OfMachine(LibraryError),
+    /// Of this node: a disk that fails, memory that is not there. Another one may do better.
     #[error(transparent)]
     OfNode(LibraryError),
     /// A call that needs a loaded model came before one was loaded.
@@ -39,7 +42,8 @@ impl EngineError {
     pub fn is_of_job(&self) -> bool {
         match self {
             Self::OfJob(_) => true,
-            Self::OfNode(_)
+            Self::OfMachine(_)
+            | Self::OfNode(_)
             | Self::NothingLoaded
             | Self::Panicked(_)
             | Self::Unwanted

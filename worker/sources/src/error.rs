@@ -4,7 +4,6 @@ use std::{io, path::PathBuf};
 
 /// Each names the place, the file or the variable that it is about.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum Error {
     /// A variable whose value cannot be used.
     #[error("{variable}: {problem}")]
@@ -48,6 +47,17 @@ pub enum Error {
         /// What happened.
         problem: String,
     },
+    /// The other side is not reached at all: no name, no way, or nobody there. Trying again for long does not help.
+    #[error(
+        "{what}: {problem}: look whether this machine has a network; a proxy is named by HTTPS_PROXY, another hub by HF_ENDPOINT, \
+         and a model in a folder of this machine needs none of them"
+    )]
+    NotReached {
+        /// The place or file.
+        what: String,
+        /// Whom, and what happened.
+        problem: String,
+    },
     /// What arrived is not what was announced.
     #[error("{file}: {problem}")]
     Corrupt {
@@ -89,8 +99,21 @@ impl Error {
         move |source| Self::Io { path, source }
     }
 
+    /// What happened, without what to do about it.
+    pub(crate) fn brief(&self) -> String {
+        match self {
+            Self::NotReached { what, problem } => format!("{what}: {problem}"),
+            other => other.to_string(),
+        }
+    }
+
+    /// Whether the other side was not even there.
+    pub(crate) fn is_not_reached(&self) -> bool {
+        matches!(self, Self::NotReached { .. })
+    }
+
     /// Whether the same request may succeed a little later.
     pub(crate) fn is_transient(&self) -> bool {
-        matches!(self, Self::Unreachable { .. })
+        matches!(self, Self::Unreachable { .. }) || self.is_not_reached()
     }
 }

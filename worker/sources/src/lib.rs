@@ -22,6 +22,7 @@ mod progress;
 mod s3;
 mod select;
 mod transfer;
+mod tries;
 mod upload;
 mod web;
 

@@ -13,18 +13,30 @@ pub struct DownloadProgress {
 
 /// Where progress is written. Only the newest is kept: a slow reader slows nothing down.
 #[derive(Clone, Debug)]
-pub struct ProgressSender(watch::Sender<DownloadProgress>);
+pub struct ProgressSender {
+    progress: watch::Sender<DownloadProgress>,
+    remarks: watch::Sender<Option<String>>,
+}
 
 /// A fresh pair, at 0 of 0.
 pub fn progress_channel() -> (ProgressSender, watch::Receiver<DownloadProgress>) {
     let (sender, receiver) = watch::channel(DownloadProgress::default());
-    (ProgressSender(sender), receiver)
+    (ProgressSender { progress: sender, remarks: watch::Sender::new(None) }, receiver)
 }
 
 impl ProgressSender {
+    /// What somebody who waits should know: whom nobody reaches, and which try it is. Only the newest is kept.
+    pub fn remarks(&self) -> watch::Receiver<Option<String>> {
+        self.remarks.subscribe()
+    }
+
+    pub(crate) fn remark(&self, text: String) {
+        self.remarks.send_replace(Some(text));
+    }
+
     /// Says how far it is.
     pub(crate) fn set(&self, done: u64, total: u64) {
-        self.0.send_if_modified(|progress| {
+        self.progress.send_if_modified(|progress| {
             let now = DownloadProgress { done, total };
             std::mem::replace(progress, now) != now
         });
@@ -43,6 +55,11 @@ impl FileProgress {
     /// `before`: bytes of the files that are done; `total`: bytes of all.
     pub(crate) fn new(sender: &ProgressSender, before: u64, total: u64) -> Self {
         Self { sender: sender.clone(), before, total }
+    }
+
+    /// For what else there is to say.
+    pub(crate) fn of_all(&self) -> &ProgressSender {
+        &self.sender
     }
 
     pub(crate) fn set(&self, done: u64) {

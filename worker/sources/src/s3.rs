@@ -111,7 +111,7 @@ impl Bucket {
         cache: &ModelCache,
         progress: &ProgressSender,
     ) -> Result<LocalModel, Error> {
-        let objects = self.needed(needed).await?;
+        let objects = self.needed(needed, progress).await?;
         let total: u64 = objects.iter().map(|object| object.size).fold(0, u64::saturating_add);
         let entry = cache.entry(&self.key(&objects));
         loop {
@@ -132,10 +132,10 @@ impl Bucket {
     }
 
     /// What is needed of what is there.
-    async fn needed(&self, needed: Needed<'_>) -> Result<Vec<Object>, Error> {
+    async fn needed(&self, needed: Needed<'_>, progress: &ProgressSender) -> Result<Vec<Object>, Error> {
         let place = self.model.to_string();
         let unsuitable = |problem| Error::Unsuitable { place: place.clone(), problem };
-        let objects = with_retries(&self.patience, &place, || self.list()).await?;
+        let objects = with_retries(&self.patience, &place, progress, || self.list()).await?;
         if objects.is_empty() {
             return Err(unsuitable("there is nothing under this prefix".to_owned()));
         }
@@ -232,7 +232,11 @@ impl Bucket {
                 if ["status code: 3", "status code: 4"].iter().any(|status| text.contains(status)) {
                     return Error::Refused { place: what, problem: short(&text) };
                 }
-                Error::Unreachable { what, problem: short(&text) }
+                // Nor whether anybody was there.
+                match format!("{error:?}").contains("(Connect,") {
+                    true => Error::NotReached { what, problem: short(&text) },
+                    false => Error::Unreachable { what, problem: short(&text) },
+                }
             }
         }
     }

@@ -20,6 +20,7 @@ use crate::{
     Error,
     digest::{Expected, Running},
     progress::FileProgress,
+    tries::Tries,
 };
 
 /// No file of a model is larger: SD 2's largest is 5 GB.
@@ -116,19 +117,14 @@ async fn fill(
     patience: &Patience,
     progress: &FileProgress,
 ) -> Result<(), Error> {
-    let mut waits = patience.waits();
+    let mut tries = Tries::new(patience);
     while partial.length < wanted.size {
         let before = partial.length;
         let Err(error) = receive(origin, partial, wanted, patience, progress).await else { break };
-        if !error.is_transient() {
-            return Err(error);
-        }
         if partial.length > before {
-            waits = patience.waits();
+            tries.went_on();
         }
-        let Some(wait) = waits.next() else { return Err(error) };
-        tracing::info!(file = wanted.what, %error, have = partial.length, "interrupted: trying again");
-        tokio::time::sleep(wait).await;
+        tries.wait_after(error, progress.of_all()).await?;
     }
     Ok(())
 }

@@ -6,9 +6,10 @@ use reqwest::{Client, redirect::Policy};
 
 use tokio::time::timeout;
 
-use crate::{Error, Patience};
+use crate::{Error, Patience, ProgressSender, tries::Tries};
 
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
+/// A name that leads nowhere takes two tries of the system to be told from one that is slow.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// TLS is rustls with ring, for every client of this process.
 pub(crate) fn use_ring() {
@@ -30,8 +31,10 @@ pub(crate) fn client() -> Result<Client, Error> {
         .map_err(|error| unreachable("HTTP", error))
 }
 
-/// A request that failed; without its URL, which may be signed.
+/// A request that failed; without its whole URL, which may be signed.
 pub(crate) fn unreachable(what: impl Into<String>, error: reqwest::Error) -> Error {
+    let (what, host) = (what.into(), error.url().map(|url| url.origin().ascii_serialization()));
+    let is_not_reached = error.is_connect();
     let error = error.without_url();
     let mut problem = error.to_string();
     let mut cause = std::error::Error::source(&error);
@@ -39,32 +42,32 @@ pub(crate) fn unreachable(what: impl Into<String>, error: reqwest::Error) -> Err
         problem = format!("{problem}: {deeper}");
         cause = deeper.source();
     }
-    Error::Unreachable { what: what.into(), problem }
+    match host.filter(|_| is_not_reached) {
+        Some(host) => Error::NotReached { what, problem: format!("{host} cannot be reached: {problem}") },
+        None => Error::Unreachable { what, problem },
+    }
 }
 
-/// Repeats a request as long as trying again may help and patience lasts.
+/// Repeats a request as long as trying again may help and patience lasts, and says so.
 pub(crate) async fn with_retries<T, F>(
     patience: &Patience,
     what: &str,
+    progress: &ProgressSender,
     request: impl Fn() -> F,
 ) -> Result<T, Error>
 where
     F: Future<Output = Result<T, Error>>,
 {
-    let mut waits = patience.waits();
+    let mut tries = Tries::new(patience);
     loop {
         let stalled = |_| Error::Unreachable {
             what: what.to_owned(),
             problem: format!("no answer for {:.0} seconds", patience.stall.as_secs_f64()),
         };
-        let answer = timeout(patience.stall, request()).await.map_err(stalled).flatten();
-        match answer {
-            Err(error) if error.is_transient() => {
-                let Some(wait) = waits.next() else { return Err(error) };
-                tracing::info!(what, %error, "trying again");
-                tokio::time::sleep(wait).await;
-            }
-            answer => return answer,
+        let asking = timeout(patience.stall, request());
+        match tries.while_silent(asking, what, progress).await.map_err(stalled).flatten() {
+            Err(error) => tries.wait_after(error, progress).await?,
+            Ok(answer) => return Ok(answer),
         }
     }
 }

@@ -7,7 +7,7 @@ use ringtune_shared::job::SpecError;
 use crate::{
     access, contents,
     engine::EngineError,
-    fault::{Blame, Fault},
+    fault::{Blame, Fault, of_path},
 };
 
 /// Each names the job's field or the file.
@@ -40,9 +40,11 @@ pub enum Error {
     /// A task of this worker died.
     #[error("a part of the worker ended unexpectedly: {0}")]
     Task(#[from] tokio::task::JoinError),
-    /// One of its files is not there.
-    #[error("{}: {source}", path.display())]
-    Io {
+    /// One of its files cannot be opened.
+    #[error("{field}: {}: {source}", path.display())]
+    Path {
+        /// `section.key` of the job.
+        field: &'static str,
         /// The file.
         path: PathBuf,
         /// Why.
@@ -50,10 +52,11 @@ pub enum Error {
     },
 }
 
-impl From<access::OpenError> for Error {
-    fn from(error: access::OpenError) -> Self {
+impl Error {
+    /// Of what a field of the job names.
+    pub(crate) fn of_path(field: &'static str, error: access::OpenError) -> Self {
         let access::OpenError { path, source } = error;
-        Self::Io { path, source }
+        Self::Path { field, path, source }
     }
 }
 
@@ -63,9 +66,12 @@ impl Blame for Error {
             Self::Spec(_) | Self::Field { .. } => Fault::Job,
             Self::Source(error) => error.fault(),
             Self::Engine(error) => error.fault(),
+            // Its files are read where the job says that they are.
+            Self::Read(contents::Error::Io { source, .. }) => of_path(source),
             Self::Read(error) => error.fault(),
             Self::Access(error) => error.fault(),
-            Self::Io { .. } | Self::Task(_) => Fault::Node,
+            Self::Path { source, .. } => of_path(source),
+            Self::Task(_) => Fault::Node,
         }
     }
 }

@@ -14,7 +14,7 @@ use tokio::{
 
 use super::Error;
 use crate::{
-    access::{Access, OpenError, Place},
+    access::Access,
     data::tokenizer_folder,
     engine::{ModelOptions, PredictionType},
     journal::Journal,
@@ -57,7 +57,13 @@ pub(super) async fn bring(
     wanted: Wanted<'_>,
     journal: &Journal,
 ) -> Result<LocalModel, Error> {
-    let (model, said) = fetch(sources, location, wanted, |now| report(journal, now)).await?;
+    let tell = |news| async move {
+        match news {
+            News::Progress(now) => report(journal, now).await,
+            News::Remark(text) => journal.warn(format!("model.base: {text}")).await,
+        }
+    };
+    let (model, said) = fetch(sources, location, wanted, tell).await?;
     if said != DownloadProgress::default() {
         report(journal, DownloadProgress { done: said.total, ..said }).await;
     }
@@ -74,13 +80,14 @@ pub(super) async fn bring(
 
 /// From here on nothing but what is open is read of a model and its tokenizer, whatever becomes of their names. Blocks.
 fn open(access: &Access, asked: &ModelSpec, local: LocalModel) -> Result<(LocalModel, PathBuf), Error> {
+    const MODEL: &str = "model.base";
     const TOKENIZER: &str = "model.tokenizer";
     // 1. The model.
     let place = match &local.cache {
-        Some(cache) => access.fetched(&local.folder, cache)?,
-        None => access.place(PathUse::Model, "model.base", &local.folder.to_string_lossy())?,
+        Some(cache) => access.fetched(&local.folder, cache).map_err(|error| Error::of_path(MODEL, error))?,
+        None => access.place(PathUse::Model, MODEL, &local.folder.to_string_lossy())?,
     };
-    let model = access.model(&place).map_err(|error| unusable("model.base", &place, error))?;
+    let model = access.model(&place).map_err(|error| Error::of_path(MODEL, error))?;
     let folder = model.path.clone();
     let local = local.moved(folder.clone(), model);
     // 2. Its tokenizer: its own, or another one.
@@ -94,45 +101,44 @@ fn open(access: &Access, asked: &ModelSpec, local: LocalModel) -> Result<(LocalM
         return Ok((local, own));
     }
     let place = access.place(PathUse::Model, TOKENIZER, &asked.tokenizer)?;
-    let tokenizer = access.tokenizer(&place).map_err(|error| unusable(TOKENIZER, &place, error))?;
+    let tokenizer = access.tokenizer(&place).map_err(|error| Error::of_path(TOKENIZER, error))?;
     let words = tokenizer.path.clone();
     Ok((local.moved(folder, tokenizer), words))
 }
 
-/// What the job names is not what it should be; else one of its files cannot be opened here.
-pub(super) fn unusable(field: &'static str, place: &Place, error: OpenError) -> Error {
-    use std::io::ErrorKind::{InvalidData, InvalidInput, NotFound};
-    let is_named = error.path == place.shown();
-    match error.source.kind() {
-        NotFound | InvalidData | InvalidInput if is_named => {
-            Error::Field { field, problem: error.to_string() }
-        }
-        _ => error.into(),
-    }
+/// What there is to tell of a download.
+pub(crate) enum News {
+    /// How far it is.
+    Progress(DownloadProgress),
+    /// What it waits for.
+    Remark(String),
 }
 
-/// Brings a model here, and tells every two seconds how far it is, as long as it gets on. Gives what was told last, too.
+/// Brings a model here, and tells every two seconds how far it is, as long as it gets on, and at once what it waits for. Gives
+/// what was told last of the former, too.
 pub(crate) async fn fetch<Told: Future<Output = ()>>(
     sources: &ModelSources,
     location: &ModelLocation,
     wanted: Wanted<'_>,
-    tell: impl Fn(DownloadProgress) -> Told,
+    tell: impl Fn(News) -> Told,
 ) -> Result<(LocalModel, DownloadProgress), ringtune_sources::Error> {
     let (sender, receiver) = progress_channel();
+    let remarks = sender.remarks();
     let fetching = async {
         match wanted {
             Wanted::Pictures { variant } => sources.fetch(location, variant, &sender).await,
             Wanted::Words { weights } => sources.fetch_language_model(location, weights, &sender).await,
         }
     };
-    telling(fetching, &receiver, tell).await
+    telling(fetching, &receiver, remarks, tell).await
 }
 
 /// Tells how far it is until it is done.
 async fn telling<Told: Future<Output = ()>>(
     fetching: impl Future<Output = Result<LocalModel, ringtune_sources::Error>>,
     progress: &watch::Receiver<DownloadProgress>,
-    tell: impl Fn(DownloadProgress) -> Told,
+    mut remarks: watch::Receiver<Option<String>>,
+    tell: impl Fn(News) -> Told,
 ) -> Result<(LocalModel, DownloadProgress), ringtune_sources::Error> {
     let mut fetching = Box::pin(fetching);
     let mut ticks = interval(REPORT);
@@ -145,7 +151,13 @@ async fn telling<Told: Future<Output = ()>>(
                 let now = *progress.borrow();
                 if now != told {
                     told = now;
-                    tell(now).await;
+                    tell(News::Progress(now)).await;
+                }
+            }
+            Ok(()) = remarks.changed() => {
+                let remark = remarks.borrow_and_update().clone();
+                if let Some(text) = remark {
+                    tell(News::Remark(text)).await;
                 }
             }
         }

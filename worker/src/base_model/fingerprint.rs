@@ -106,7 +106,7 @@ impl Fingerprints {
     }
 
     fn of_file(&self, path: &Path, still: &CancellationToken) -> Result<ContentHash, Error> {
-        let failed = |source| Error::Io { path: path.to_owned(), source };
+        let failed = |source| Error::Path { field: "model.base", path: path.to_owned(), source };
         let about = fs::metadata(path).map_err(failed)?;
         let (bytes, changed) = (about.len(), about.modified().ok());
         let lock = || self.known.lock().unwrap_or_else(PoisonError::into_inner);

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Error, Fingerprints, base_model_name,
-    fetch::{Wanted, bring, unusable},
+    fetch::{Wanted, bring},
 };
 use crate::{access::Access, journal::Journal, while_wanted};
 
@@ -84,7 +84,7 @@ fn open(
     still: &CancellationToken,
 ) -> Result<LanguageModelFiles, Error> {
     let place = match &local.cache {
-        Some(cache) => access.fetched(&local.folder, cache)?,
+        Some(cache) => access.fetched(&local.folder, cache).map_err(|error| Error::of_path(FIELD, error))?,
         None => access.place(PathUse::Model, FIELD, &local.folder.to_string_lossy())?,
     };
     // Users know it by its own path, wherever it is opened.
@@ -94,12 +94,12 @@ fn open(
     };
     let listed = place.names().map_err(|source| match source.kind() {
         std::io::ErrorKind::NotADirectory => unsuitable("is no folder in transformers' layout".to_owned()),
-        _ => unusable(FIELD, &place, crate::access::OpenError { path: place.shown().to_owned(), source }),
+        _ => Error::Path { field: FIELD, path: place.shown().to_owned(), source },
     })?;
     let mut names: Vec<String> = listed.into_iter().filter_map(|name| name.into_string().ok()).collect();
     names.sort_unstable();
     let files = language_model_files(&names, with_weights).map_err(unsuitable)?;
-    let model = access.language_model(&place).map_err(|error| unusable(FIELD, &place, error))?;
+    let model = access.language_model(&place).map_err(|error| Error::of_path(FIELD, error))?;
     let folder = model.path.clone();
     let hash = fingerprints.of_files_in(&folder, &files, still)?;
     let local = Arc::new(local.moved(folder.clone(), model));

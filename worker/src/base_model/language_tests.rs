@@ -143,7 +143,7 @@ async fn what_is_no_language_model_is_refused_by_its_own_path() {
         "{file}"
     );
     let nowhere = machine.bring_from(&machine.model().join("xl"), true).await.unwrap_err();
-    assert!(matches!(nowhere, Error::Field { .. }), "{nowhere}");
+    assert!(matches!(nowhere, Error::Path { .. }), "{nowhere}");
     let outside = machine.bring_from(machine.folder.path(), true).await.unwrap_err();
     assert!(matches!(outside, Error::Access(_)), "{outside}");
 }

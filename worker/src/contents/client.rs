@@ -25,8 +25,11 @@ use tonic::{
     transport::{Channel, Endpoint},
 };
 
-use super::{Error, retry::until_answered};
-use crate::{coordinator::connector, session::RankOrders, while_wanted};
+use super::{
+    Error,
+    retry::{Tries, until_answered},
+};
+use crate::{coordinator::connector, journal::Journal, session::RankOrders, while_wanted};
 
 /// Bytes of one message of an upload.
 const CHUNK_BYTES: usize = 512 << 10;
@@ -44,6 +47,8 @@ pub struct ArtifactClient {
     jobs: JobServiceClient<Channel>,
     /// Of the ring whose files these are: those of an older one are refused.
     epoch: Option<OwnEpoch>,
+    /// Of the rank that all is for, which says what is waited for.
+    journal: Option<Journal>,
 }
 
 /// The epoch of a rank's ring, which grows during its life.
@@ -72,12 +77,22 @@ impl ArtifactClient {
             .keep_alive_timeout(Duration::from_secs(20))
             .connect_with_connector_lazy(connector(trust));
         let jobs = JobServiceClient::new(channel.clone());
-        Ok(Self { service: ArtifactServiceClient::new(channel), jobs, epoch: None })
+        Ok(Self { service: ArtifactServiceClient::new(channel), jobs, epoch: None, journal: None })
     }
 
     /// The same, for what a rank leaves in the ring of this epoch and in those that it is given later.
     pub(crate) fn from(&self, first: Epoch, orders: watch::Receiver<RankOrders>) -> Self {
         Self { epoch: Some(OwnEpoch { first, orders }), ..self.clone() }
+    }
+
+    /// The same, for a rank, whose journal says what is waited for.
+    pub(crate) fn for_rank(&self, journal: Journal) -> Self {
+        Self { journal: Some(journal), ..self.clone() }
+    }
+
+    /// The tries of one download.
+    pub(super) fn tries<'a>(&'a self, what: &'a str) -> Tries<'a> {
+        Tries::of(self.journal.as_ref(), what)
     }
 
     fn epoch(&self) -> Option<u64> {
@@ -96,7 +111,7 @@ impl ArtifactClient {
             let (mut jobs, request) = (self.jobs.clone(), request.clone());
             within_limit(async move { jobs.list_steps(request).await })
         };
-        Ok(until_answered("list the job's steps", ask).await?.into_inner().steps)
+        Ok(until_answered(self.journal.as_ref(), "list the job's steps", ask).await?.into_inner().steps)
     }
 
     /// The calls themselves.
@@ -118,7 +133,8 @@ impl ArtifactClient {
                 let (mut service, request) = (self.service.clone(), request.clone());
                 within_limit(async move { service.list_artifacts(request).await })
             };
-            let page = until_answered("list the job's artifacts", ask).await?.into_inner();
+            let page =
+                until_answered(self.journal.as_ref(), "list the job's artifacts", ask).await?.into_inner();
             for artifact in page.artifacts {
                 let wrong = |error: IdError| Error::WrongContent {
                     uri: artifact.uri.clone(),
@@ -149,7 +165,7 @@ impl ArtifactClient {
         };
         // The ring may be another one by the next try.
         let header = || v1::UploadHeader { epoch: self.epoch(), ..header.clone() };
-        until_answered(&name, || within_limit(self.upload_once(file, header()))).await
+        until_answered(self.journal.as_ref(), &name, || within_limit(self.upload_once(file, header()))).await
     }
 
     /// Takes a file off a job. One that is not there is no error.
@@ -164,7 +180,7 @@ impl ArtifactClient {
             let mut service = self.service.clone();
             within_limit(async move { service.delete_artifact(request).await.map(drop) })
         };
-        until_answered(&name, delete).await
+        until_answered(self.journal.as_ref(), &name, delete).await
     }
 
     async fn upload_once(&self, file: &Path, header: v1::UploadHeader) -> Result<(), Status> {

@@ -9,7 +9,7 @@ use tokio::time::timeout;
 use tokio_stream::{Stream, StreamExt as _};
 use tonic::Status;
 
-use super::{Error, client::ArtifactClient, retry::Tries};
+use super::{Error, client::ArtifactClient};
 
 /// A download to which nothing is added for so long counts as broken.
 const IDLE_LIMIT: Duration = Duration::from_secs(30);
@@ -20,18 +20,26 @@ impl ArtifactClient {
     /// # Errors
     /// The coordinator refuses, or has another content than it says.
     pub async fn download(&self, hash: ContentHash, limit: u64) -> Result<Vec<u8>, Error> {
+        match self.download_once(hash, limit).await {
+            // The way here may have done it. What comes twice is what the coordinator has.
+            Err(Error::WrongContent { .. }) => self.download_once(hash, limit).await,
+            downloaded => downloaded,
+        }
+    }
+
+    async fn download_once(&self, hash: ContentHash, limit: u64) -> Result<Vec<u8>, Error> {
         let uri = hash.uri();
-        let mut tries = Tries::of(&uri);
+        let mut tries = self.tries(&uri);
         let mut content = Vec::new();
         loop {
             let before = content.len();
             let Err(status) = self.receive(&uri, limit, &mut content).await else { break };
             if content.len() > before {
-                // It is getting on: waits begin anew.
-                tries = Tries::of(&uri);
+                tries.went_on().await;
             }
             tries.wait_after(status).await?;
         }
+        tries.went_on().await;
         let wrong = |problem| Error::WrongContent { uri: uri.clone(), problem };
         if content.len() as u64 > limit {
             return Err(wrong(format!("more than the {limit} bytes that it should have")));

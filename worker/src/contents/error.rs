@@ -55,12 +55,15 @@ impl Blame for Error {
     fn fault(&self) -> Fault {
         match self {
             Self::Refused { code, .. } => refusal_fault(*code),
-            Self::File(_) | Self::Io { .. } | Self::WrongContent { .. } | Self::Task(_) => Fault::Node,
+            // It came twice as it should not be: what the coordinator has is damaged, and every worker would get it.
+            Self::WrongContent { .. } => Fault::Job,
+            Self::File(_) | Self::Io { .. } | Self::Task(_) => Fault::Node,
         }
     }
 }
 
-/// What the coordinator refuses is refused to every worker; what it could not do, or this worker may not, is not.
+/// What the coordinator refuses by its rules is refused to every worker; what it could not do is its own fault, and what this
+/// worker may not is this worker's. (What passes by itself was waited for.)
 fn refusal_fault(code: Code) -> Fault {
     match code {
         Code::InvalidArgument
@@ -68,18 +71,17 @@ fn refusal_fault(code: Code) -> Fault {
         | Code::AlreadyExists
         | Code::ResourceExhausted
         | Code::FailedPrecondition
-        | Code::OutOfRange
-        | Code::DataLoss => Fault::Job,
+        | Code::OutOfRange => Fault::Job,
+        Code::PermissionDenied | Code::Unauthenticated => Fault::Node,
         Code::Ok
         | Code::Cancelled
         | Code::Unknown
         | Code::DeadlineExceeded
-        | Code::PermissionDenied
         | Code::Aborted
         | Code::Unimplemented
         | Code::Internal
-        | Code::Unavailable
-        | Code::Unauthenticated => Fault::Node,
+        | Code::DataLoss
+        | Code::Unavailable => Fault::Coordinator,
     }
 }
 
@@ -88,13 +90,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_considered_refusal_is_the_jobs_fault_and_a_failure_the_nodes() {
+    fn a_considered_refusal_is_the_jobs_fault_and_a_failure_the_coordinators() {
         let refused = |code| Error::Refused { what: "a.png".to_owned(), code, message: "no".to_owned() };
         for code in [Code::ResourceExhausted, Code::NotFound] {
             assert_eq!(refused(code).fault(), Fault::Job);
         }
-        assert_eq!(refused(Code::Internal).fault(), Fault::Node);
+        assert_eq!(refused(Code::Internal).fault(), Fault::Coordinator);
+        assert_eq!(refused(Code::Unauthenticated).fault(), Fault::Node);
         let full = std::io::Error::from(std::io::ErrorKind::StorageFull);
         assert_eq!(Error::Io { path: PathBuf::from("f"), source: full }.fault(), Fault::Node);
+        let damaged = Error::WrongContent { uri: "artifact://x".to_owned(), problem: "7 bytes".to_owned() };
+        assert_eq!(damaged.fault(), Fault::Job);
     }
 }

@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 use tokio_stream::{Stream, StreamExt as _};
 use tonic::Status;
 
-use super::{ArtifactClient, Error, cache::ContentCache, downloads::within_idle_limit, retry::Tries};
+use super::{ArtifactClient, Error, cache::ContentCache, downloads::within_idle_limit};
 
 /// Messages between the network and the disk: at most 2 MiB.
 const QUEUED_CHUNKS: usize = 4;
@@ -30,7 +30,11 @@ pub(crate) async fn one_file_on_disk(
         return Ok(path);
     }
     let path = cache.path(hash);
-    client.download_to(hash, limit, &path).await?;
+    match client.download_to(hash, limit, &path).await {
+        // The way here may have done it. What comes twice is what the coordinator has.
+        Err(Error::WrongContent { .. }) => client.download_to(hash, limit, &path).await?,
+        downloaded => downloaded?,
+    }
     Ok(path)
 }
 
@@ -44,7 +48,7 @@ impl ArtifactClient {
         let (chunks, queue) = mpsc::channel(QUEUED_CHUNKS);
         let target = path.to_owned();
         let writing = ringtune_shared::tasks::spawn_blocking(move || write_all(&target, queue));
-        let mut tries = Tries::of(&uri);
+        let mut tries = self.tries(&uri);
         let mut received = 0;
         loop {
             let before = received;
@@ -54,13 +58,13 @@ impl ArtifactClient {
                 Err(Broken::Disk) => break,
                 Err(Broken::Network(status)) => {
                     if received > before {
-                        // It is getting on: waits begin anew.
-                        tries = Tries::of(&uri);
+                        tries.went_on().await;
                     }
                     tries.wait_after(*status).await?;
                 }
             }
         }
+        tries.went_on().await;
         drop(chunks);
         let written = writing.await?.map_err(|error| match error {
             WriteError::File(error) => Error::File(error),

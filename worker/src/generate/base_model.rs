@@ -51,10 +51,14 @@ pub(crate) async fn bring(
     // Daemons have settings; this has their defaults.
     let cache = ModelCacheSettings::default().options(&environment, Path::new("/var/lib/ringtune-worker"));
     let sources = ModelSources::new(environment, cache, Patience::default());
-    let (model, _) = base_model::fetch(&sources, location, wanted, |now| {
-        if now.done < now.total {
-            let [done, total] = [now.done, now.total].map(|bytes| bytes as f64 / 1e6);
-            say(&format!("downloading {location}: {done:.1} of {total:.1} MB"));
+    let (model, _) = base_model::fetch(&sources, location, wanted, |news| {
+        match news {
+            base_model::News::Progress(now) if now.done < now.total => {
+                let [done, total] = [now.done, now.total].map(|bytes| bytes as f64 / 1e6);
+                say(&format!("downloading {location}: {done:.1} of {total:.1} MB"));
+            }
+            base_model::News::Progress(_) => {}
+            base_model::News::Remark(text) => say(&text),
         }
         std::future::ready(())
     })

@@ -87,13 +87,14 @@ impl Error {
             Self::Work(error) => error.fault(),
             // Whoever is wrong, no ring of these ranks can go on.
             Self::Diverged(_) => Fault::Job,
-            Self::Ring(_)
-            | Self::Disagreement { .. }
+            Self::Ring(_) => Fault::Link,
+            // This one has other files than rank 0, or took in what it was not given, or fails by itself.
+            Self::Disagreement { .. }
             | Self::Restored { .. }
             | Self::State(_)
             | Self::Hung { .. }
-            | Self::Task(_)
-            | Self::Stopped => Fault::Node,
+            | Self::Task(_) => Fault::Node,
+            Self::Stopped => Fault::Nobody,
         }
     }
 
@@ -132,7 +133,7 @@ mod tests {
         let lost = Error::from(train::Error::Posterior { problem: "latents/ab: gone".to_owned() });
         assert!(lost.fault() == Fault::Node && !lost.would_come_again());
         assert_eq!(lost.to_string(), "latents/ab: gone");
-        assert_eq!(Error::from(ring::Error::Replaced).fault(), Fault::Node);
+        assert_eq!(Error::from(ring::Error::Replaced).fault(), Fault::Link);
         assert_eq!(
             Error::of_engine(EngineError::Gone).to_string(),
             "model.base: the engine's thread has ended"

@@ -47,6 +47,7 @@ async fn live_with<T: Task>(
     let folder = context.rank_folder(key.job);
     let folder_made = make_folder(&folder, &assignment, &journal).await;
     let worker = context.hung.clone();
+    let context = Context { artifacts: context.artifacts.for_rank(journal.clone()), ..context };
     let rank = Rank { assignment, life: key, context, journal: journal.clone(), folder: folder.clone() };
     // In a task of its own, so that a panic is a reason too. Dropped with this one.
     let living = ringtune_shared::tasks::spawn(async move {

@@ -213,7 +213,8 @@ pub(super) fn request(message: &Message) -> v1::SessionRequest {
             reason: held.reason.clone(),
             neighbour_lost: held.neighbour_lost,
             step: i64::try_from(held.step).unwrap_or(i64::MAX),
-            fault: fault(held.fault).into(),
+            fault: fault(held.fault).0.into(),
+            blame: fault(held.fault).1.into(),
             trouble: held.trouble.as_ref().map(ring_trouble),
             leaving: held.leaving,
         }),
@@ -256,7 +257,8 @@ pub(super) fn held_ranks(held: &[HeldRank]) -> Vec<v1::HeldRank> {
             step: i64::try_from(held.step).unwrap_or(i64::MAX),
             reason: held.reason.clone(),
             neighbour_lost: held.neighbour_lost,
-            fault: fault(held.fault).into(),
+            fault: fault(held.fault).0.into(),
+            blame: fault(held.fault).1.into(),
             trouble: held.trouble.as_ref().map(ring_trouble),
             leaving: held.leaving,
         })
@@ -336,13 +338,19 @@ fn step_report(step: &StepSummary) -> v1::StepReport {
     }
 }
 
-fn fault(fault: Option<Fault>) -> v1::RankFault {
+/// For every coordinator, and more exactly for those that know that.
+fn fault(fault: Option<Fault>) -> (v1::RankFault, v1::RankBlame) {
+    use v1::{RankBlame, RankFault};
     match fault {
-        None => v1::RankFault::Unspecified,
-        Some(Fault::Job) => v1::RankFault::Job,
-        Some(Fault::Node) => v1::RankFault::Node,
-        Some(Fault::Checkpoint) => v1::RankFault::Checkpoint,
-        Some(Fault::Access) => v1::RankFault::Access,
+        None => (RankFault::Unspecified, RankBlame::Unspecified),
+        Some(Fault::Job) => (RankFault::Job, RankBlame::Unspecified),
+        Some(Fault::Node) => (RankFault::Node, RankBlame::Unspecified),
+        Some(Fault::Machine) => (RankFault::Access, RankBlame::Machine),
+        Some(Fault::Coordinator) => (RankFault::Node, RankBlame::Coordinator),
+        Some(Fault::Link) => (RankFault::Node, RankBlame::Link),
+        Some(Fault::Nobody) => (RankFault::Node, RankBlame::Nobody),
+        Some(Fault::Checkpoint) => (RankFault::Checkpoint, RankBlame::Unspecified),
+        Some(Fault::Access) => (RankFault::Access, RankBlame::Unspecified),
     }
 }
 

@@ -67,12 +67,7 @@ pub(crate) async fn fetch(rank: &Rank) -> Result<Option<OpenCheckpoint>, Error> 
         Err(error) => return Err(refused(spec, error.to_string()).into()),
     };
     let own = is_own(assignment);
-    let fetch = || one_file_on_disk(hash, LARGEST_FILE, &context.artifacts, &context.cache);
-    let fetched = match fetch().await {
-        // The network may have done it: an older checkpoint costs steps.
-        Err(contents::Error::WrongContent { .. }) if own => fetch().await,
-        fetched => fetched,
-    };
+    let fetched = one_file_on_disk(hash, LARGEST_FILE, &context.artifacts, &context.cache).await;
     let path = fetched.map_err(|error| not_fetched(error, own))?;
     // From here on it may go from the cache: it stays as long as it is open.
     let asking = spec.clone();
@@ -150,11 +145,7 @@ fn is_own(assignment: &Assignment) -> bool {
 
 /// Another content than was asked for, or none at all, is the checkpoint's fault; anything else the network's or the disk's.
 fn not_fetched(error: contents::Error, own: bool) -> Error {
-    let is_damaged = match &error {
-        contents::Error::WrongContent { .. } => true,
-        error => error.fault() == Fault::Job,
-    };
-    if own && is_damaged { Damaged(error.to_string()).into() } else { error.into() }
+    if own && error.fault() == Fault::Job { Damaged(error.to_string()).into() } else { error.into() }
 }
 
 /// A file that cannot be read is no fault of the job.
@@ -195,10 +186,10 @@ mod tests {
         let io = || contents::Error::Io { path: "f".into(), source: full() };
         for (error, own, fault) in [
             (wrong(), true, Fault::Checkpoint),
-            (wrong(), false, Fault::Node),
+            (wrong(), false, Fault::Job),
             (refused(Code::NotFound), true, Fault::Checkpoint),
             (refused(Code::NotFound), false, Fault::Job),
-            (refused(Code::Internal), true, Fault::Node),
+            (refused(Code::Internal), true, Fault::Coordinator),
             (io(), true, Fault::Node),
         ] {
             let text = error.to_string();

@@ -9,7 +9,6 @@ use ringtune_shared::files::FileError;
 
 /// Each names the file, the folder or the option that it is about.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum Error {
     /// An option whose value cannot be used.
     #[error("{option}: {problem}")]

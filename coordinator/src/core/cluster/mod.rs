@@ -1,6 +1,7 @@
 //! The state: all jobs that have not ended, and all workers.
 
 mod indexes;
+mod latecomers;
 mod requests;
 mod short;
 
@@ -10,6 +11,8 @@ use std::sync::Arc;
 use ringtune_shared::ids::{ContentHash, JobId, WorkerId};
 use ringtune_shared::version::Dialect;
 
+pub(super) use self::latecomers::JobTurn;
+use self::latecomers::Latecomers;
 use self::requests::Requests;
 use self::short::ShortRings;
 pub(super) use self::short::Want;
@@ -43,8 +46,8 @@ pub struct Options {
     pub finish: i64,
     /// A lost worker without a rank is forgotten after so long.
     pub forget_worker: i64,
-    /// A worker that failed to prepare a rank, by a fault of its own, gets none for so long; after each further failure
-    /// for twice as long as before.
+    /// A worker on which a rank failed gets none of the same owner for so long, after each further failure for twice as long
+    /// as before; where it was jobs of several owners, none at all.
     pub rest: i64,
     /// At most so long.
     pub longest_rest: i64,
@@ -150,6 +153,8 @@ pub struct Cluster {
     pub(super) short: ShortRings,
     /// Workers that a user drained, known or not.
     pub(super) drained: SharedMap<WorkerId, ()>,
+    /// Owners whose jobs come after those of others.
+    pub(super) latecomers: Latecomers,
     /// The states after the newest steps of each job that did any.
     pub(super) hashes: SharedMap<JobId, SharedMap<u64, ContentHash>>,
     /// The checkpoints that are there, of jobs that have any, the newest first; of two of one step, the user's.
@@ -179,6 +184,7 @@ impl Cluster {
             places: SharedMap::default(),
             short: ShortRings::default(),
             drained: SharedMap::default(),
+            latecomers: Latecomers::default(),
             hashes: SharedMap::default(),
             checkpoints: SharedMap::default(),
             requests: Requests::default(),
@@ -219,6 +225,11 @@ impl Cluster {
             cluster.drained.insert(worker, ());
         }
         cluster
+    }
+
+    /// Its limits and times.
+    pub fn options(&self) -> &Options {
+        &self.options
     }
 
     /// The jobs that have not ended.
@@ -285,7 +296,10 @@ impl Cluster {
             let worker = self.workers.get(id)?;
             Some((&**worker, Standing::of(worker, self.places.contains_key(id))))
         });
-        OpenTo::new(&self.pool, job, refusing)
+        let standing = |worker: &Worker| Standing::of(worker, self.places.contains_key(&worker.id));
+        let doubted = self.pool.doubted().filter_map(|id| self.workers.get(&id));
+        let resting = doubted.filter(|worker| worker.rests_for(&job.queue.owner));
+        OpenTo::new(&self.pool, job, refusing, resting.map(|worker| (&**worker, standing(worker))))
     }
 
     /// How many jobs may wait and how many workers be connected, from now on. Nothing that is there ends for it.

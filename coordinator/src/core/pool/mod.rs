@@ -15,8 +15,10 @@ use super::worker::{Worker, WorkerState};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Standing {
     state: WorkerState,
-    /// It failed to prepare a rank not long ago.
+    /// Ranks of several owners failed on it not long ago.
     rests: bool,
+    /// Those of one owner did, whose jobs it gets none of.
+    doubted: bool,
     /// It is drained, or about to end.
     withdrawn: bool,
     /// Since when it is gone, unless a ring waits for it.
@@ -29,6 +31,7 @@ impl Standing {
         Self {
             state: worker.state(has_rank),
             rests: worker.rests_until.is_some(),
+            doubted: worker.doubted.as_ref().is_some_and(|doubt| doubt.until.is_some()),
             withdrawn: worker.draining || worker.leaving,
             forgettable: worker.lost.filter(|_| worker.session.is_none() && !has_rank),
         }
@@ -85,6 +88,8 @@ pub(super) struct Pool {
     classes: SharedMap<String, Class>,
     addresses: SharedMap<String, WorkerId>,
     forgettable: SharedMap<(Time, WorkerId), ()>,
+    /// Those that rest for one owner alone.
+    doubted: SharedMap<WorkerId, ()>,
     idle: usize,
     busy: usize,
     lost: usize,
@@ -129,6 +134,11 @@ impl Pool {
             } else {
                 self.forgettable.remove(&key)
             };
+        }
+        if standing.doubted && enters {
+            self.doubted.insert(worker.id, ());
+        } else if standing.doubted {
+            self.doubted.remove(&worker.id);
         }
         if !standing.serves() {
             return;
@@ -176,6 +186,11 @@ impl Pool {
         self.idle + self.busy
     }
 
+    /// Workers that get no rank of some owner for a while.
+    pub(super) fn doubted(&self) -> impl Iterator<Item = WorkerId> {
+        self.doubted.iter().map(|(worker, ())| *worker)
+    }
+
     /// Connected workers that get no rank for a while.
     pub(super) fn resting(&self) -> usize {
         self.resting
@@ -185,6 +200,11 @@ impl Pool {
     pub(super) fn largest_class(&self, wanted: impl Fn(&str) -> bool) -> usize {
         let classes = self.classes.iter().filter(|(name, _)| wanted(name));
         classes.map(|(_, class)| class.usable).max().unwrap_or(0)
+    }
+
+    /// Every numerics class of which a worker is connected.
+    pub(super) fn classes(&self) -> impl Iterator<Item = &str> {
+        self.classes.iter().map(|(name, _)| name.as_str())
     }
 
     /// Whether a worker of this class is free.

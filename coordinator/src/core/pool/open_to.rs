@@ -5,15 +5,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use ringtune_shared::ids::{JobId, WorkerId};
 
 use super::{Class, Pool, Seat, Standing};
+use crate::core::cluster::JobTurn;
 use crate::core::job::Job;
 use crate::core::scheduler::{Candidate, FreeWorkers};
 use crate::core::worker::Worker;
 
-/// Classes of which the free workers are kept, and for whom: its number and name.
-pub(in crate::core) type Kept = BTreeMap<String, (u64, JobId)>;
+/// Classes of which the free workers are kept, and for whom: its turn and name.
+pub(in crate::core) type Kept = BTreeMap<String, (JobTurn, JobId)>;
 
 /// See the module. Workers that refused the job are not open to it while others could take it, now or once they are free;
-/// where there are not enough others they come last.
+/// where there are not enough others they come last. Workers that rest for its owner are not open to it at all.
 #[derive(Debug, Clone)]
 pub(in crate::core) struct OpenTo<'a> {
     pool: &'a Pool,
@@ -21,34 +22,37 @@ pub(in crate::core) struct OpenTo<'a> {
     verifies: bool,
     refused_by: &'a BTreeSet<WorkerId>,
     /// Those who refused, by class, while they are not open to it.
-    left_out: Option<BTreeMap<&'a str, Refusing>>,
-    /// What older jobs keep for themselves, and the number of this one.
-    but: Option<(&'a Kept, u64)>,
+    left_out: Option<BTreeMap<&'a str, Counts>>,
+    /// Those who rest for its owner, by class, and who they are.
+    resting: BTreeMap<&'a str, Counts>,
+    at_rest: BTreeSet<WorkerId>,
+    /// What jobs before it keep for themselves, and its own turn.
+    but: Option<(&'a Kept, JobTurn)>,
 }
 
-/// Workers of one class that refused the job.
+/// Some workers of one class.
 #[derive(Debug, Clone, Copy, Default)]
-struct Refusing {
+struct Counts {
     serving: usize,
     usable: usize,
     free: usize,
 }
 
 impl<'a> OpenTo<'a> {
-    /// `refusing`: those that refused the job, as far as they are known.
+    /// `refusing`: those that refused the job, as far as they are known. `resting`: those that rest for its owner.
     pub(in crate::core) fn new(
         pool: &'a Pool,
         job: &'a Job,
         refusing: impl Iterator<Item = (&'a Worker, Standing)>,
+        resting: impl Iterator<Item = (&'a Worker, Standing)>,
     ) -> Self {
         let verifies = job.verification.is_some();
-        let mut by_class: BTreeMap<&str, Refusing> = BTreeMap::new();
-        for (worker, standing) in refusing.filter(|(worker, _)| worker.verifies || !verifies) {
-            let of_class = by_class.entry(&worker.capabilities.numerics_class).or_default();
-            of_class.serving += usize::from(standing.serves());
-            of_class.usable += usize::from(standing.usable());
-            of_class.free += usize::from(standing.free());
-        }
+        let resting: Vec<(&Worker, Standing)> = resting.collect();
+        let at_rest: BTreeSet<WorkerId> = resting.iter().map(|(worker, _)| worker.id).collect();
+        // Whoever rests is not counted twice, but may serve later.
+        let awake = |worker: &Worker| !at_rest.contains(&worker.id);
+        let by_class = count(refusing, verifies, awake);
+        let resting = count(resting.into_iter(), verifies, |_| true);
         let (_, needed) = job.ranks();
         let enough_others = |(name, class): (&String, &Class)| {
             let serving = if verifies { class.serving_to_verify } else { class.serving };
@@ -57,12 +61,12 @@ impl<'a> OpenTo<'a> {
         };
         let left_out = !job.refused_by.is_empty() && pool.classes.iter().any(enough_others);
         let left_out = left_out.then_some(by_class);
-        Self { pool, verifies, refused_by: &job.refused_by, left_out, but: None }
+        Self { pool, verifies, refused_by: &job.refused_by, left_out, resting, at_rest, but: None }
     }
 
-    /// Without the workers that older jobs keep for themselves. `number`: that of this job.
-    pub(in crate::core) fn but(self, kept: &'a Kept, number: u64) -> Self {
-        Self { but: Some((kept, number)), ..self }
+    /// Without the workers that jobs before it keep for themselves. `turn`: that of this job.
+    pub(in crate::core) fn but(self, kept: &'a Kept, turn: JobTurn) -> Self {
+        Self { but: Some((kept, turn)), ..self }
     }
 
     /// Some refused the job, and there are enough others that could take it, now or later.
@@ -75,25 +79,50 @@ impl<'a> OpenTo<'a> {
         self.left_out.iter().flat_map(BTreeMap::values).map(|refusing| refusing.free).sum()
     }
 
-    /// The workers that this class would have open to the job if nobody had a rank.
-    pub(in crate::core) fn usable_of(&self, class: &str) -> usize {
-        let refusing = self.refusing(class).usable;
-        self.pool.usable_of(class, self.verifies).saturating_sub(refusing)
+    /// Connected workers that rest for the job's owner alone.
+    pub(in crate::core) fn resting(&self) -> usize {
+        self.resting.values().map(|resting| resting.usable).sum()
     }
 
-    fn refusing(&self, class: &str) -> Refusing {
-        self.left_out.as_ref().and_then(|refusing| refusing.get(class)).copied().unwrap_or_default()
+    /// The workers that this class would have open to the job if nobody had a rank.
+    pub(in crate::core) fn usable_of(&self, class: &str) -> usize {
+        let (refusing, resting) = self.left_out_of(class);
+        self.pool.usable_of(class, self.verifies).saturating_sub(refusing.usable + resting.usable)
     }
+
+    fn left_out_of(&self, class: &str) -> (Counts, Counts) {
+        let refusing = self.left_out.as_ref().and_then(|refusing| refusing.get(class));
+        let [refusing, resting] =
+            [refusing, self.resting.get(class)].map(|counts| counts.copied().unwrap_or_default());
+        (refusing, resting)
+    }
+}
+
+/// How many of these workers there are of each class; of a job that verifies, those that can.
+fn count<'a>(
+    workers: impl Iterator<Item = (&'a Worker, Standing)>,
+    verifies: bool,
+    counts: impl Fn(&Worker) -> bool,
+) -> BTreeMap<&'a str, Counts> {
+    let mut by_class: BTreeMap<&str, Counts> = BTreeMap::new();
+    for (worker, standing) in workers.filter(|(worker, _)| worker.verifies || !verifies) {
+        let of_class = by_class.entry(&worker.capabilities.numerics_class).or_default();
+        of_class.serving += usize::from(standing.serves());
+        of_class.usable += usize::from(standing.usable() && counts(worker));
+        of_class.free += usize::from(standing.free() && counts(worker));
+    }
+    by_class
 }
 
 impl FreeWorkers for OpenTo<'_> {
     fn classes(&self) -> impl Iterator<Item = (&str, usize)> {
         let free = |(name, class): (&'_ String, &Class)| {
             let all = if self.verifies { class.free_to_verify } else { class.free.len() };
-            all.saturating_sub(self.refusing(name).free)
+            let (refusing, resting) = self.left_out_of(name);
+            all.saturating_sub(refusing.free + resting.free)
         };
         let is_kept = |name: &str| {
-            self.but.is_some_and(|(kept, number)| kept.get(name).is_some_and(|(older, _)| *older < number))
+            self.but.is_some_and(|(kept, turn)| kept.get(name).is_some_and(|(before, _)| *before < turn))
         };
         let all = self.pool.classes.iter().map(move |(name, class)| (name.as_str(), free((name, class))));
         all.filter(move |(name, free)| *free > 0 && !is_kept(name))
@@ -102,7 +131,9 @@ impl FreeWorkers for OpenTo<'_> {
     fn of_class(&self, class: &str, most: usize) -> Vec<Candidate> {
         let with = |refused: bool| {
             let free = self.pool.classes.get(class).into_iter().flat_map(|class| class.free.iter());
-            let free = free.filter(|(_, seat)| seat.verifies || !self.verifies);
+            let free = free.filter(|((_, worker), seat)| {
+                (seat.verifies || !self.verifies) && !self.at_rest.contains(worker)
+            });
             free.filter(move |((_, worker), _)| self.refused_by.contains(worker) == refused)
         };
         let candidate = |((host_name, worker), seat): (&(String, WorkerId), &Seat)| Candidate {

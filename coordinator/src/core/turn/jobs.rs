@@ -75,6 +75,7 @@ impl Turn<'_> {
             trace: new.trace,
             refused_by: BTreeSet::new(),
             links: Links::default(),
+            refusals: 0,
             waits_behind: false,
         };
         // What it waits for at first. Later on that is computed when somebody asks.

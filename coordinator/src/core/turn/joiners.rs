@@ -30,8 +30,11 @@ impl Turn<'_> {
                     })
                 };
                 let takes = |id: &JobId| {
+                    let known = self.cluster.workers.get(&worker);
                     self.cluster.jobs.get(id).is_some_and(|job| {
-                        !job.refused_by.contains(&worker) && !job.links.keeps_apart(worker, self.now)
+                        !job.refused_by.contains(&worker)
+                            && !job.links.keeps_apart(worker, self.now)
+                            && !known.is_some_and(|worker| worker.rests_for(&job.queue.owner))
                     })
                 };
                 let mut short = self.cluster.short.of_class(&class, want).filter(may_join).peekable();
@@ -100,10 +103,11 @@ impl Turn<'_> {
         let host = known.member.host_name;
         match held.phase {
             Phase::Failed => {
-                match Loss::RankFailed(held.fault).is_refusal() {
-                    true => self.note_refusal(id, worker),
-                    false => self.let_rest(worker),
+                let loss = Loss::RankFailed(held.fault);
+                if loss.is_refusal() {
+                    self.note_refusal(id, worker, loss);
                 }
+                self.blame(id, worker, loss);
                 self.drop_joiner(id, worker, &format!("{host} cannot join the ring: {}", held.reason));
             }
             Phase::Stopped => self.drop_joiner(id, worker, &format!("{host} does not join the ring")),
@@ -114,7 +118,7 @@ impl Turn<'_> {
                     joiner.member.phase = held.phase;
                 }
                 if held.phase == Phase::Ready {
-                    self.cluster.change_worker(worker, |worker| worker.failures = 0);
+                    self.works_well(worker);
                     self.look_at_ring(id);
                 }
             }
@@ -175,7 +179,7 @@ impl Turn<'_> {
             if known.is_some_and(|worker| worker.draining || worker.leaving) {
                 self.drop_joiner(id, worker, &format!("{host} leaves and does not join the ring"));
             } else if self.joiner_deadline(&ring, joiner) <= self.now {
-                self.let_rest(worker);
+                self.blame(id, worker, Loss::Overdue);
                 self.drop_joiner(id, worker, &format!("{host} was lost before it joined the ring"));
             }
         }

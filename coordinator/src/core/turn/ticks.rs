@@ -34,8 +34,14 @@ impl Turn<'_> {
     fn tick_worker(&mut self, id: WorkerId) {
         let (timeout, forget) = (self.cluster.options.session_timeout, self.cluster.options.forget_worker);
         let Some(worker) = self.cluster.workers.get(&id).cloned() else { return };
-        if worker.rests_until.is_some_and(|until| until <= self.now) {
+        let is_over = |until: Option<Time>| until.is_some_and(|until| until <= self.now);
+        if is_over(worker.rests_until) {
             self.cluster.change_worker(id, |worker| worker.rests_until = None);
+        }
+        if worker.doubted.as_ref().is_some_and(|doubt| is_over(doubt.until)) {
+            self.cluster.change_worker(id, |worker| {
+                worker.doubted.iter_mut().for_each(|doubt| doubt.until = None);
+            });
         }
         if let Some(session) = worker.session {
             if worker.last_sign.plus(timeout) <= self.now {
@@ -58,7 +64,9 @@ impl Turn<'_> {
             (None, Some(lost)) => lost.plus(options.forget_worker),
             _ => worker.last_sign.plus(options.session_timeout),
         };
-        Some(worker.rests_until.map_or(next, |until| until.min(next)))
+        let rests =
+            worker.rests_until.into_iter().chain(worker.doubted.as_ref().and_then(|doubt| doubt.until));
+        rests.chain([next]).min()
     }
 
     fn tick_job(&mut self, id: JobId) {

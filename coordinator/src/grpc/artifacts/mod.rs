@@ -18,7 +18,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::access::call_of;
 use super::ids::job_id;
-use super::status::{FailedRequest, shutting_down, too_many};
+use super::status::{FailedRequest, condition_of, shutting_down, too_many};
 use super::{Api, blocking, incoming::Parts, outbound, outgoing};
 use crate::access::{Call, Denied, Reach, Reason};
 use crate::contents::{self, Claim, Committed, Range, Upload};
@@ -46,41 +46,12 @@ impl ArtifactService for Artifacts {
         &self,
         request: Request<Streaming<v1::UploadRequest>>,
     ) -> Result<Response<v1::UploadResponse>, Status> {
-        let call = call_of(&request);
-        let mut parts = Parts::new(request.into_inner(), self.0.idle_limit, self.0.shutdown.clone());
-        let Some(Part::Header(header)) = parts.next().await? else {
-            return Err(FailedRequest::from(FieldError::new("header", "must be the first part")).into());
-        };
-        let header = Header::read(header).map_err(FailedRequest::from)?;
-        let owner = match &header.place {
-            Some((job, name)) => {
-                call.about(format_args!("{job} {name}"));
-                self.check_active(&call, *job, header.epoch).await?
-            }
-            None => self.check_unlisted(&call)?,
-        };
-        // What is found or becomes whole here does not go before its job has it.
-        let claim = self.0.images.hold(header.hash).await;
-        let received = match parts.next().await? {
-            None => self.question(&header, &owner).await,
-            Some(part) => self.receive(&header, &owner, part, &mut parts).await,
-        };
-        let committed = match received {
-            Ok(committed) => committed,
-            Err(status) => {
-                drop(claim);
-                self.settle(&header, &owner).await;
-                return Err(status);
-            }
-        };
-        if committed.complete {
-            self.keep(&header, claim).await?;
+        let mut job = None;
+        let answer = self.take(request, &mut job).await;
+        if let Some(job) = job {
+            self.note_wait(job, &answer);
         }
-        Ok(Response::new(v1::UploadResponse {
-            committed_size: i64::try_from(committed.size).unwrap_or(i64::MAX),
-            complete: committed.complete,
-            uri: if committed.complete { header.hash.uri() } else { String::new() },
-        }))
+        answer
     }
 
     async fn download(
@@ -122,6 +93,62 @@ impl ArtifactService for Artifacts {
 }
 
 impl Artifacts {
+    /// Takes an upload, or says how much of it is here. `of`: is set to the job that it is for, once that is known to be the
+    /// caller's.
+    async fn take(
+        &self,
+        request: Request<Streaming<v1::UploadRequest>>,
+        of: &mut Option<JobId>,
+    ) -> Result<Response<v1::UploadResponse>, Status> {
+        let call = call_of(&request);
+        let mut parts = Parts::new(request.into_inner(), self.0.idle_limit, self.0.shutdown.clone());
+        let Some(Part::Header(header)) = parts.next().await? else {
+            return Err(FailedRequest::from(FieldError::new("header", "must be the first part")).into());
+        };
+        let header = Header::read(header).map_err(FailedRequest::from)?;
+        let owner = match &header.place {
+            Some((job, name)) => {
+                call.about(format_args!("{job} {name}"));
+                let owner = self.check_active(&call, *job, header.epoch).await?;
+                *of = Some(*job);
+                owner
+            }
+            None => self.check_unlisted(&call)?,
+        };
+        // What is found or becomes whole here does not go before its job has it.
+        let claim = self.0.images.hold(header.hash).await;
+        let received = match parts.next().await? {
+            None => self.question(&header, &owner).await,
+            Some(part) => self.receive(&header, &owner, part, &mut parts).await,
+        };
+        let committed = match received {
+            Ok(committed) => committed,
+            Err(status) => {
+                drop(claim);
+                self.settle(&header, &owner).await;
+                return Err(status);
+            }
+        };
+        if committed.complete {
+            self.keep(&header, claim).await?;
+        }
+        Ok(Response::new(v1::UploadResponse {
+            committed_size: i64::try_from(committed.size).unwrap_or(i64::MAX),
+            complete: committed.complete,
+            uri: if committed.complete { header.hash.uri() } else { String::new() },
+        }))
+    }
+
+    /// What ranks of a job are told to wait for, the job says too, until something of it is taken.
+    fn note_wait(&self, job: JobId, answer: &Result<Response<v1::UploadResponse>, Status>) {
+        let waits = self.0.handle.waits();
+        match answer {
+            Ok(answer) if answer.get_ref().complete => waits.went_on(job),
+            Err(status) if condition_of(status).is_some() => waits.told(job, status.message()),
+            Ok(_) | Err(_) => {}
+        }
+    }
+
     /// Refuses a file for an ended job, or from a ring that is no more, before its bytes come. Whose the job is.
     async fn check_active(
         &self,

@@ -174,6 +174,7 @@ fn rank_report(sender: Sender, wire: v1::RankReport) -> Result<Heard, FieldError
         fault: wire.fault,
         trouble: wire.trouble,
         leaving: wire.leaving,
+        blame: wire.blame,
     };
     let rank = rank("rank_report.rank", held.rank)?;
     let Some(phase) = phase("rank_report.phase", reported)? else { return Ok(Unknown::Phase.into()) };
@@ -208,7 +209,7 @@ fn held_rank(field: &str, wire: v1::HeldRank, phase: Phase) -> Result<HeldRank, 
         phase,
         reason: wire.reason,
         neighbour_lost: wire.neighbour_lost,
-        fault: fault(wire.fault),
+        fault: fault(wire.fault, wire.blame),
         step: unsigned(&format!("{field}.step"), wire.step)?,
         trouble: wire.trouble.map(trouble),
         leaving: wire.leaving,
@@ -311,7 +312,14 @@ fn not_given(field: &str, allowed: &str) -> FieldError {
 }
 
 /// A newer worker's finer distinctions are not known here.
-fn fault(wire: i32) -> Fault {
+fn fault(wire: i32, blame: i32) -> Fault {
+    match v1::RankBlame::try_from(blame) {
+        Ok(v1::RankBlame::Machine) => return Fault::Machine,
+        Ok(v1::RankBlame::Coordinator) => return Fault::Coordinator,
+        Ok(v1::RankBlame::Link) => return Fault::Link,
+        Ok(v1::RankBlame::Nobody) => return Fault::Nobody,
+        Ok(v1::RankBlame::Unspecified) | Err(_) => {}
+    }
     match v1::RankFault::try_from(wire) {
         Ok(v1::RankFault::Job) => Fault::Job,
         Ok(v1::RankFault::Node) => Fault::Node,

@@ -1,6 +1,7 @@
 //! The loop.
 
 mod commands;
+mod failing;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -23,6 +24,7 @@ use super::handle::{Arrived, Handle, Out};
 use super::pace::{Pace, TICK};
 use super::purge;
 use super::spans;
+use super::waits::Waits;
 use super::watchers::Watchers;
 use crate::core::{
     Action, Cluster, EventBody, Input, JobEvent, JobState, Options, Sender, SessionId, Time, WorkerState,
@@ -30,13 +32,14 @@ use crate::core::{
 };
 use crate::metrics::Metrics;
 use crate::store::{self, Store};
+use failing::{Failing, Tried};
 
 /// Commands stored in one commit at most.
 const BATCH: usize = 4096;
 /// Commands that may wait; then callers do.
 const WAITING: usize = 8192;
-/// How long the store may fail without a break. Then the loop ends, rather than be there and do nothing: training
-/// goes on without it, and a restart finds everything that was stored.
+/// How long the store may fail without a break, but for a full disk. Then the loop ends, rather than be there and do nothing:
+/// training goes on without it, and a restart finds everything that was stored.
 pub const STORE_PATIENCE: Duration = Duration::from_secs(20);
 /// A commit that takes longer is told of: everybody waits for it.
 const SLOW_COMMIT: Duration = Duration::from_secs(5);
@@ -72,6 +75,7 @@ pub async fn start(settings: Settings) -> Result<(Handle, JoinHandle<()>), store
     let state = Arc::new(Cluster::recover(options, recovered, clock.now()));
     let (commands, receiver) = mpsc::channel(WAITING);
     let (snapshot, newest) = watch::channel(state.clone());
+    let waits = Waits::default();
     let (watchers, deleted, over) = (Watchers::default(), Arc::new(Notify::new()), CancellationToken::new());
     tokio::spawn(purge::run(store.clone(), deleted.clone(), over.clone()));
     let service = Loop {
@@ -86,13 +90,15 @@ pub async fn start(settings: Settings) -> Result<(Handle, JoinHandle<()>), store
         metrics,
         clock,
         pace,
-        failing_since: None,
+        failing: None,
+        stale_since: None,
+        waits: waits.clone(),
         notifier,
         tracer,
         _purge: over.drop_guard(),
     };
     let sessions = Arc::new(AtomicU64::new(1));
-    let handle = Handle { commands, snapshot: newest, store, watchers, sessions, deleted, clock };
+    let handle = Handle { commands, snapshot: newest, store, watchers, sessions, deleted, clock, waits };
     Ok((handle, tokio::spawn(service.run())))
 }
 
@@ -110,8 +116,11 @@ struct Loop {
     metrics: Metrics,
     clock: Clock,
     pace: Pace,
-    /// Since when nothing could be stored.
-    failing_since: Option<Instant>,
+    /// Nothing can be stored.
+    failing: Option<Failing>,
+    /// Since when the state may be behind what workers say, as they could not say it.
+    stale_since: Option<Instant>,
+    waits: Waits,
     notifier: Notifier,
     tracer: Tracer,
     /// Ends the removal of deleted jobs with the loop.
@@ -134,6 +143,13 @@ impl Loop {
                 }
                 _ = ticker.tick() => {}
             }
+            if self.failing.is_some() {
+                match self.try_again(&mut waiting).await {
+                    Tried::Works => {}
+                    Tried::Fails => continue,
+                    Tried::IsGivenUp => return,
+                }
+            }
             self.pace.wakes(self.clock.now());
             // 1. What arrived.
             let mut batch = Batch::new(&self.state);
@@ -153,13 +169,9 @@ impl Loop {
             // 3. What follows for the queue.
             let placed = batch.next.place(time);
             batch.add(placed);
-            self.commit(batch, ticks).await;
-            if self.failing_since.is_none() {
+            self.commit(batch).await;
+            if self.failing.is_none() {
                 self.notifier.progressed();
-            }
-            if self.failing_since.is_some_and(|since| since.elapsed() > STORE_PATIENCE) {
-                error!("nothing could be stored for {} s: ending", STORE_PATIENCE.as_secs());
-                return;
             }
         }
     }
@@ -174,17 +186,16 @@ impl Loop {
         }
     }
 
-    /// Stores a batch; then, and only then, it counts. `probe`: find out whether a store that failed works again, if the
-    /// batch does not.
-    async fn commit(&mut self, mut batch: Batch, probe: bool) {
+    /// Stores a batch; then, and only then, it counts.
+    async fn commit(&mut self, mut batch: Batch) {
         for what in std::mem::take(&mut batch.other_epochs) {
             self.metrics.other_epoch(what);
         }
         let (writes, actions) = (batch.coalesced_writes(), batch.coalesced_actions());
-        if let Err(error) = self.store_all(&writes, probe).await {
+        if let Err(error) = self.store_all(&writes).await {
             error!(%error, writes = writes.len(), "cannot store: nothing was changed");
-            self.failing_since.get_or_insert_with(Instant::now);
-            self.metrics.set_store_failing(true);
+            let error = Arc::new(error);
+            self.fails(Arc::clone(&error));
             self.give_up(batch, error);
             return;
         }
@@ -214,8 +225,7 @@ impl Loop {
         }
     }
 
-    /// One failure may pass: only a store that stores nothing for a while ends the loop.
-    async fn store_all(&mut self, writes: &[Write], probe: bool) -> Result<(), store::Error> {
+    async fn store_all(&mut self, writes: &[Write]) -> Result<(), store::Error> {
         if !writes.is_empty() {
             let begun = Instant::now();
             let stored = self.store.commit(writes).await;
@@ -229,25 +239,13 @@ impl Loop {
                 );
             }
             stored?;
-            self.stores_again();
-        } else if self.failing_since.is_some() && probe {
-            match self.store.probe().await {
-                Ok(()) => self.stores_again(),
-                Err(error) => debug!(%error, "still cannot store"),
-            }
+            self.stale_since = None;
         }
         Ok(())
     }
 
-    fn stores_again(&mut self) {
-        if let Some(since) = self.failing_since.take() {
-            info!(seconds = since.elapsed().as_secs(), "what changes is stored again");
-            self.metrics.set_store_failing(false);
-        }
-    }
-
-    fn give_up(&mut self, batch: Batch, error: store::Error) {
-        let error = Error::from(error);
+    fn give_up(&mut self, batch: Batch, error: Arc<store::Error>) {
+        let error = Error::Store(error);
         for answer in batch.answers {
             answer(Err(error.clone()));
         }

@@ -223,20 +223,63 @@ async fn a_stall_ends_no_session_that_spoke() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_failed_commit_and_a_quiet_time_do_not_end_the_loop() {
+async fn a_full_disk_is_waited_for_and_another_failure_ends_the_loop() {
     let (store, handle, service) = started().await;
     store.store.set_full(true);
     handle.create_job(new_job(None)).await.unwrap_err();
     store.store.set_full(false);
     tokio::time::sleep(3 * STORE_PATIENCE).await;
     assert!(!service.is_finished());
-    handle.create_job(new_job(None)).await.unwrap();
-    // One that goes on failing does, even if nobody asks for anything.
+    let job = handle.create_job(new_job(None)).await.unwrap();
+    // 1. Full, for a quarter of an hour: it says so, and goes on.
     store.store.set_full(true);
+    handle.create_job(new_job(None)).await.unwrap_err();
+    tokio::time::sleep(Duration::from_secs(900)).await;
+    assert!(!service.is_finished());
+    let reason = handle.job(job.id).await.unwrap().reason;
+    assert!(reason.starts_with("waiting: the coordinator stores nothing: the disk that holds"), "{reason}");
+    store.store.set_full(false);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(handle.job(job.id).await.unwrap().reason, "waiting for workers: 0 free, 1 needed");
+    handle.create_job(new_job(None)).await.unwrap();
+    // 2. Broken, even if nobody asks for anything.
+    store.store.set_broken();
     handle.create_job(new_job(None)).await.unwrap_err();
     tokio::time::sleep(STORE_PATIENCE - Duration::from_secs(1)).await;
     assert!(!service.is_finished());
     tokio::time::timeout(Duration::from_secs(3), service).await.unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_is_lost_who_could_not_be_heard_while_the_disk_was_full() {
+    let (store, handle, _service) = started().await;
+    let (out, _told) = mpsc::channel(64);
+    let worker = hello(1);
+    let sender = handle.hello(worker.clone(), out).await.unwrap();
+    let job = handle.create_job(new_job(None)).await.unwrap().id;
+    let held = HeldRank { phase: Phase::Preparing, ..HeldRank::of(job, Epoch(1), Some(0)) };
+    let report = RankReport { held: held.clone(), progress: None };
+    handle.said(sender, Input::RankReport(sender, report)).await.unwrap();
+    // 1. For two minutes nothing is stored. What the worker says meanwhile is lost, its session too.
+    store.store.set_full(true);
+    handle.create_job(new_job(None)).await.unwrap_err();
+    handle.said(sender, Input::Heartbeat(sender, vec![held.clone()])).await.unwrap();
+    for _ in 0..24 {
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        let (out, _told) = mpsc::channel(64);
+        handle.hello(Hello { held: vec![held.clone()], ..worker.clone() }, out).await.unwrap_err();
+    }
+    // 2. There is room again. The worker is back within the time that it takes to dial.
+    store.store.set_full(false);
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let (out, _told) = mpsc::channel(64);
+    let sender = handle.hello(Hello { held: vec![held.clone()], ..worker }, out).await.unwrap();
+    handle.cluster().check_indexes().unwrap();
+    let report = RankReport { held: HeldRank { phase: Phase::Ready, ..held }, progress: None };
+    handle.said(sender, Input::RankReport(sender, report)).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let job = handle.job(job).await.unwrap();
+    assert_eq!((job.state, job.rings, job.tries), (JobState::Running, 1, 1), "{}", job.reason);
 }
 
 #[tokio::test(start_paused = true)]

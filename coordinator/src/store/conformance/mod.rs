@@ -74,6 +74,7 @@ pub(crate) fn queued_job(number: u64) -> Arc<Job> {
         trace: None,
         refused_by: BTreeSet::new(),
         links: Links::default(),
+        refusals: 0,
         waits_behind: false,
     })
 }

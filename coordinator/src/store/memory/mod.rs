@@ -34,6 +34,7 @@ struct Tables {
     owned: BTreeMap<(ContentHash, String), u64>,
     last_number: u64,
     full: bool,
+    broken: bool,
 }
 
 impl MemoryStore {
@@ -42,12 +43,25 @@ impl MemoryStore {
         self.tables().full = full;
     }
 
+    /// From now on commits fail with [`Error::Database`].
+    pub(crate) fn set_broken(&self) {
+        self.tables().broken = true;
+    }
+
     fn tables(&self) -> MutexGuard<'_, Tables> {
         self.tables.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Tables {
+    fn check(&self) -> Result<(), Error> {
+        match (self.full, self.broken) {
+            (true, _) => Err(Error::Full),
+            (_, true) => Err(Error::Database("it is broken".to_owned())),
+            _ => Ok(()),
+        }
+    }
+
     fn wants(&self, content: ContentHash) -> bool {
         self.artifacts.values().any(|artifact| artifact.hash == content)
             || self.jobs.values().flat_map(|job| job.spec.contents()).any(|(used, named)| {
@@ -95,8 +109,8 @@ fn stored(job: &Job) -> Job {
 impl Store for MemoryStore {
     async fn commit(&self, writes: &[Write]) -> Result<(), Error> {
         let mut tables = self.tables();
-        if tables.full && !writes.is_empty() {
-            return Err(Error::Full);
+        if !writes.is_empty() {
+            tables.check()?;
         }
         let event_exists = |tables: &Tables, event: &JobEvent| {
             tables
@@ -154,7 +168,7 @@ impl Store for MemoryStore {
     }
 
     async fn probe(&self) -> Result<(), Error> {
-        if self.tables().full { Err(Error::Full) } else { Ok(()) }
+        self.tables().check()
     }
 
     async fn recover(&self) -> Result<Recovered, Error> {

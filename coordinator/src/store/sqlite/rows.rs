@@ -147,6 +147,7 @@ pub(super) fn job(row: &SqliteRow) -> Result<Job, Error> {
         trace: optional("trace")?.and_then(|text| text.parse().ok()),
         refused_by: BTreeSet::new(),
         links: Links::default(),
+        refusals: 0,
         waits_behind: false,
         resumed: optional("resumed")?.map(|text| from_json("jobs.resumed", text)).transpose()?,
     })
@@ -183,6 +184,7 @@ fn stand_in(row: &SqliteRow, error: &Error, known: &Damaged) -> Option<Job> {
         trace: None,
         refused_by: BTreeSet::new(),
         links: Links::default(),
+        refusals: 0,
         waits_behind: false,
         resumed: None,
     })

@@ -183,7 +183,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Looks whether queued jobs wait for something else than was told.
+    /// Looks whether jobs wait for something else than was told.
     async fn ask_why_they_wait(&mut self) -> Result<(), Status> {
         let ids = self.waiting.turn();
         match self.watches.look_up(&ids).await {
@@ -191,7 +191,7 @@ impl Stream {
                 let is_found = |id: &Uuid| found.iter().any(|job| job.id == *id);
                 ids.iter().filter(|id| !is_found(id)).for_each(|id| self.waiting.gone(*id));
                 for job in found {
-                    if self.waiting.told(job.id, job.queued, &job.json) {
+                    if self.waiting.told(job.id, !job.ended, &job.json) {
                         self.jobs.came(job.id, job.ended, job);
                     }
                 }
@@ -222,7 +222,7 @@ impl Stream {
         }
         found.iter().for_each(|job| self.jobs.seen(job.id, job.ended));
         let told = portion.whole.into_iter().chain(found).map(|job| {
-            self.waiting.told(job.id, job.queued, &job.json);
+            self.waiting.told(job.id, !job.ended, &job.json);
             job.json
         });
         let all: Vec<String> = told.collect();

@@ -1,7 +1,7 @@
-//! Which queued jobs to look at again, because what they wait for may have changed: pure.
+//! Which jobs to look at again, because what they wait for may have changed: pure.
 //!
-//! Nothing happens to a job whose reason to wait changes: the reason follows from all other jobs and workers, and is made out when
-//! somebody asks. So queued jobs are looked up in turns, a bounded number at a time, the newest first, which a page shows first:
+//! Nothing happens to a job whose reason to wait changes: the reason follows from all other jobs and workers, or from what the
+//! coordinator cannot do just now, and is made out when somebody asks. So jobs that have not ended are looked up in turns, a bounded number at a time, the newest first, which a page shows first:
 //! a round whenever the cluster has changed, and one now and then.
 
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ const PATIENCE: u32 = 5;
 /// See above.
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
-    /// The queued jobs that were told, and a hash of what was told of each. Ids are in the order in which jobs came.
+    /// The jobs that were told and have not ended, and a hash of what was told of each. Ids are in the order in which jobs came.
     told: BTreeMap<Uuid, u64>,
     round: Option<Round>,
     again: bool,
@@ -36,8 +36,8 @@ fn print(json: &str) -> u64 {
 
 impl Waiting {
     /// A job was told. Whether it was told otherwise before.
-    pub(super) fn told(&mut self, id: Uuid, queued: bool, json: &str) -> bool {
-        if !queued {
+    pub(super) fn told(&mut self, id: Uuid, active: bool, json: &str) -> bool {
+        if !active {
             self.told.remove(&id);
             return true;
         }

@@ -30,7 +30,6 @@ pub(super) struct Watches {
 pub(super) struct Job {
     pub(super) id: Uuid,
     pub(super) ended: bool,
-    pub(super) queued: bool,
     pub(super) json: String,
 }
 
@@ -168,8 +167,7 @@ pub(super) fn news(answer: &DynamicMessage) -> Result<News, Status> {
             let state = job.get_field_by_name("state").and_then(|state| state.as_enum_number()).unwrap_or(0);
             let state = JobState::try_from(state).unwrap_or_default();
             let ended = matches!(state, JobState::Succeeded | JobState::Failed | JobState::Cancelled);
-            let queued = state == JobState::Queued;
-            Ok(News::Job(Job { id: uuid(&job)?, ended, queued, json: json(&job)? }))
+            Ok(News::Job(Job { id: uuid(&job)?, ended, json: json(&job)? }))
         }
         Some((name, event)) if name == "event" => Ok(News::Changed(uuid(&event)?)),
         Some((name, job)) if name == "deleted" => Ok(News::Deleted(uuid(&job)?)),

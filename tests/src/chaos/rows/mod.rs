@@ -18,12 +18,16 @@ pub fn all() -> Vec<Row> {
 
 /// Rows that take many minutes: they are played when they are named.
 pub fn long() -> Vec<Row> {
-    [coordinator::long(), links::long()].concat()
+    [coordinator::long(), links::long(), nodes::long()].concat()
 }
 
 /// A row by its name.
 pub fn named(name: &str) -> Result<Row> {
-    all().into_iter().find(|row| row.name == name).with_context(|| format!("there is no row {name}"))
+    [all(), long()]
+        .concat()
+        .into_iter()
+        .find(|row| row.name == name)
+        .with_context(|| format!("there is no row {name}"))
 }
 
 #[cfg(test)]

@@ -21,6 +21,8 @@ pub(super) fn rows() -> Vec<Row> {
                 pause(1_000..2_000),
                 Act::FreeDisk(Who::Coordinator),
             ]),
+        at_the_end("the_coordinators_disk_is_full_at_the_end", 1, 12),
+        low_at_the_end("the_coordinators_disk_is_low_at_the_end", 2, 12),
         Row::new("a_worker_can_open_no_more_files", 2).acts([
             Act::Step(20),
             Act::NoDescriptors(Who::Rank(1)),
@@ -41,4 +43,69 @@ pub(super) fn rows() -> Vec<Row> {
             Act::Clock(Who::Rank(0), 0),
         ]),
     ]
+}
+
+/// The same for long, by the numbers of workers and at each phase.
+pub(super) fn long() -> Vec<Row> {
+    vec![
+        at_the_end("the_coordinators_disk_is_full_for_forty_seconds_at_the_end", 3, 40),
+        at_the_end("the_coordinators_disk_is_full_for_ten_minutes_at_the_end", 2, 600),
+        low_at_the_end("the_coordinators_disk_is_low_for_ten_minutes_at_the_end", 1, 600),
+        Row::new("the_coordinators_disk_is_full_while_a_job_prepares", 2)
+            .on(Ground::SmallDisks(DISK))
+            .one_ring()
+            .deadline(200)
+            .acts([
+                Act::Preparing,
+                Act::FillDisk(Who::Coordinator),
+                pause(40_000..41_000),
+                Act::FreeDisk(Who::Coordinator),
+            ]),
+        Row::new("the_coordinators_disk_is_full_while_a_job_trains", 3)
+            .on(Ground::SmallDisks(DISK))
+            .steps(2_000)
+            .one_ring()
+            .key("train.checkpointing_steps", 100)
+            .deadline(300)
+            .acts([
+                Act::Step(20),
+                Act::FillDisk(Who::Coordinator),
+                pause(40_000..41_000),
+                Act::FreeDisk(Who::Coordinator),
+            ]),
+    ]
+}
+
+/// So many seconds without any room on the coordinator's disk, from before the last step on.
+fn at_the_end(name: &'static str, workers: usize, seconds: u64) -> Row {
+    Row::new(name, workers)
+        .on(Ground::SmallDisks(DISK))
+        .key("train.checkpointing_steps", 20)
+        .one_ring()
+        .deadline(seconds + 60)
+        .acts([
+            Act::Step(20),
+            Act::FillDisk(Who::Coordinator),
+            Act::Waits("waiting: "),
+            pause(1_000 * seconds..1_000 * seconds + 500),
+            Act::FreeDisk(Who::Coordinator),
+        ])
+}
+
+/// So many seconds with less room than is to stay free: what happens is stored, and no file.
+fn low_at_the_end(name: &'static str, workers: usize, seconds: u64) -> Row {
+    Row::new(name, workers)
+        .on(Ground::LowDisks(DISK, DISK / 4))
+        .key("train.checkpointing_steps", 20)
+        .one_ring()
+        .deadline(seconds + 60)
+        .acts([
+            Act::Step(10),
+            Act::CrowdDisk(Who::Coordinator),
+            Act::Step(60),
+            Act::Says("waiting: "),
+            Act::Waits("waiting: "),
+            pause(1_000 * seconds..1_000 * seconds + 500),
+            Act::FreeDisk(Who::Coordinator),
+        ])
 }

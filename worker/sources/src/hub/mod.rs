@@ -75,8 +75,8 @@ impl Hub {
             };
             return self.cached(model, layout).await?.map_err(offline);
         }
-        let listing = match with_retries(&self.patience, &model.to_string(), || self.client.list(model)).await
-        {
+        let (place, list) = (model.to_string(), || self.client.list(model));
+        let listing = match with_retries(&self.patience, &place, progress, list).await {
             Ok(listing) => listing,
             // What was fetched before is as good as long as all ranks have the same, which they compare.
             Err(error) if error.is_transient() => {
@@ -103,7 +103,7 @@ impl Hub {
         let remote = |name| RemoteFile { client: &self.client, model, commit: &listing.commit, name };
         // Boxed: what a closure returns by itself is not Send for all lifetimes (rust-lang/rust#102211).
         let questions: Vec<BoxFuture<'_, Result<(&String, FileFacts), Error>>> =
-            names.iter().map(|name| self.ask(remote(name), name).boxed()).collect();
+            names.iter().map(|name| self.ask(remote(name), name, progress).boxed()).collect();
         let files: Vec<(&String, FileFacts)> =
             futures::stream::iter(questions).buffered(QUESTIONS).try_collect().await?;
         let total = total_size(model, &files)?;
@@ -133,8 +133,9 @@ impl Hub {
         &self,
         file: RemoteFile<'_>,
         name: &'a String,
+        progress: &ProgressSender,
     ) -> Result<(&'a String, FileFacts), Error> {
-        let facts = with_retries(&self.patience, name, || file.facts()).await?;
+        let facts = with_retries(&self.patience, name, progress, || file.facts()).await?;
         Ok((name, facts))
     }
 

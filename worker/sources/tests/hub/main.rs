@@ -330,3 +330,17 @@ async fn a_language_model_comes_with_its_weights_or_without() {
     let offline = user.with("HF_HUB_OFFLINE", "1");
     assert!(offline.fetch_as(base, Some(true)).await.is_ok());
 }
+
+#[tokio::test]
+async fn a_hub_that_nobody_reaches_is_named_with_what_to_do() {
+    let hub = Hub::start().await;
+    // Nobody listens there.
+    let endpoint = "http://127.0.0.1:1";
+    let user = User::of(&hub).with("HF_ENDPOINT", endpoint);
+    let error = user.fetch("hf://acme/toy-sd").await.unwrap_err();
+    assert!(matches!(error, Error::NotReached { .. }), "{error}");
+    let text = error.to_string();
+    for part in ["hf://acme/toy-sd", endpoint, "cannot be reached", "(tried 4 times", "HTTPS_PROXY"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+}

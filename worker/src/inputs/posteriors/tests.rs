@@ -112,7 +112,7 @@ async fn pictures_are_looked_up_one_after_the_other_and_each_is_told() {
     std::fs::write(folder.path().join("1.png"), png(64, 32)).unwrap();
     let changed = found_of(1, images, folder.path(), &journal).await.unwrap_err();
     assert!(changed.to_string().contains("1.png has changed since the job began"), "{changed}");
-    assert_eq!(changed.fault(), crate::fault::Fault::Node);
+    assert_eq!(changed.fault(), crate::fault::Fault::Machine);
 }
 
 #[tokio::test]

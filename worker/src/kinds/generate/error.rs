@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use crate::{
     base_model,
     fault::{Blame, Fault, Refusal},
-    generate,
+    generate, output,
     rank::Error,
 };
 
@@ -38,6 +38,16 @@ pub(super) fn refused(error: generate::Error) -> Error {
         }
         generate::Error::Data(error) => error.into(),
         generate::Error::Engine(error) => base_model::Error::Engine(error).into(),
-        other => field("generate", other.to_string()),
+        generate::Error::Model(error) => error.into(),
+        generate::Error::Source(error) => base_model::Error::Source(error).into(),
+        generate::Error::File(error) => error.into(),
+        generate::Error::Write { file, source } => output::Error::writing(&file, source).into(),
+        generate::Error::Encode { file, source } => {
+            PictureError { path: file, problem: source.to_string() }.into()
+        }
+        generate::Error::Task(error) => Error::Task(error),
+        other @ (generate::Error::Vocabulary { .. } | generate::Error::Short { .. }) => {
+            field("generate", other.to_string())
+        }
     }
 }

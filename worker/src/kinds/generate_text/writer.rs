@@ -108,7 +108,15 @@ impl Writer {
 fn refused(error: generate_text::Error) -> Error {
     match error {
         generate_text::Error::Engine(error) => Error::of_engine(error),
-        other => Refusal::of("model.base", other.to_string()).into(),
+        generate_text::Error::Model(error) => crate::base_model::Error::Source(error).into(),
+        generate_text::Error::Task(error) => Error::Task(error),
+        other @ (generate_text::Error::Option { .. }
+        | generate_text::Error::Prompt { .. }
+        | generate_text::Error::Text(_)
+        | generate_text::Error::Vocabulary { .. }
+        | generate_text::Error::NotFinite(_)
+        | generate_text::Error::Output(_)
+        | generate_text::Error::Stopped) => Refusal::of("model.base", other.to_string()).into(),
     }
 }
 

@@ -128,7 +128,7 @@ pub(super) struct TooLarge {
 
 impl Blame for TooLarge {
     fn fault(&self) -> Fault {
-        Fault::Node
+        Fault::Machine
     }
 }
 
@@ -180,7 +180,7 @@ mod tests {
         let huge = NewLanguageModel { n_embd: 65_536, n_head: 1, n_layer: 1, ..SMALLEST };
         let given = job("init_from = \"scratch\"\nn_embd = 65536\nn_head = 1\nn_layer = 1\n");
         let refused = check(Shape::of_new(&huge), &given, alone, 16_000_000_000).unwrap_err();
-        assert_eq!(refused.fault(), Fault::Node);
+        assert_eq!(refused.fault(), Fault::Machine);
         let told = refused.to_string();
         for word in ["gpt2.n_embd", "54901342208 parameters", "878.4 GB", "has 16.0 GB"] {
             assert!(told.contains(word), "{word}: {told}");

@@ -317,7 +317,7 @@ mod tests {
         assert!(refused.starts_with("gpt2.block_size: 64; allowed: 1 to 63"), "{refused}");
         write("{\"n_embd\": 60000, \"n_layer\": 900}");
         let refused = source().await.unwrap_err();
-        assert_eq!(refused.fault(), Fault::Node);
+        assert_eq!(refused.fault(), Fault::Machine);
         assert!(refused.to_string().starts_with("model.base: the model has "), "{refused}");
         // What is no GPT-2 the engine refuses.
         write("{\"model_type\": \"llama\", \"n_positions\": 2}");
@@ -332,7 +332,7 @@ mod tests {
         let source = async |options: &str| source(&job(options), folder.path(), (Precision::Fp32, 1)).await;
         assert!(source("").await.is_ok());
         let refused = source("n_embd = 65536\nn_layer = 1000\n").await.unwrap_err();
-        assert_eq!(refused.fault(), Fault::Node);
+        assert_eq!(refused.fault(), Fault::Machine);
         assert!(refused.to_string().starts_with("gpt2.n_embd: the model has "), "{refused}");
     }
 

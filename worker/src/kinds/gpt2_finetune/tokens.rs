@@ -11,7 +11,7 @@ use ringtune_text::{MANIFEST_FILE, TRAIN_FILE, TokenFiles, VAL_FILE};
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::{
-    fault::{Blame, Fault, Refusal},
+    fault::{Blame, Fault, Refusal, of_path},
     rank::{Error, Rank},
     session::{Progress, ProgressStage, RankEvent},
 };
@@ -46,8 +46,8 @@ pub(super) async fn bring(rank: &Rank, job: &Gpt2Spec) -> Result<Tokens, Error> 
         ModelLocation::S3(bucket) => {
             let local = fetch(rank, &bucket).await?;
             let cache = local.cache.clone().unwrap_or_else(|| local.folder.clone());
-            let place =
-                rank.context.access.fetched(&local.folder, &cache).map_err(crate::base_model::Error::from)?;
+            let place = rank.context.access.fetched(&local.folder, &cache);
+            let place = place.map_err(|error| crate::base_model::Error::of_path(FIELD, error))?;
             (place, Some(local))
         }
     };
@@ -67,6 +67,7 @@ pub(super) async fn bring(rank: &Rank, job: &Gpt2Spec) -> Result<Tokens, Error> 
 
 async fn fetch(rank: &Rank, bucket: &S3Model) -> Result<LocalModel, Error> {
     let (sender, receiver) = progress_channel();
+    let mut remarks = sender.remarks();
     let needed = |names: &[String]| match FILES.iter().find(|file| names.iter().all(|name| name != *file)) {
         None => Ok(FILES.map(str::to_owned).to_vec()),
         Some(missing) => Err(format!("has no {missing}; allowed: a place that prepare-text wrote to")),
@@ -78,6 +79,12 @@ async fn fetch(rank: &Rank, bucket: &S3Model) -> Result<LocalModel, Error> {
     loop {
         tokio::select! {
             fetched = &mut fetching => return Ok(fetched.map_err(|error| NotFetched(Box::new(error)))?),
+            Ok(()) = remarks.changed() => {
+                let remark = remarks.borrow_and_update().clone();
+                if let Some(text) = remark {
+                    rank.journal.warn(format!("{FIELD}: {text}")).await;
+                }
+            }
             _ = ticks.tick() => {
                 let now = *receiver.borrow();
                 if now != told {
@@ -102,21 +109,34 @@ impl Blame for NotFetched {
     }
 }
 
-/// The files are there, and no good; or cannot be read on this machine.
+/// The files cannot be read on this machine.
 #[derive(Debug, thiserror::Error)]
 #[error("gpt2.tokens: {0}")]
 struct Unreadable(ringtune_text::Error);
 
 impl Blame for Unreadable {
     fn fault(&self) -> Fault {
-        Fault::Node
+        match &self.0 {
+            ringtune_text::Error::Io { source, .. } => of_path(source),
+            _ => Fault::Node,
+        }
     }
 }
 
 /// What is wrong with files of tokens, as the job's reason.
 pub(super) fn unusable(error: ringtune_text::Error) -> Error {
     match error {
-        error @ ringtune_text::Error::Io { .. } => Unreadable(error).into(),
-        other => Refusal::of(FIELD, other.to_string()).into(),
+        error @ (ringtune_text::Error::Io { .. }
+        | ringtune_text::Error::Busy(_)
+        | ringtune_text::Error::Stopped { .. }
+        | ringtune_text::Error::Room { .. }
+        | ringtune_text::Error::Full { .. }
+        | ringtune_text::Error::Threads(_)
+        | ringtune_text::Error::File(_)
+        | ringtune_text::Error::Internal(_)) => Unreadable(error).into(),
+        other @ (ringtune_text::Error::Option { .. }
+        | ringtune_text::Error::Unusable { .. }
+        | ringtune_text::Error::Document { .. }
+        | ringtune_text::Error::Documents(_)) => Refusal::of(FIELD, other.to_string()).into(),
     }
 }

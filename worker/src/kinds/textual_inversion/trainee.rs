@@ -23,6 +23,7 @@ use super::{
     results::{LearnedRows, Results},
 };
 use crate::{
+    access,
     engine::{EngineHandle, Gradient, Microbatch},
     fault::Refusal,
     http::Metrics,
@@ -436,7 +437,10 @@ fn check_trace(rank: &Rank, folder: &str) -> Result<(), Error> {
     match folder {
         "" => Ok(()),
         _ if !rank.context.allow_trace_dir => {
-            refused("this worker writes no traces unless debug.allow_trace_dir is set in its configuration")
+            let problem =
+                "this worker writes no traces unless debug.allow_trace_dir is set in its configuration";
+            let problem = format!("{folder:?}: {problem}");
+            Err(access::Refused { field: TRACE_DIR.to_owned(), problem }.into())
         }
         relative if !Path::new(relative).is_absolute() => refused("it must be an absolute path"),
         _ => Ok(()),

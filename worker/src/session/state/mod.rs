@@ -369,7 +369,7 @@ impl Session {
         let waiting = self.held.values().filter(|held| held.waiting.is_some());
         let waiting: Vec<RankKey> = waiting.map(|held| held.life).collect();
         let mut effects: Vec<Effect> =
-            waiting.into_iter().flat_map(|key| self.fail(key, SHUTTING_DOWN, Fault::Node)).collect();
+            waiting.into_iter().flat_map(|key| self.fail(key, SHUTTING_DOWN, Fault::Nobody)).collect();
         let (connected, running) = (self.connected, self.running);
         let leaving = running
             .filter(|running| connected && running.ending.is_none())

@@ -128,10 +128,12 @@ impl Session {
             RankEvent::Failed { reason, fault } => self.fail(life, &reason, fault),
             RankEvent::NeighbourLost(reason) => {
                 held.shown.neighbour_lost = true;
-                self.fail(life, &reason, Fault::Node)
+                self.fail(life, &reason, Fault::Link)
             }
             // Nobody asked for it but the worker itself.
-            RankEvent::Stopped if self.draining && !was_asked => self.fail(life, SHUTTING_DOWN, Fault::Node),
+            RankEvent::Stopped if self.draining && !was_asked => {
+                self.fail(life, SHUTTING_DOWN, Fault::Nobody)
+            }
             RankEvent::Stopped => self.end(life, Phase::Stopped, ""),
         }
     }

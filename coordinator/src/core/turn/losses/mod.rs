@@ -3,11 +3,15 @@
 use ringtune_shared::ids::{JobId, WorkerId};
 
 use super::Turn;
+use crate::core::cluster::Cluster;
 use crate::core::deadlines::Subject;
+use crate::core::fault::{Cure, Rest};
 use crate::core::job::{Broken, Phase};
+use crate::core::job_state::JobState;
 use crate::core::loss::{Loss, Situation, Verdict, decide};
 use crate::core::record::{EventBody, LogLevel};
 use crate::core::stop::Goal;
+use crate::core::worker::Doubt;
 
 impl Turn<'_> {
     /// Something happened to a member of a job's ring. `reason`: what, with its rank and host.
@@ -18,9 +22,14 @@ impl Turn<'_> {
         let reforms = job.ring.as_ref().is_some_and(|ring| ring.reforms());
         let resumes = job.checkpoint.is_some();
         // Refusals before this one were no tries, but rings.
-        let refused = job.refused_by.iter().filter(|one| **one != worker).count() as u64;
+        let refused = job.refusals;
         if loss.is_refusal() {
-            self.note_refusal(id, worker);
+            self.note_refusal(id, worker, loss);
+        }
+        if state == JobState::Preparing && !stopping && loss.puts_others_first() {
+            let (first, longest) = (self.cluster.options.rest, self.cluster.options.longest_rest);
+            let owner = job_owner(self.cluster, id);
+            self.cluster.latecomers.failed(&owner, self.now, first, longest);
         }
         let others = self.cluster.jobs.get(&id).is_some_and(|job| self.cluster.open_to(job).has_others());
         match decide(loss, Situation { state, stopping, reforms, rings, tries, others, resumes }) {
@@ -36,14 +45,16 @@ impl Turn<'_> {
                     ring.last_failure = Some(reason.to_owned());
                 }
                 // Who was restarted, or ends, is no worse for it. Who was evicted is let in by a person.
-                let rests = !matches!(loss, Loss::Restarted | Loss::Evicted | Loss::RankStopped(_))
-                    && !loss.is_refusal();
+                if !matches!(loss, Loss::Restarted | Loss::Evicted | Loss::RankStopped(_)) {
+                    self.blame(id, worker, loss);
+                }
                 let holds = !matches!(loss, Loss::Restarted | Loss::BackWithout { .. });
-                self.member_lost(id, worker, (rests, holds), reason);
+                self.member_lost(id, worker, holds, reason);
             }
             Verdict::Queue => {
-                self.let_rest_after(worker, loss);
-                self.reach(id, &Goal::Queued { reason: format!("{reason}; trying again elsewhere") });
+                self.blame(id, worker, loss);
+                let again = self.where_again(id);
+                self.reach(id, &Goal::Queued { reason: format!("{reason}; {again}") });
             }
             Verdict::Elsewhere => {
                 if let Some(job) = self.job_mut(id) {
@@ -53,7 +64,7 @@ impl Turn<'_> {
             }
             Verdict::OlderCheckpoint => self.take_older_checkpoint(id, reason),
             Verdict::GiveUp(failure) => {
-                self.let_rest_after(worker, loss);
+                self.blame(id, worker, loss);
                 let rings = if loss.is_refusal() { rings + refused } else { rings };
                 let tried = if rings > 1 { format!(" (tried {rings} times)") } else { String::new() };
                 self.reach(id, &Goal::Failed { failure, reason: format!("{reason}{tried}") });
@@ -188,16 +199,66 @@ impl Turn<'_> {
         }
     }
 
-    fn let_rest_after(&mut self, worker: WorkerId, loss: Loss) {
-        if !loss.is_refusal() {
+    /// A rank of a job came to nothing on a worker: for whom that rests now. As long as only one owner's jobs do, it is taken
+    /// from nobody else.
+    pub(super) fn blame(&mut self, id: JobId, worker: WorkerId, loss: Loss) {
+        let rest = loss.rest();
+        if rest == Rest::None {
+            return;
+        }
+        let owner = job_owner(self.cluster, id);
+        let (first, longest) = (self.cluster.options.rest, self.cluster.options.longest_rest);
+        let now = self.now;
+        let answer = self.cluster.change_worker(worker, |worker| {
+            let may_be_its_own = rest == Rest::ForOwners;
+            let several = may_be_its_own && worker.suspected_by.as_ref().is_some_and(|other| *other != owner);
+            if may_be_its_own {
+                worker.suspected_by = Some(owner.clone());
+            }
+            let known = worker.doubted.take();
+            let times = known.filter(|doubt| doubt.owner == owner).map_or(0, |doubt| doubt.times);
+            let until = now.plus(first.saturating_mul(1 << times.min(32)).min(longest));
+            let times = times.saturating_add(1);
+            worker.doubted = Some(Doubt { owner, times, until: Some(until) });
+            (until, several)
+        });
+        let Some((until, several)) = answer else { return };
+        self.cluster.deadlines.by(Subject::Worker(worker), until);
+        if several {
             self.let_rest(worker);
         }
     }
 
-    /// The worker keeps from the job what it asks for: that is for others.
-    pub(super) fn note_refusal(&mut self, id: JobId, worker: WorkerId) {
+    /// A worker prepared a rank: whatever failed on it before was not its fault, or is over.
+    pub(super) fn works_well(&mut self, worker: WorkerId) {
+        self.cluster.change_worker(worker, |worker| {
+            (worker.failures, worker.doubted, worker.suspected_by) = (0, None, None);
+        });
+    }
+
+    /// Where a job is tried again that goes back to the queue, in words.
+    fn where_again(&self, id: JobId) -> &'static str {
+        let Some(job) = self.cluster.jobs.get(&id) else { return "trying again" };
+        let (_, needed) = job.ranks();
+        let open = self.cluster.open_to(job);
+        let fits = |class: &&str| job.bound_to().is_none_or(|bound| bound == *class);
+        let mut classes = self.cluster.pool.classes().filter(fits);
+        match classes.any(|class| open.usable_of(class) >= needed as usize) {
+            true => "trying again elsewhere",
+            false => "trying again when a worker has rested",
+        }
+    }
+
+    /// The worker, or with it all of its machine, keeps from the job what it asks for: that is for others.
+    pub(super) fn note_refusal(&mut self, id: JobId, worker: WorkerId, loss: Loss) {
+        let of_machine = loss.fault().follows().cure == Cure::OtherMachines;
+        let beside = self.cluster.workers.get(&worker).filter(|_| of_machine).into_iter().flat_map(|one| {
+            self.cluster.workers.values().filter(|other| one.is_beside(other)).map(|other| other.id)
+        });
+        let refusing: Vec<WorkerId> = beside.chain([worker]).collect();
         if let Some(job) = self.job_mut(id) {
-            job.refused_by.insert(worker);
+            job.refusals = job.refusals.saturating_add(1);
+            job.refused_by.extend(refusing);
         }
     }
 
@@ -237,6 +298,10 @@ impl Turn<'_> {
         };
         Some((member.worker, loss, reason))
     }
+}
+
+fn job_owner(cluster: &Cluster, id: JobId) -> String {
+    cluster.jobs.get(&id).map(|job| job.queue.owner.clone()).unwrap_or_default()
 }
 
 fn in_seconds(milliseconds: i64) -> String {

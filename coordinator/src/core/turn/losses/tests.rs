@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use ringtune_shared::checkpoint::file_name;
 use ringtune_shared::ids::{ContentHash, Epoch, JobId, WorkerId};
-use ringtune_shared::job::parse_job_toml;
+use ringtune_shared::job::{QueueSpec, parse_job_toml};
 use ringtune_shared::version::Dialect;
 
 use crate::core::{
@@ -78,6 +78,10 @@ impl World {
     }
 
     fn create(&mut self, id: JobId) {
+        self.create_of(id, "");
+    }
+
+    fn create_of(&mut self, id: JobId, owner: &str) {
         let spec = parse_job_toml(
             "kind = \"textual_inversion\"\n[model]\nbase = \"/models/sd\"\n[data]\nimages = \"/images\"\n\
              [train]\nplaceholder_token = \"<star>\"\ninitializer_token = \"star\"\n",
@@ -87,7 +91,7 @@ impl World {
             spec: Arc::new(spec.unwrap()),
             request: None,
             resumed: None,
-            queue: Arc::default(),
+            queue: Arc::new(QueueSpec { owner: owner.to_owned(), ..QueueSpec::default() }),
             trace: None,
         };
         self.apply(Input::CreateJob(new));
@@ -161,6 +165,25 @@ impl World {
                 }
             }
             self.apply(Input::Tick);
+        }
+    }
+
+    /// Whether the worker gets no rank of jobs without an owner.
+    fn rests(&self, worker: usize) -> bool {
+        let known = self.cluster.worker(self.workers[worker].worker).unwrap();
+        assert!(known.rests_until.is_none(), "for everybody");
+        known.doubted.as_ref().is_some_and(|doubt| doubt.until.is_some())
+    }
+
+    /// The worker gets the rank of a new job of this owner, and fails at it.
+    fn fails_for(&mut self, owner: &str, fault: Fault) {
+        self.job = JobId::new();
+        let job = self.job;
+        self.create_of(job, owner);
+        assert!(self.holder().is_some(), "{owner}");
+        self.report(Phase::Failed, fault);
+        if self.cluster.job(job).is_some() {
+            self.apply(Input::CancelJob { job, reason: String::new() });
         }
     }
 
@@ -275,7 +298,7 @@ fn a_node_that_failed_later_on_costs_the_job_its_worker() {
     world.report(Phase::Ready, Fault::Unknown);
     world.report(Phase::Failed, Fault::Node);
     assert_eq!(world.holder(), Some((1, Epoch(2))));
-    assert!(world.cluster.worker(world.workers[0].worker).unwrap().rests_until.is_some());
+    assert!(world.rests(0));
 }
 
 #[test]
@@ -331,9 +354,7 @@ fn a_worker_that_is_lost_while_it_prepares_costs_the_job_a_try_and_no_more() {
     assert!(world.cluster.job(world.job).is_none());
     assert_eq!(world.reason, "rank 0 on host-2: the worker came back without it (tried 3 times)");
     // All of them rest.
-    let rests =
-        world.workers.iter().map(|one| world.cluster.worker(one.worker).unwrap().rests_until.is_some());
-    assert_eq!(rests.collect::<Vec<_>>(), [true, true, true, false]);
+    assert_eq!([0, 1, 2, 3].map(|worker| world.rests(worker)), [true, true, true, false]);
 }
 
 #[test]
@@ -490,4 +511,88 @@ fn a_damaged_checkpoint_goes_and_the_one_before_it_is_taken() {
     // Nothing is left that could be damaged.
     world.report(Phase::Failed, Fault::Checkpoint);
     assert_eq!(world.holder(), None);
+}
+
+#[test]
+fn one_owners_failures_take_no_worker_from_anybody_else_whatever_they_are() {
+    for fault in Fault::ALL {
+        let mut world = World::new(1);
+        world.report(Phase::Ready, Fault::Unknown);
+        world.apply(Input::CancelJob { job: world.job, reason: String::new() });
+        world.report(Phase::Stopped, Fault::Unknown);
+        // 1. Forty jobs of one owner, before that of another one.
+        let bad: Vec<JobId> = (0..40).map(|_| JobId::new()).collect();
+        bad.iter().for_each(|job| world.create_of(*job, "mallory"));
+        let good = JobId::new();
+        world.create_of(good, "ada");
+        // 2. The first of them fails. Where the fault may be its own, the other one is next.
+        (world.job, world.reason) = (bad[0], String::new());
+        world.report(Phase::Failed, fault);
+        world.job = good;
+        assert!(world.holder().is_some(), "{fault:?}: the other owner's job waits");
+        world.report(Phase::Ready, Fault::Unknown);
+        let known = world.cluster.worker(world.workers[0].worker).unwrap();
+        assert!(known.rests_until.is_none() && known.doubted.is_none(), "{fault:?}");
+    }
+}
+
+#[test]
+fn a_worker_rests_for_all_once_jobs_of_several_owners_fail_there_one_after_the_other() {
+    let mut world = World::new(1);
+    world.report(Phase::Failed, Fault::Job);
+    for (owner, fault, for_all) in [
+        ("ada", Fault::Node, false),
+        ("bob", Fault::Job, false),
+        // What is the coordinator's or a link's is not the worker's, whoever meets it.
+        ("cid", Fault::Coordinator, false),
+        ("dan", Fault::Node, true),
+    ] {
+        world.fails_for(owner, fault);
+        let known = world.cluster.worker(world.workers[0].worker).unwrap();
+        assert_eq!(known.rests_until.is_some(), for_all, "{owner}");
+    }
+    // The next one waits, and the worker comes back.
+    world.job = JobId::new();
+    let next = world.job;
+    world.create_of(next, "eve");
+    assert_eq!(world.holder(), None);
+    while world.holder().is_none() {
+        world.pass(1000);
+    }
+    world.report(Phase::Ready, Fault::Unknown);
+    assert!(!world.rests(0));
+}
+
+#[test]
+fn what_a_machine_lacks_is_looked_for_on_each_other_machine_once() {
+    // Two workers of one machine, and one of another.
+    let mut world = World::new(0);
+    for (number, host) in [(0, "one"), (1, "one"), (2, "two")] {
+        let (session, hello) = (SessionId(number), hello(number, "", 1));
+        let hello = Hello { host_name: host.to_owned(), ..hello };
+        world.workers.push(Sender { worker: hello.worker, session });
+        world.apply(Input::Hello { session, hello });
+    }
+    let first = world.holder().unwrap().0;
+    assert!(first < 2);
+    world.report(Phase::Failed, Fault::Machine);
+    assert_eq!(world.holder(), Some((2, Epoch(2))), "not the one beside it");
+    assert!(world.reason.ends_with("; trying again elsewhere") || world.reason.starts_with("preparing"));
+    world.report(Phase::Failed, Fault::Machine);
+    assert!(world.cluster.job(world.job).is_none());
+    assert_eq!(world.reason, "rank 0 on two: no space left (tried 2 times)");
+    assert!((0..3).all(|worker| !world.rests(worker)));
+    // Where there is one machine alone, there is no elsewhere.
+    let mut world = World::new(1);
+    world.report(Phase::Failed, Fault::Machine);
+    assert!(world.cluster.job(world.job).is_none());
+    assert_eq!(world.reason, "rank 0 on host-0: no space left");
+}
+
+#[test]
+fn a_job_whose_worker_rests_does_not_say_that_it_goes_elsewhere() {
+    let mut world = World::new(1);
+    world.report(Phase::Failed, Fault::Node);
+    let job = world.cluster.job(world.job).unwrap();
+    assert_eq!(job.reason, "rank 0 on host-0: no space left; trying again when a worker has rested");
 }

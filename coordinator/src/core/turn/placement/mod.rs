@@ -21,7 +21,8 @@ impl Turn<'_> {
         let mut walk = QueueWalk::default();
         while let Some(id) = walk.next(self.cluster) {
             let Some(job) = self.cluster.jobs.get(&id) else { break };
-            match place(&problem(job), &self.cluster.open_to(job).but(walk.kept(), job.number)) {
+            let open = self.cluster.open_to(job).but(walk.kept(), self.cluster.turn_of(job));
+            match place(&problem(job), &open) {
                 Decision::Place(placement) => self.form_ring(id, placement),
                 Decision::Wait(_) => walk.keep(self.cluster, job),
             }

@@ -78,7 +78,7 @@ fn open_to(cluster: &Cluster, job: &Job, workers: &[Candidate]) -> InOrder {
 /// What becomes of each queued job, by the rule in words: the oldest first; a job that has to wait, but could run if all
 /// connected workers were free, keeps the free ones of every class that it could run on then from those behind it.
 fn reference(cluster: &Cluster) -> Vec<(JobId, Result<Vec<WorkerId>, String>)> {
-    let rests = |worker: &Worker| worker.rests_until.is_some();
+    let rests = |worker: &Worker| worker.rests_until.is_some() || worker.rests_for("");
     let mut free =
         candidates(cluster, |worker| !rests(worker) && cluster.worker_state(worker) == WorkerState::Idle);
     let connected = candidates(cluster, |worker| !rests(worker));

@@ -349,9 +349,11 @@ impl Turn<'_> {
         self.change_ring(id, |ring| ring.started = true);
         let Some(job) = self.cluster.jobs.get(&id) else { return };
         let reason = format!("{} on {} rank(s)", job.activity(), ring.members.len());
+        let owner = job.queue.clone();
         self.set_state(id, JobState::Running, reason);
+        self.cluster.latecomers.prepared(&owner.owner);
         for member in &ring.members {
-            self.cluster.change_worker(member.worker, |worker| worker.failures = 0);
+            self.works_well(member.worker);
             self.tell(member.worker, Down::StartRank(id, ring.epoch));
         }
     }

@@ -63,19 +63,10 @@ impl Turn<'_> {
         }
     }
 
-    /// A member of a ring that can go on without it is lost, as is known for certain. `rests`: its worker is not asked again
-    /// for a while. `holds`: it may hold the rank all the same.
-    pub(super) fn member_lost(
-        &mut self,
-        id: JobId,
-        worker: WorkerId,
-        (rests, holds): (bool, bool),
-        reason: &str,
-    ) {
+    /// A member of a ring that can go on without it is lost, as is known for certain. `holds`: it may hold the rank all the
+    /// same.
+    pub(super) fn member_lost(&mut self, id: JobId, worker: WorkerId, holds: bool, reason: &str) {
         self.note_loss(id, reason);
-        if rests {
-            self.let_rest(worker);
-        }
         self.make_gone(id, &[worker], holds);
         self.look_at_ring(id);
     }

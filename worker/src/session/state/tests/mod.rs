@@ -213,7 +213,7 @@ fn a_worker_that_ends_keeps_what_its_rank_has_and_fails_it_with_the_reason() {
     assert_eq!(effects, [Effect::End { key: key(1, 1), keep_artifacts: false }]);
     let effects = session.apply(Event::Rank(key(1, 1), RankEvent::Stopped));
     assert_eq!(phases(&effects), [Phase::Failed]);
-    assert_eq!(session.held()[0].fault, Some(Fault::Node));
+    assert_eq!(session.held()[0].fault, Some(Fault::Nobody));
     assert!(session.is_idle());
     let effects = session.apply(Event::Assigned(assignment(key(2, 1), 0)));
     assert_eq!(phases(&effects), [Phase::Failed]);
