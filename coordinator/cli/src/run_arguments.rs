@@ -18,8 +18,8 @@ Examples:
   ringtune run out/job.toml -o again         what an earlier run did, once more
   ringtune run --from-diffusers-args \"accelerate launch textual_inversion.py …\"
 
-Ctrl-C cancels the job and saves what it has, and so does closing the terminal; a second Ctrl-C exits at once.
-What a run that was killed had is kept: `ringtune recover` saves it.")]
+Ctrl-C cancels the job and saves what it has, and so does closing the terminal; a second Ctrl-C
+exits at once. What a run that was killed had is kept: `ringtune recover` saves it.")]
 pub struct RunArguments {
     /// The job file
     #[arg(value_name = "JOB.toml", required_unless_present = "from_diffusers_args")]

@@ -39,7 +39,7 @@ pub(super) struct BatchSize {
 }
 
 impl Batches {
-    /// `validates`: whether anything is taken of val.bin, which may be empty otherwise.
+    /// `validates`: whether anything is taken of val.bin, which may be shorter than a window otherwise.
     ///
     /// # Errors
     /// A file has fewer tokens than a window needs.
@@ -163,7 +163,7 @@ mod tests {
     #[test]
     fn who_holds_nothing_out_needs_no_block_of_it() {
         let folder = tempfile::tempdir().unwrap();
-        for tokens in [0, 3] {
+        for tokens in [1, 3] {
             assert!(made(folder.path(), tokens, true).is_err(), "{tokens} are no block");
             let batches = made(folder.path(), tokens, false).unwrap();
             assert!(batches.of_step(1, 0).is_ok());
