@@ -2,7 +2,10 @@
 
 use std::io::Write as _;
 
-use ringtune_worker::{arguments::{self, Arguments}, patience, program};
+use ringtune_worker::{
+    arguments::{self, Arguments},
+    patience, program,
+};
 use ringtune_worker_daemon::LIBTORCH;
 
 fn main() {

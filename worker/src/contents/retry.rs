@@ -236,7 +236,8 @@ mod tests {
     }
 
     fn passing(condition: Condition) -> Status {
-        let details = ErrorDetails::with_error_info(condition.as_str(), DOMAIN, HashMap::default());
+        let details =
+            ErrorDetails::with_error_info(condition.as_str(), DOMAIN, <[(String, String); 0]>::default());
         Status::with_error_details(Code::ResourceExhausted, "the coordinator's disk is full", details)
     }
 
