@@ -66,8 +66,9 @@ pub enum Command {
     /// Tie the files of a state folder to the database beside them, where a start refuses that
     #[command(
         name = "adopt-contents",
-        after_help = "For when the right database, or the right folder of files, is lost for good. The files stay: what no\n\
-        job of the database wants goes into the trash at the next start, and for good after storage.trash_days.\n\
+        after_help = "For when the right database, or the right folder of files, is lost for good. The files stay:\n\
+        what no job of the database wants goes into the trash at the next start, and for good after\n\
+        storage.trash_days.\n\
         Example: ringtune-coordinator adopt-contents --state-dir /var/lib/ringtune"
     )]
     AdoptContents(StateArguments),

@@ -226,6 +226,9 @@ async fn no_start_removes_what_a_later_one_with_the_right_folder_wants() {
 async fn what_was_deleted_comes_back_with_a_database_from_before() {
     let folder = Folder::build().await;
     let state = folder.right();
+    // What somebody asked for in the last day stays for another day.
+    let file = File::options().append(true).open(content(&state, RESULTS[0])).unwrap();
+    file.set_modified(SystemTime::UNIX_EPOCH).unwrap();
     let coordinator = Coordinator::start(&state).await;
     let delete = v1::DeleteJobRequest { job_id: folder.jobs[0].clone() };
     coordinator.jobs().delete_job(delete).await.unwrap();
@@ -253,7 +256,8 @@ async fn damage_that_is_met_later_ends_the_coordinator_which_says_where_it_is() 
     }
     let request = v1::ListStepsRequest { job_id: folder.jobs[0].clone(), ..Default::default() };
     let failed = coordinator.jobs().list_steps(request).await.unwrap_err();
-    assert_eq!(failed.code(), tonic::Code::DataLoss, "{failed}");
+    // What the coordinator itself reads may meet it first.
+    assert!(matches!(failed.code(), tonic::Code::DataLoss | tonic::Code::Unavailable), "{failed}");
     let error = coordinator.ended().await.unwrap_err();
     let text = error.to_string();
     assert!(error.needs_repair() && text.contains(&*path.to_string_lossy()), "{text}");
