@@ -99,8 +99,8 @@ async fn all_files_of_a_job_come_as_one_archive() {
     let job = coordinator.create(1).await.job_id;
     let large: Vec<u8> = (0..3_000_000_u32).map(|number| number as u8).collect();
     let files = [
-        (".bashrc", HTML),
-        ("-rf", b"x"),
+        ("z.html", HTML),
+        ("one byte", b"x"),
         ("a.png", PNG),
         ("empty", b""),
         ("large.bin", &large),
