@@ -88,16 +88,13 @@ fn cables() -> Vec<Row> {
     ]
 }
 
+/// Who is left out for its link does not come back before the job ends: nobody could mend that link by its rank.
 fn connections() -> Vec<Row> {
     let row = |name| Row::new(name, 2).on(Ground::Proxies).steps(100);
     let wide = |name| row(name).large(WIDE);
     vec![
-        row("one_link_of_the_ring_breaks").acts([
-            Act::Step(20),
-            Act::RingLink(Who::Rank(1), Weather::black_hole()),
-            pause(4_000..5_000),
-            Act::RingLink(Who::Rank(1), Weather::default()),
-        ]),
+        row("one_link_of_the_ring_breaks")
+            .acts([Act::Step(20), Act::RingLink(Who::Rank(1), Weather::black_hole())]),
         wide("a_connection_breaks_within_a_chunk")
             .acts([Act::Step(20), Act::CutRingLinkAfter(Who::Rank(1), 100_003)]),
         row("all_connections_of_a_worker_break").acts([
@@ -110,13 +107,7 @@ fn connections() -> Vec<Row> {
             .steps(40)
             .flag_of(1, "--slow-gradient=15")
             .flag_of(1, "--slow-gradient-takes=4000")
-            .acts([
-                Act::Step(14),
-                pause(100..300),
-                Act::RingLink(Who::Rank(1), Weather::black_hole()),
-                pause(5_000..5_500),
-                Act::RingLink(Who::Rank(1), Weather::default()),
-            ]),
+            .acts([Act::Step(14), pause(100..300), Act::RingLink(Who::Rank(1), Weather::black_hole())]),
         wide("bits_flip_on_the_way").acts([
             Act::Step(10),
             Act::FlipBits(Who::Rank(1), 1),
