@@ -261,7 +261,7 @@ async fn a_hub_that_is_away_leaves_what_was_fetched() {
     let (model, _) = user.fetch("hf://acme/toy-sd").await.unwrap();
     assert!(model.remarks[0].contains(COMMIT), "{:?}", model.remarks);
     let error = user.fetch("hf://acme/other").await.unwrap_err();
-    assert!(matches!(error, Error::Unreachable { .. }), "{error}");
+    assert!(matches!(error, Error::NotReached { .. }), "{error}");
 }
 
 #[tokio::test]
