@@ -235,7 +235,7 @@ fn what_keeps_a_job_from_drawing_is_named() {
     }
     let (folder, file) = drawing_job("\"a photo\"", "");
     let unused = json(&doctor(&file, &["--output", "json", "--no-compute"]));
-    assert!(unused["warnings"].to_string().contains("none has <green-star>"), "{unused}");
+    assert!(unused["warnings"].to_string().contains("none has the word <green-star>"), "{unused}");
     // Made for a text encoder of another width.
     fs::copy(fixture("embeddings/learned_embeds.safetensors"), folder.path().join("star.safetensors"))
         .unwrap();

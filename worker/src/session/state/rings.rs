@@ -116,7 +116,7 @@ impl Session {
                 }
                 vec![report(held, None)]
             }
-            RankEvent::Done { epoch } if epoch < present => Vec::new(),
+            // Also of a newer ring that it is told of already: rank 0, being done too, may never enter that one.
             RankEvent::Done { .. } => {
                 held.shown.phase = Phase::Done;
                 vec![report(held, None)]

@@ -59,12 +59,8 @@ impl Turn<'_> {
 
     fn seat_of(&self, ring: &Ring, member: &Member, look: Option<&Look>) -> Seat {
         let done = matches!(member.phase, Phase::Done | Phase::Finished);
-        // The files are here: who has as many steps has nothing left to compute, and may wait for a ring that rank 0 never enters.
-        let finished = ring.members.first().filter(|first| first.phase == Phase::Finished);
-        let is_worked_off = finished.is_some_and(|first| member.last_step >= first.last_step);
         let standing = match member.phase {
             _ if member.gone => Standing::Gone { done },
-            Phase::Training if is_worked_off => Standing::Done,
             Phase::Assigned | Phase::Preparing | Phase::Ready => Standing::Entering,
             Phase::Training => Standing::Training,
             Phase::Waiting => waiting(ring, member.pause.as_ref(), self.now),
