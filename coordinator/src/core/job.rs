@@ -19,6 +19,9 @@ use super::stop::Stop;
 use super::time::Time;
 use super::verification::Verification;
 
+/// A job's place among those that wait: whether it comes after others', then its number.
+pub(super) type JobTurn = (bool, u64);
+
 /// What a user asked for, and what became of it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Job {

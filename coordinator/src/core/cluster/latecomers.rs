@@ -2,15 +2,12 @@
 //! nobody waiting. They take no worker from anybody, and lose none that nobody else wants.
 
 use super::Cluster;
-use crate::core::job::Job;
+use crate::core::job::{Job, JobTurn};
 use crate::core::shared_map::SharedMap;
 use crate::core::time::Time;
 
 /// So many are remembered. A name is only a word where nobody is asked who they are.
 const MOST: usize = 1000;
-
-/// A job's place among those that wait: whether it comes after others', then its number.
-pub(in crate::core) type JobTurn = (bool, u64);
 
 /// By owner. What is over is forgotten when there is more to remember.
 #[derive(Debug, Clone, Default)]

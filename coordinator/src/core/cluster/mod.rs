@@ -11,7 +11,6 @@ use std::sync::Arc;
 use ringtune_shared::ids::{ContentHash, JobId, WorkerId};
 use ringtune_shared::version::Dialect;
 
-pub(super) use self::latecomers::JobTurn;
 use self::latecomers::Latecomers;
 use self::requests::Requests;
 use self::short::ShortRings;

@@ -5,8 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use ringtune_shared::ids::{JobId, WorkerId};
 
 use super::{Class, Pool, Seat, Standing};
-use crate::core::cluster::JobTurn;
-use crate::core::job::Job;
+use crate::core::job::{Job, JobTurn};
 use crate::core::scheduler::{Candidate, FreeWorkers};
 use crate::core::worker::Worker;
 

@@ -4,13 +4,12 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use ringtune_shared::ids::StoreId;
-use sqlx::sqlite::SqlitePool;
-use sqlx::{Connection as _, Row as _, SqliteConnection};
+use sqlx::sqlite::{SqliteConnectOptions, SqlitePool};
+use sqlx::{ConnectOptions as _, Connection as _, Row as _, SqliteConnection};
 use tracing::warn;
 
 use super::rows::{is_interrupt, parsed};
 use super::schema::SCHEMAS;
-use super::snapshot::connect;
 use crate::store::Error;
 
 /// SQLite's operations between two looks at the clock.
@@ -83,6 +82,15 @@ async fn check(connection: &mut SqliteConnection, patience: Duration) -> Result<
             if lines == ["ok"] { Ok(()) } else { Err(Error::Corrupt(lines.join("; "))) }
         }
     }
+}
+
+pub(super) async fn connect(path: &Path) -> Result<SqliteConnection, Error> {
+    // Not opened read-only: SQLite wants to write the WAL's index for readers too.
+    let options = SqliteConnectOptions::new()
+        .filename(path)
+        .create_if_missing(false)
+        .busy_timeout(Duration::from_secs(10));
+    Ok(options.connect().await?)
 }
 
 /// Which store a database says that it is of.

@@ -1,13 +1,11 @@
 //! A copy of a database that is in use, and what a database says of itself.
 
 use std::path::Path;
-use std::time::Duration;
 
 use ringtune_shared::ids::{ContentHash, StoreId};
-use sqlx::sqlite::SqliteConnectOptions;
-use sqlx::{ConnectOptions as _, Connection as _, Row as _, SqliteConnection};
+use sqlx::{Connection as _, Row as _, SqliteConnection};
 
-use super::examine::kept_id;
+use super::examine::{connect, kept_id};
 use super::rows::hash;
 use super::schema::SCHEMAS;
 use crate::store::Error;
@@ -84,13 +82,4 @@ async fn contents(connection: &mut SqliteConnection, schema: i64) -> Result<Vec<
     };
     let rows = sqlx::query(query).fetch_all(connection).await?;
     rows.iter().map(|row| hash("sha256", row.try_get(0)?)).collect()
-}
-
-pub(super) async fn connect(path: &Path) -> Result<SqliteConnection, Error> {
-    // Not opened read-only: SQLite wants to write the WAL's index for readers too.
-    let options = SqliteConnectOptions::new()
-        .filename(path)
-        .create_if_missing(false)
-        .busy_timeout(Duration::from_secs(10));
-    Ok(options.connect().await?)
 }
