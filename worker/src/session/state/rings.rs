@@ -116,6 +116,8 @@ impl Session {
                 }
                 vec![report(held, None)]
             }
+            // A rank 0 is done when its files are at the coordinator, which the one of the newer ring has still to see to.
+            RankEvent::Done { epoch } if epoch < present && held.shown.rank == Some(0) => Vec::new(),
             // Also of a newer ring that it is told of already: rank 0, being done too, may never enter that one.
             RankEvent::Done { .. } => {
                 held.shown.phase = Phase::Done;
