@@ -17,7 +17,7 @@ use ringtune_shared::job::{
 
 fn any_training() -> impl Strategy<Value = JobDraft> {
     let word = || "[a-z<>_\\\\\"é]{1,20}";
-    let tokens = (word(), word(), "[^\\p{Cc}{}\\[\\]]{0,40}", "[^\\p{Cc}:]{1,60}");
+    let tokens = (word(), word(), "[^\\p{C}\\p{Zl}\\p{Zp}{}\\[\\]]{0,40}", "[^\\p{Cc}:]{1,60}");
     let numbers = (1..=64_i64, 1..=1024_i64, 0..=10_000_000_i64, 0..=i64::MAX, 1e-300..=1000.0_f64);
     let sizes = (1..=1024_i64, 1..=64_i64, any::<[bool; 2]>(), 0..6_usize, 0..3_usize);
     (tokens, numbers, sizes).prop_map(|(tokens, numbers, sizes)| {

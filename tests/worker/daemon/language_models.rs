@@ -176,8 +176,8 @@ async fn a_language_model_is_trained_validated_and_kept() {
         assert_eq!(
             alone.coordinator.kept_names(id),
             [
-                "checkpoint-2.safetensors",
                 "README.md",
+                "checkpoint-2.safetensors",
                 "checkpoint-4.safetensors",
                 "checkpoint-6.safetensors",
                 "config.json",

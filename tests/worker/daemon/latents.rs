@@ -243,7 +243,8 @@ async fn a_picture_that_changes_during_the_job_is_not_taken_for_the_one_that_it_
         session.start(id).await;
         let (report, _) = session.until(RankPhase::Failed).await;
         assert!(report.reason.contains("a.png has changed since the job began"), "{}", report.reason);
-        assert_eq!(report.fault(), RankFault::Node);
+        // Another machine may have the one that the job began with.
+        assert_eq!(report.fault(), RankFault::Access);
         session.stop(id, false).await;
         assert_eq!((entries(&one.workers[0]), encoded.load(Ordering::Relaxed)), (known, 1));
     })

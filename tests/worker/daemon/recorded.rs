@@ -20,8 +20,14 @@ use crate::{
 
 const RELEASE: &str = "0.2.0";
 /// What 0.2.0 does not know and does not miss: the hash of the state after a step, and what travelled in it.
-const MAY_SKIP: [&str; 2] =
-    ["field 14 of SessionRequest.rank_step.step", "field 15 of SessionRequest.rank_step.step"];
+const MAY_SKIP: [&str; 5] = [
+    "field 14 of SessionRequest.rank_step.step",
+    "field 15 of SessionRequest.rank_step.step",
+    // Whose fault it is, beside the sort of fault that it knows.
+    "field 12 of SessionRequest.rank_report",
+    "field 11 of SessionRequest.hello.held",
+    "field 11 of SessionRequest.heartbeat.held",
+];
 
 /// What a worker says that a coordinator goes by.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -192,7 +192,7 @@ fn a_parent_hears_where_the_worker_listens_and_takes_it_along() {
     // It serves there.
     let ask = |path: &str| {
         let mut stream = TcpStream::connect(line["http"].as_str().unwrap()).unwrap();
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n").unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
         answer
@@ -299,7 +299,7 @@ fn generate_draws_and_refuses() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let picture = image::open(&file).unwrap();
     assert_eq!((picture.width(), picture.height()), (32, 32));
-    fails(&generate(&file, &["--size", "33"]), 2, &["--width", "33"]);
+    fails(&generate(&file, &["--size", "33"]), 2, &["--size", "33"]);
     fails(&generate(&file, &["--count", "2"]), 2, &["--output"]);
     let embeds = folder.path().join("none.safetensors");
     let embeds = embeds.to_str().unwrap();
@@ -377,9 +377,11 @@ fn generate_draws_with_every_scheduler() {
     assert!(own == pictures[1] && told.contains("pndm"), "{told}");
     let unknown = folder.path().join("unknown");
     copy_folder(&toy, &unknown);
-    let config = unknown.join("scheduler/scheduler_config.json");
-    let text = std::fs::read_to_string(&config).unwrap();
-    std::fs::write(&config, text.replace("PNDMScheduler", "UniPCMultistepScheduler")).unwrap();
+    for config in ["scheduler/scheduler_config.json", "model_index.json"] {
+        let config = unknown.join(config);
+        let text = std::fs::read_to_string(&config).unwrap();
+        std::fs::write(&config, text.replace("PNDMScheduler", "UniPCMultistepScheduler")).unwrap();
+    }
     let (instead, told) = draw(&unknown, &[]);
     assert!(told.contains("UniPCMultistepScheduler") && told.contains("ddim"), "{told}");
     assert_eq!(instead, pictures[0]);
