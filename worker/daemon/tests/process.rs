@@ -303,7 +303,7 @@ fn generate_draws_and_refuses() {
     fails(&generate(&file, &["--count", "2"]), 2, &["--output"]);
     let embeds = folder.path().join("none.safetensors");
     let embeds = embeds.to_str().unwrap();
-    fails(&generate(&file, &["--embeds", embeds]), 1, &["--embeds", "none.safetensors"]);
+    fails(&generate(&file, &["--embeds", embeds]), 2, &["--embeds", "none.safetensors"]);
     assert!(generate(&folder.path().join("many"), &["--count", "2", "--size", "32"]).status.success());
     assert_eq!(std::fs::read_dir(folder.path().join("many")).unwrap().count(), 2);
 }
