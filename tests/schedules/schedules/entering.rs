@@ -1,7 +1,10 @@
 //! How a rank comes into a ring: what all ranks conclude from where they stand, and how those behind catch up.
 
 use ringtune_shared::ring::{EntryPlan, Standing, plan_entry};
-use ringtune_worker::session::{RankEvent, Trouble, TroubleKind};
+use ringtune_worker::{
+    ring::{Trouble, TroubleKind},
+    session::RankEvent,
+};
 
 use crate::{chain, faults::Planted, life::At, ring::Row, world::World};
 

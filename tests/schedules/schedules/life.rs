@@ -6,8 +6,9 @@ use ringtune_shared::{
     ids::Epoch,
     ring::{EntryPlan, RingView, Standing, block_of},
 };
-use ringtune_worker::session::{
-    Assignment, NextRing, RankEvent, RankKey, RankOrders, StepSummary, Traffic, Trouble, TroubleKind,
+use ringtune_worker::{
+    ring::{Traffic, Trouble, TroubleKind},
+    session::{Assignment, NextRing, RankEvent, RankKey, RankOrders, StepSummary},
 };
 
 use crate::{

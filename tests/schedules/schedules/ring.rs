@@ -4,7 +4,10 @@
 //! that breaks meanwhile leaves some ranks with it and some without.
 
 use ringtune_shared::{ids::Epoch, ring::Standing};
-use ringtune_worker::session::{StepSummary, Trouble, TroubleKind};
+use ringtune_worker::{
+    ring::{Trouble, TroubleKind},
+    session::StepSummary,
+};
 
 use crate::{
     chain::State,

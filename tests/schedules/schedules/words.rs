@@ -9,8 +9,9 @@ use ringtune_shared::{
 use ringtune_worker::{
     engine::Precision,
     fault::Fault,
+    ring::TroubleKind,
     session::{
-        Assignment, Level, NextRing, Phase, RankKey, StepSummary, TroubleKind,
+        Assignment, Level, NextRing, Phase, RankKey, StepSummary,
         state::{Event, HeldRank, Message},
     },
 };

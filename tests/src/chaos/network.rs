@@ -100,8 +100,17 @@ impl Network {
 
     /// `from` reaches no more than other ports of `to`, as with a firewall that says so.
     pub fn refuse(&self, from: usize, to: usize, port: u16) -> Result<()> {
+        self.rule("add", from, to, port)
+    }
+
+    /// The firewall lets `from` through again.
+    pub fn allow(&self, from: usize, to: usize, port: u16) -> Result<()> {
+        self.rule("del", from, to, port)
+    }
+
+    fn rule(&self, change: &str, from: usize, to: usize, port: u16) -> Result<()> {
         let (space, to, port) = (self.namespace(from), self.address(to), port.to_string());
-        ip(&["-n", &space, "rule", "add", "to", &to, "ipproto", "tcp", "dport", &port, "unreachable"])
+        ip(&["-n", &space, "rule", change, "to", &to, "ipproto", "tcp", "dport", &port, "unreachable"])
     }
 
     /// Packets of the node's interface have this size at most.

@@ -14,10 +14,10 @@ use tokio::time::sleep;
 
 use super::{
     node::{clock, descriptors, disk},
-    proxy::Proxy,
+    proxy::{Proxy, Weather},
     row::{Act, Who},
     say,
-    stage::Stage,
+    stage::{BrokenLink, Stage},
     story::{self, Story},
 };
 use crate::wait::until;
@@ -175,7 +175,10 @@ async fn fault(stage: &mut Stage<'_>, story: &Story, act: Act) -> Result<()> {
             }
             Ok(fs::write(&file, bytes)?)
         }
-        Act::RingLink(who, weather) => on_ring_link(stage, story, who, |proxy| proxy.set(weather)),
+        Act::RingLink(who, weather) => {
+            stage.broken = Some(BrokenLink::Of(label_of(stage, story, who)?));
+            on_ring_link(stage, story, who, |proxy| proxy.set(weather))
+        }
         Act::CutRingLink(who) => on_ring_link(stage, story, who, Proxy::cut),
         Act::CutRingLinkAfter(who, bytes) => on_ring_link(stage, story, who, |proxy| proxy.cut_after(bytes)),
         Act::FlipBits(who, parts) => on_ring_link(stage, story, who, |proxy| proxy.flip(parts)),
@@ -192,14 +195,22 @@ async fn fault(stage: &mut Stage<'_>, story: &Story, act: Act) -> Result<()> {
         Act::Lose(from, to) | Act::Find(from, to) => {
             let (from, to) = (number_of(stage, story, from)?, number_of(stage, story, to)?);
             let network = stage.network.as_ref().context("a network")?;
-            if matches!(act, Act::Lose(..)) { network.lose(from, to) } else { network.find(from, to) }
+            if matches!(act, Act::Find(..)) {
+                return network.find(from, to);
+            }
+            network.lose(from, to)?;
+            stage.broken = Some(BrokenLink::Lossy { from, to });
+            Ok(())
         }
         Act::Refuse(from, to) => {
             let port = stage.cluster.daemon(&label_of(stage, story, to)?)?.grpc.clone();
             let port = port.rsplit_once(':').and_then(|(_, port)| port.parse().ok()).context("a port")?;
             let (from, to) = (number_of(stage, story, from)?, number_of(stage, story, to)?);
-            stage.network.as_ref().context("a network")?.refuse(from, to, port)
+            stage.network.as_ref().context("a network")?.refuse(from, to, port)?;
+            stage.broken = Some(BrokenLink::Refused { from, to, port });
+            Ok(())
         }
+        Act::MendLink => mend_link(stage),
         Act::FillDisk(who) | Act::CrowdDisk(who) | Act::FreeDisk(who) => {
             let label = label_of(stage, story, who)?;
             let folder = stage.sandbox.path(&label);
@@ -225,6 +236,18 @@ async fn fault(stage: &mut Stage<'_>, story: &Story, act: Act) -> Result<()> {
         Act::ByItself => Ok(()),
         Act::Mixed(seconds) => mixed(stage, story, Duration::from_secs(seconds)).await,
         other => bail!("{other:?} is no fault"),
+    }
+}
+
+fn mend_link(stage: &mut Stage<'_>) -> Result<()> {
+    let network = || stage.network.as_ref().context("a network");
+    match stage.broken.take().context("no link is broken")? {
+        BrokenLink::Of(label) => {
+            stage.ring_links.get(&label).context("a proxy")?.set(Weather::default());
+            Ok(())
+        }
+        BrokenLink::Lossy { from, to } => network()?.find(from, to),
+        BrokenLink::Refused { from, to, port } => network()?.allow(from, to, port),
     }
 }
 
@@ -281,7 +304,6 @@ fn boxed<'a>(
 
 /// A fault and what mends it.
 fn random_fault(choice: u64, who: Who, bytes: u64) -> Vec<Act> {
-    use super::proxy::Weather;
     let fine = Weather::default();
     let late = Weather::late(Duration::from_millis(50), Duration::from_millis(50));
     match choice % 10 {

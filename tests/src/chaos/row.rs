@@ -102,6 +102,8 @@ pub enum Act {
     Find(Who, Who),
     /// A firewall says to the first that it may not call the second's port.
     Refuse(Who, Who),
+    /// Undoes the newest Lose, Refuse or RingLink, whoever has which rank by now.
+    MendLink,
     /// Fills the disk of a daemon.
     FillDisk(Who),
     /// Fills it up to 4 MiB.
@@ -166,6 +168,7 @@ impl Act {
             | Self::Continue(_)
             | Self::MendCable(_)
             | Self::Find(..)
+            | Self::MendLink
             | Self::FreeDisk(_)
             | Self::Descriptors(_) => false,
             Self::RingLink(_, weather) | Self::CoordinatorLink(_, weather) => {
@@ -191,6 +194,8 @@ pub struct Row {
     pub keys: Vec<(&'static str, Value)>,
     /// What the daemons run on.
     pub ground: Ground,
+    /// The daemons speak TLS, also where the matrix is played without.
+    pub tls: bool,
     /// The submit command's answers are lost for a while, so that it asks again.
     pub replies_are_lost: bool,
     /// What happens.
@@ -217,6 +222,7 @@ impl Row {
             steps: 60,
             keys: Vec::new(),
             ground: Ground::Loopback,
+            tls: false,
             replies_are_lost: false,
             acts: Vec::new(),
             one_ring: false,
@@ -263,6 +269,11 @@ impl Row {
     /// On another ground.
     pub fn on(self, ground: Ground) -> Self {
         Self { ground, ..self }
+    }
+
+    /// Whose daemons speak TLS.
+    pub fn over_tls(self) -> Self {
+        Self { tls: true, ..self }
     }
 
     /// With a script.

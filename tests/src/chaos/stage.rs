@@ -51,6 +51,29 @@ pub fn connections() -> Option<String> {
     std::env::var(CONNECTIONS).ok().filter(|number| !number.is_empty())
 }
 
+/// A link that a row broke, as it is mended.
+#[derive(Debug)]
+pub enum BrokenLink {
+    /// All to the worker of this label, on proxies.
+    Of(String),
+    /// From one node to another, where what is sent is lost.
+    Lossy {
+        /// Who sends.
+        from: usize,
+        /// Who gets nothing.
+        to: usize,
+    },
+    /// From one node to a port of another, which is refused.
+    Refused {
+        /// Who dials.
+        from: usize,
+        /// Who is dialled.
+        to: usize,
+        /// Where.
+        port: u16,
+    },
+}
+
 /// A cluster on its ground. The fields are dropped in this order: daemons before what they stand on.
 #[derive(Debug)]
 pub struct Stage<'a> {
@@ -66,12 +89,15 @@ pub struct Stage<'a> {
     pub coordinator_links: BTreeMap<String, Proxy>,
     /// How many files daemons could open that can open none now.
     pub descriptors: BTreeMap<String, Rlimit>,
+    /// The link that was broken last, until it is mended.
+    pub broken: Option<BrokenLink>,
     /// A moment that does not come within this does not come.
     pub patience: Duration,
     /// The cables.
     pub network: Option<Network>,
     next_words: Vec<(Vec<u8>, Vec<u8>)>,
     ground: Ground,
+    tls: bool,
     program: &'static str,
     flags: Vec<String>,
 }
@@ -80,11 +106,12 @@ impl<'a> Stage<'a> {
     /// Starts the daemons of a row; none, and a loud line, where this machine has no such ground.
     pub async fn set(sandbox: &'a Sandbox, row: &Row, seed: u64) -> Result<Option<Self>> {
         let mut launch = Launch { listen: loopback(), ..Launch::coordinator() };
-        if tls() && row.acts.iter().any(|act| matches!(act, Act::AddBuild(_))) {
+        let tls = row.tls || tls();
+        if tls && row.acts.iter().any(|act| matches!(act, Act::AddBuild(_))) {
             say("SKIPPED over TLS: nobody between a worker and its coordinator can change their words");
             return Ok(None);
         }
-        if tls() {
+        if tls {
             launch = launch.over_tls();
         }
         let mut network = None;
@@ -94,7 +121,7 @@ impl<'a> Stage<'a> {
                 // For the workers that join later, too.
                 let Some(started) = Network::start(row.workers.len() + 1)? else { return Ok(None) };
                 launch.listen = format!("{}:0", started.address(0));
-                if !tls() {
+                if !tls {
                     launch = launch.flags(["--insecure"]);
                 }
                 network = Some(started);
@@ -120,10 +147,12 @@ impl<'a> Stage<'a> {
             ring_links: BTreeMap::new(),
             coordinator_links: BTreeMap::new(),
             descriptors: BTreeMap::new(),
+            broken: None,
             patience: Duration::from_secs(row.deadline) * 2 / 3,
             network,
             next_words: Vec::new(),
             ground: row.ground,
+            tls,
             program: row.program,
             flags: row.workers.first().cloned().unwrap_or_default(),
         };
@@ -180,7 +209,7 @@ impl<'a> Stage<'a> {
                 let network = self.network.as_ref().context("a network")?;
                 launch.listen = format!("{}:0", network.address(number));
                 launch = Launch { wrapper: network.wrapper(number), ..launch };
-                if !tls() {
+                if !self.tls {
                     launch = launch.flags(["--insecure"]);
                 }
                 // The jobs' models are where the tests are.
@@ -192,6 +221,8 @@ impl<'a> Stage<'a> {
             Ground::Clocks => {
                 let library = clock::library().context("libfaketime")?;
                 launch = clock::movable(launch, self.sandbox, &library)?;
+                // Workers of one machine would show each other no certificates.
+                launch = launch.variable("RINGTUNE__RING__LOCAL_SOCKETS", "false");
             }
         }
         // Older builds do not know the setting.

@@ -86,4 +86,5 @@ rows![
     a_worker_can_open_no_more_files,
     the_coordinator_can_open_no_more_files,
     the_clocks_of_workers_jump,
+    a_workers_clock_is_three_hours_behind,
 ];

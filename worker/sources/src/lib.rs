@@ -36,7 +36,7 @@ pub use model_cache::{CacheOptions, default_cache_folder};
 pub use progress::{DownloadProgress, ProgressSender, progress_channel};
 pub use s3::Needed;
 pub use select::language_model_files;
-pub use transfer::Patience;
+pub use tries::Patience;
 pub use upload::Upload;
 
 use hub::Hub;

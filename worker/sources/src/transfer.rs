@@ -1,12 +1,8 @@
 //! One file, from a place that can begin in the middle, into a partial file, and then under its name.
 
-use std::{
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::path::{Path, PathBuf};
 
 use async_trait::async_trait;
-use backon::{BackoffBuilder as _, ExponentialBuilder};
 use bytes::Bytes;
 use futures::{StreamExt as _, stream::BoxStream};
 use ringtune_shared::files::rename_durably;
@@ -20,39 +16,11 @@ use crate::{
     Error,
     digest::{Expected, Running},
     progress::FileProgress,
-    tries::Tries,
+    tries::{Patience, Tries},
 };
 
 /// No file of a model is larger: SD 2's largest is 5 GB.
 pub(crate) const LARGEST_FILE: u64 = 64 << 30;
-
-/// How long to wait for the other side.
-#[derive(Clone, Copy, Debug)]
-pub struct Patience {
-    /// Without a byte for so long a connection counts as lost.
-    pub stall: Duration,
-    /// Tries without any progress before giving up.
-    pub tries: usize,
-    /// The first wait between two tries; it doubles, up to 30 seconds.
-    pub first_wait: Duration,
-}
-
-impl Default for Patience {
-    fn default() -> Self {
-        Self { stall: Duration::from_secs(30), tries: 6, first_wait: Duration::from_millis(500) }
-    }
-}
-
-impl Patience {
-    pub(crate) fn waits(&self) -> backon::ExponentialBackoff {
-        ExponentialBuilder::default()
-            .with_jitter()
-            .with_min_delay(self.first_wait)
-            .with_max_delay(Duration::from_secs(30))
-            .with_max_times(self.tries)
-            .build()
-    }
-}
 
 /// A remote file.
 #[async_trait]

@@ -2,10 +2,10 @@
 
 use std::{future::Future, time::Duration};
 
-use backon::ExponentialBackoff;
+use backon::{BackoffBuilder as _, ExponentialBackoff, ExponentialBuilder};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::{Error, Patience, ProgressSender};
+use crate::{Error, ProgressSender};
 
 /// A request that is silent for so long is told.
 const SILENCE: Duration = Duration::from_secs(3);
@@ -13,6 +13,34 @@ const SILENCE: Duration = Duration::from_secs(3);
 const MOST_NOT_REACHED: usize = 5;
 /// And no longer than this.
 const NOT_REACHED: Duration = Duration::from_secs(10);
+
+/// How long to wait for the other side.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// Without a byte for so long a connection counts as lost.
+    pub stall: Duration,
+    /// Tries without any progress before giving up.
+    pub tries: usize,
+    /// The first wait between two tries; it doubles, up to 30 seconds.
+    pub first_wait: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self { stall: Duration::from_secs(30), tries: 6, first_wait: Duration::from_millis(500) }
+    }
+}
+
+impl Patience {
+    pub(crate) fn waits(&self) -> ExponentialBackoff {
+        ExponentialBuilder::default()
+            .with_jitter()
+            .with_min_delay(self.first_wait)
+            .with_max_delay(Duration::from_secs(30))
+            .with_max_times(self.tries)
+            .build()
+    }
+}
 
 /// How often something was tried so far without any progress.
 #[derive(Debug)]

@@ -13,8 +13,7 @@ use crate::{
     base_model, contents,
     engine::EngineError,
     fault::{Blame, Fault},
-    ring::{self, RankRing},
-    session::Trouble,
+    ring::{self, RankRing, Trouble},
 };
 
 /// Each names the job's field, the file or the neighbour it is about.

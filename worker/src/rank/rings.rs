@@ -10,8 +10,8 @@ use ringtune_shared::version::REFORMING_RING_PROTOCOL;
 use super::{Error, Left, LentRing, Orders, Rank, Work, entering};
 use crate::{
     journal::LOG_FILE,
-    ring::{self, Seat},
-    session::{Assignment, NextRing, RankEvent, Trouble, dropped, ended},
+    ring::{self, Seat, Trouble},
+    session::{Assignment, NextRing, RankEvent, dropped, ended},
 };
 
 /// A rank, and its place among others.

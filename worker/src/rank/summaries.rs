@@ -6,8 +6,8 @@ use ringtune_shared::ids::{ContentHash, Epoch};
 
 use super::Error;
 use crate::{
-    ring::{self, RankRing},
-    session::{StepSummary, Traffic},
+    ring::{self, RankRing, Traffic},
+    session::StepSummary,
 };
 
 /// Steps that are told at most, the newest: what the coordinator has not stored by then is seconds old.

@@ -42,7 +42,8 @@ pub use seat::Seat;
 pub use service::{RingGrpc, RingServer};
 pub use state_take::{FetchFrom, StateRoom};
 pub use thread::RingThread;
-pub use traffic::StepExchange;
+pub use traffic::{StepExchange, Traffic};
+pub use trouble::{Trouble, TroubleKind};
 pub use wire::{MOST_FRAME_BYTES, WINDOW_BYTES};
 
 #[cfg(test)]

@@ -14,9 +14,8 @@ use ringtune_shared::{
 use super::{
     Error, News, Seat,
     traffic::{Exchanges, StepExchange, behind},
-    trouble::trouble_of,
+    trouble::{Trouble, trouble_of},
 };
-use crate::session::Trouble;
 
 /// A rank in its ring.
 pub struct RankRing {

@@ -7,7 +7,34 @@ use std::{
 
 use ringtune_shared::ring::Exchange;
 
-use crate::session::Traffic;
+/// What travelled in a step, as one rank sees it.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Traffic {
+    /// Seconds of sending and receiving while this rank computed.
+    pub hidden_seconds: f64,
+    /// Payload sent to the next rank.
+    pub sent_bytes: u64,
+    /// Seconds of the ring's collectives, hidden or not, each from the first frame that came.
+    pub collective_seconds: f64,
+    /// What their bandwidth is told by, as in NCCL's tests: of n ranks, a sum's buffer x 2(n-1)/n and a gather's x (n-1)/n.
+    pub bus_bytes: f64,
+}
+
+impl Traffic {
+    /// Bytes a second; 0 where nothing travelled.
+    pub fn bus_bandwidth(self) -> f64 {
+        if self.collective_seconds > 0.0 { self.bus_bytes / self.collective_seconds } else { 0.0 }
+    }
+}
+
+impl std::ops::AddAssign for Traffic {
+    fn add_assign(&mut self, more: Self) {
+        self.hidden_seconds += more.hidden_seconds;
+        self.sent_bytes += more.sent_bytes;
+        self.collective_seconds += more.collective_seconds;
+        self.bus_bytes += more.bus_bytes;
+    }
+}
 
 /// One collective of a step, as one rank sees it.
 #[derive(Clone, Copy, Debug)]

@@ -3,7 +3,30 @@
 use ringtune_shared::ring::RingError;
 
 use super::{Error, StateProblem};
-use crate::session::{Trouble, TroubleKind};
+
+/// What a rank saw of the neighbour that it lost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trouble {
+    /// What happened to it.
+    pub kind: TroubleKind,
+    /// Which rank of the broken ring it was.
+    pub rank: usize,
+    /// For people, that rank included.
+    pub text: String,
+}
+
+/// How a neighbour was lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TroubleKind {
+    /// The connection ended.
+    Closed,
+    /// It gave no sign of life on a connection that stands.
+    Silent,
+    /// It could not be reached, or did not come.
+    Unreachable,
+    /// What it sent was damaged, or did not belong there.
+    Damaged,
+}
 
 /// What an error says of another rank. None: it is not about one.
 pub(super) fn trouble_of(error: &Error) -> Option<Trouble> {

@@ -16,5 +16,4 @@ pub(crate) use orders::{dropped, ended, replaced, stored};
 pub use service::{RankLauncher, SessionOptions, run};
 pub use types::{
     Assignment, Level, NextRing, Phase, Progress, ProgressStage, RankEvent, RankKey, StepSummary, Timings,
-    Traffic, Trouble, TroubleKind,
 };

@@ -9,7 +9,11 @@ use ringtune_shared::{
     trace::TraceContext,
 };
 
-use crate::{engine::Precision, fault::Fault};
+use crate::{
+    engine::Precision,
+    fault::Fault,
+    ring::{Traffic, Trouble},
+};
 
 /// Names one rank's work on this worker: a job, in one membership of its ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -87,30 +91,6 @@ impl NextRing {
     pub fn key(&self) -> RankKey {
         RankKey { job: self.view.job, epoch: self.view.epoch }
     }
-}
-
-/// What a rank saw of the neighbour that it lost.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Trouble {
-    /// What happened to it.
-    pub kind: TroubleKind,
-    /// Which rank of the broken ring it was.
-    pub rank: usize,
-    /// For people, that rank included.
-    pub text: String,
-}
-
-/// How a neighbour was lost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TroubleKind {
-    /// The connection ended.
-    Closed,
-    /// It gave no sign of life on a connection that stands.
-    Silent,
-    /// It could not be reached, or did not come.
-    Unreachable,
-    /// What it sent was damaged, or did not belong there.
-    Damaged,
 }
 
 /// How far a rank is. Preparing -> Ready -> Training -> Finished; Failed and Stopped from any that is not final. From
@@ -203,35 +183,6 @@ pub struct StepSummary {
     pub epoch: Epoch,
     /// Of the state after it.
     pub state: Option<ContentHash>,
-}
-
-/// What travelled in a step, as one rank sees it.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Traffic {
-    /// Seconds of sending and receiving while this rank computed.
-    pub hidden_seconds: f64,
-    /// Payload sent to the next rank.
-    pub sent_bytes: u64,
-    /// Seconds of the ring's collectives, hidden or not, each from the first frame that came.
-    pub collective_seconds: f64,
-    /// What their bandwidth is told by, as in NCCL's tests: of n ranks, a sum's buffer x 2(n-1)/n and a gather's x (n-1)/n.
-    pub bus_bytes: f64,
-}
-
-impl Traffic {
-    /// Bytes a second; 0 where nothing travelled.
-    pub fn bus_bandwidth(self) -> f64 {
-        if self.collective_seconds > 0.0 { self.bus_bytes / self.collective_seconds } else { 0.0 }
-    }
-}
-
-impl std::ops::AddAssign for Traffic {
-    fn add_assign(&mut self, more: Self) {
-        self.hidden_seconds += more.hidden_seconds;
-        self.sent_bytes += more.sent_bytes;
-        self.collective_seconds += more.collective_seconds;
-        self.bus_bytes += more.bus_bytes;
-    }
 }
 
 /// What a rank's steps took of late, each number the mean of a step.

@@ -10,12 +10,13 @@ use ringtune_shared::{
 use super::{
     looking::Question,
     state::{Event, HeldRank, Message},
-    types::{
-        Assignment, Level, NextRing, Phase, Progress, ProgressStage, RankKey, StepSummary, Traffic, Trouble,
-        TroubleKind,
-    },
+    types::{Assignment, Level, NextRing, Phase, Progress, ProgressStage, RankKey, StepSummary},
 };
-use crate::{engine::Precision, fault::Fault};
+use crate::{
+    engine::Precision,
+    fault::Fault,
+    ring::{Traffic, Trouble, TroubleKind},
+};
 
 /// Workers that are looked at for one question.
 pub(super) const MOST_LOOKED_AT: usize = 1024;

@@ -178,7 +178,7 @@ fn metrics_of_report(report: &v1::StepReport) -> StepMetrics {
 mod tests {
     use super::*;
     use crate::output::tensorboard;
-    use crate::session::Traffic;
+    use crate::ring::Traffic;
 
     fn own(step: u64) -> StepMetrics {
         metrics_of(&StepSummary { loss: 1.0, ..StepSummary::example(step) })

@@ -12,11 +12,12 @@ use uuid::Uuid;
 
 use super::{
     COORDINATOR_LABEL, ClusterError, WORKER_LABEL,
-    state_folder::{is_dead, lock_file, runs_folder, settle},
+    places::{is_dead, lock_file, runs_folder},
 };
 
 /// What the run of a folder is about.
 const RECORD: &str = "run.json";
+pub(super) const RUN_PREFIX: &str = "run-";
 const KEPT_PREFIX: &str = "kept-";
 /// More are counted only.
 const MOST_SHOWN: usize = 3;
@@ -174,6 +175,32 @@ impl KeptRun {
             many => texts.push(format!("and {} more, which `ringtune recover` saves too", many - MOST_SHOWN)),
         }
         Some(texts.join("\n"))
+    }
+}
+
+/// The same as each new run does for those before it, where there are any.
+fn settle(parent: &Path) {
+    if parent.is_dir()
+        && let Ok(lock) = lock_file(parent)
+        && lock.lock().is_ok()
+    {
+        settle_dead_runs(parent);
+    }
+}
+
+/// Removes the folders of runs that no process holds any more, but keeps those that have a job's files.
+pub(super) fn settle_dead_runs(parent: &Path) {
+    let Ok(entries) = fs::read_dir(parent) else { return };
+    for entry in entries.flatten() {
+        let (folder, is_run) = (entry.path(), entry.file_name().to_string_lossy().starts_with(RUN_PREFIX));
+        if !is_run || !is_dead(&folder) {
+            continue;
+        }
+        // What cannot be done now is tried again by the next run.
+        let _ = match RunRecord::read(&folder) {
+            Some(_) => KeptRun::keep(&folder).map(drop),
+            None => fs::remove_dir_all(&folder),
+        };
     }
 }
 

@@ -4,6 +4,7 @@ mod binaries;
 mod daemon;
 mod keep_up;
 mod kept_run;
+mod places;
 mod state_folder;
 
 use std::{io, path::PathBuf, time::Duration};
@@ -20,7 +21,8 @@ pub use binaries::{COORDINATOR, WORKER, find_program};
 pub use daemon::Daemon;
 use daemon::{Announcement, DaemonCommand};
 pub use kept_run::{KeptRun, RunRecord};
-pub use state_folder::{KeptFolder, RunFolder, state_home};
+pub use places::state_home;
+pub use state_folder::{KeptFolder, RunFolder};
 
 use crate::client::{Client, ClientError, CoordinatorUrl};
 

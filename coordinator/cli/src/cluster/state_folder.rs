@@ -1,9 +1,7 @@
 //! Folders for the daemons' state and logs: for `run` as long as nothing is in them that is nowhere else, kept for `up`.
 
 use std::{
-    ffi::OsString,
     fs::{self, File},
-    io,
     path::{Path, PathBuf},
 };
 
@@ -11,12 +9,10 @@ use tempfile::TempDir;
 
 use super::{
     ClusterError,
-    kept_run::{KeptRun, RunRecord},
+    kept_run::{KeptRun, RUN_PREFIX, RunRecord, settle_dead_runs},
+    places::{is_dead, lock_file, runs_folder, state_home},
 };
 use crate::output::remark;
-
-const LOCK: &str = "lock";
-const RUN_PREFIX: &str = "run-";
 
 /// A folder of one run, removed when dropped, unless there is a job whose files are not saved yet: then it is kept, and
 /// said where ([`KeptRun`]). So it is with what killed runs left behind, by the next one.
@@ -119,71 +115,6 @@ impl KeptFolder {
     }
 }
 
-pub(super) fn lock_file(folder: &Path) -> io::Result<File> {
-    File::options().create(true).truncate(false).write(true).open(folder.join(LOCK))
-}
-
-/// The same as each new run does for those before it, where there are any.
-pub(super) fn settle(parent: &Path) {
-    if parent.is_dir()
-        && let Ok(lock) = lock_file(parent)
-        && lock.lock().is_ok()
-    {
-        settle_dead_runs(parent);
-    }
-}
-
-/// Removes the folders of runs that no process holds any more, but keeps those that have a job's files.
-fn settle_dead_runs(parent: &Path) {
-    let Ok(entries) = fs::read_dir(parent) else { return };
-    for entry in entries.flatten() {
-        let (folder, is_run) = (entry.path(), entry.file_name().to_string_lossy().starts_with(RUN_PREFIX));
-        if !is_run || !is_dead(&folder) {
-            continue;
-        }
-        // What cannot be done now is tried again by the next run.
-        let _ = match RunRecord::read(&folder) {
-            Some(_) => KeptRun::keep(&folder).map(drop),
-            None => fs::remove_dir_all(&folder),
-        };
-    }
-}
-
-/// Whether neither a command nor a daemon lives in this folder: a living command holds the lock file, a
-/// living daemon its log.
-pub(super) fn is_dead(folder: &Path) -> bool {
-    let Ok(entries) = fs::read_dir(folder) else { return false };
-    entries
-        .flatten()
-        .map(|entry| entry.path())
-        .filter(|path| is_lock(path))
-        .all(|path| File::options().write(true).open(path).is_ok_and(|file| file.try_lock().is_ok()))
-}
-
-fn is_lock(path: &Path) -> bool {
-    path.file_name().is_some_and(|name| name == LOCK)
-        || path.extension().is_some_and(|extension| extension == "log")
-}
-
-/// Where runs have their folders.
-pub(super) fn runs_folder() -> PathBuf {
-    state_home().join("ringtune").join("runs")
-}
-
-/// Where programs keep their state: XDG_STATE_HOME, else ~/.local/state, else the folder for temporary files.
-pub fn state_home() -> PathBuf {
-    state_home_from(std::env::var_os("XDG_STATE_HOME"), std::env::var_os("HOME"))
-}
-
-fn state_home_from(state_home: Option<OsString>, home: Option<OsString>) -> PathBuf {
-    // The XDG specification says that a relative path is to be ignored.
-    let absolute = |value: OsString| Some(PathBuf::from(value)).filter(|path| path.is_absolute());
-    state_home
-        .and_then(absolute)
-        .or_else(|| home.and_then(absolute).map(|home| home.join(".local/state")))
-        .unwrap_or_else(std::env::temp_dir)
-}
-
 #[cfg(test)]
 mod tests {
     use uuid::Uuid;
@@ -265,14 +196,5 @@ mod tests {
         assert!(matches!(KeptFolder::open_at(parent.path().join("up")), Err(ClusterError::InUse { .. })));
         drop(first);
         KeptFolder::open_at(parent.path().join("up")).expect("free again");
-    }
-
-    #[test]
-    fn the_state_home_follows_the_xdg_rules() {
-        let home = || Some("/home/u".into());
-        assert_eq!(state_home_from(Some("/s".into()), home()), PathBuf::from("/s"));
-        assert_eq!(state_home_from(Some("s".into()), home()), PathBuf::from("/home/u/.local/state"));
-        assert_eq!(state_home_from(None, home()), PathBuf::from("/home/u/.local/state"));
-        assert_eq!(state_home_from(None, None), std::env::temp_dir());
     }
 }

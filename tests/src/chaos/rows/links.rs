@@ -11,7 +11,7 @@ use crate::chaos::{
 const WIDE: usize = 1024;
 
 pub(super) fn rows() -> Vec<Row> {
-    [cables(), broken_for_good(), connections(), slow_ones(), mixed()].concat()
+    [cables(), broken(), connections(), slow_ones(), mixed()].concat()
 }
 
 /// Links that break for so long that whoever was left out is tried again, and again.
@@ -25,7 +25,7 @@ pub(super) fn long() -> Vec<Row> {
             .within(6)
     };
     let long = || pause(600_000..601_000);
-    vec![
+    let ten_minutes = vec![
         row("a_link_of_two_is_dropped_for_ten_minutes", 2).acts([
             Act::Step(20),
             Act::Lose(Who::Worker(1), Who::Worker(2)),
@@ -41,32 +41,104 @@ pub(super) fn long() -> Vec<Row> {
             long(),
             Act::Members(4),
         ]),
-    ]
+    ];
+    let for_good = [
+        broken_for_good("a_link_of_two_is_dropped_for_good", 2, Broken::Dropped),
+        broken_for_good("a_link_of_two_is_rejected_for_good", 2, Broken::Rejected),
+        broken_for_good("a_link_of_three_is_rejected_for_good", 3, Broken::Rejected),
+        broken_for_good("a_link_of_three_is_reset_for_good", 3, Broken::Reset),
+        broken_for_good("a_link_of_five_is_dropped_for_good", 5, Broken::Dropped),
+        broken_for_good("a_link_of_five_is_reset_for_good", 5, Broken::Reset),
+    ];
+    let for_a_while = [
+        broken_for_a_while("a_link_of_two_is_dropped_for_twenty_seconds", 2, Broken::Dropped),
+        broken_for_a_while("a_link_of_two_is_rejected_for_twenty_seconds", 2, Broken::Rejected),
+        broken_for_a_while("a_link_of_two_is_reset_for_twenty_seconds", 2, Broken::Reset),
+        broken_for_a_while("a_link_of_three_is_dropped_for_twenty_seconds", 3, Broken::Dropped),
+        broken_for_a_while("a_link_of_three_is_rejected_for_twenty_seconds", 3, Broken::Rejected),
+        broken_for_a_while("a_link_of_three_is_reset_for_twenty_seconds", 3, Broken::Reset),
+        broken_for_a_while("a_link_of_five_is_dropped_for_twenty_seconds", 5, Broken::Dropped),
+        broken_for_a_while("a_link_of_five_is_rejected_for_twenty_seconds", 5, Broken::Rejected),
+        broken_for_a_while("a_link_of_five_is_reset_for_twenty_seconds", 5, Broken::Reset),
+    ];
+    [ten_minutes, for_good.into(), for_a_while.into()].concat()
+}
+
+/// How a link from one worker to another does not work.
+#[derive(Clone, Copy)]
+enum Broken {
+    /// What goes that way is lost.
+    Dropped,
+    /// A firewall refuses the connection.
+    Rejected,
+    /// Connections to the second worker are reset.
+    Reset,
+}
+
+impl Broken {
+    fn ground(self) -> Ground {
+        match self {
+            Self::Dropped | Self::Rejected => Ground::Namespaces,
+            Self::Reset => Ground::Proxies,
+        }
+    }
+
+    /// Breaks the link from rank 1 to the next one, of two ranks to rank 0.
+    fn act(self, ranks: usize) -> Act {
+        let (from, to) = (Who::Rank(1), Who::Rank(2 % ranks));
+        match self {
+            Self::Dropped => Act::Lose(from, to),
+            Self::Rejected => Act::Refuse(from, to),
+            Self::Reset => Act::RingLink(to, Weather::reset()),
+        }
+    }
 }
 
 /// The ring goes on without one end of the link, which is tried again and does not stop it.
-fn broken_for_good() -> Vec<Row> {
-    let row = |name, workers| Row::new(name, workers).steps(150).within(6);
-    let out = Act::Says("is left out of the ring");
+fn broken_for_good(name: &'static str, workers: usize, how: Broken) -> Row {
+    let steps = if workers == 2 { 400 } else { 150 };
+    Row::new(name, workers).on(how.ground()).steps(steps).within(6).acts([
+        Act::Step(20),
+        how.act(workers),
+        Act::Says("is left out of the ring"),
+        Act::Members(workers - 1),
+    ])
+}
+
+/// The same, and it comes back some time after the link is whole again.
+fn broken_for_a_while(name: &'static str, workers: usize, how: Broken) -> Row {
+    Row::new(name, workers)
+        .on(how.ground())
+        .flags(&["--gradient-takes=100"])
+        .steps(400)
+        .deadline(200)
+        .within(6)
+        .acts([
+            Act::Step(20),
+            how.act(workers),
+            Act::Members(workers - 1),
+            pause(20_000..21_000),
+            Act::MendLink,
+            Act::Members(workers),
+        ])
+}
+
+/// Those of the gate: one of each kind and size.
+fn broken() -> Vec<Row> {
     vec![
-        row("a_link_of_two_is_reset_for_good", 2).on(Ground::Proxies).steps(400).deadline(120).acts([
-            Act::Step(20),
-            Act::RingLink(Who::Rank(1), Weather::reset()),
-            out,
-            Act::Says("does not join the ring"),
-        ]),
-        row("a_link_of_three_is_dropped_for_good", 3).on(Ground::Namespaces).acts([
-            Act::Step(20),
-            Act::Lose(Who::Rank(1), Who::Rank(2)),
-            out,
-            Act::Members(2),
-        ]),
-        row("a_link_of_five_is_rejected_for_good", 5).on(Ground::Namespaces).acts([
-            Act::Step(20),
-            Act::Refuse(Who::Rank(1), Who::Rank(2)),
-            out,
-            Act::Members(4),
-        ]),
+        Row::new("a_link_of_two_is_reset_for_good", 2)
+            .on(Ground::Proxies)
+            .steps(400)
+            .deadline(120)
+            .within(6)
+            .acts([
+                Act::Step(20),
+                Act::RingLink(Who::Rank(1), Weather::reset()),
+                Act::Says("is left out of the ring"),
+                Act::Says("does not join the ring"),
+            ]),
+        broken_for_good("a_link_of_three_is_dropped_for_good", 3, Broken::Dropped),
+        broken_for_good("a_link_of_five_is_rejected_for_good", 5, Broken::Rejected),
     ]
 }
 

@@ -42,6 +42,25 @@ pub(super) fn rows() -> Vec<Row> {
             pause(300..600),
             Act::Clock(Who::Rank(0), 0),
         ]),
+        // By its own clock nobody's certificate is good yet: it enters no ring until its clock is right.
+        Row::new("a_workers_clock_is_three_hours_behind", 3)
+            .on(Ground::Clocks)
+            .over_tls()
+            .flags(&["--gradient-takes=100"])
+            .steps(250)
+            .within(6)
+            .deadline(120)
+            .acts([
+                Act::Step(20),
+                Act::Clock(Who::Worker(3), -10_800),
+                Act::Kill(Who::Worker(2)),
+                Act::Members(1),
+                Act::StartAgain(Who::Worker(2)),
+                Act::Members(2),
+                Act::NoMember(Who::Worker(3)),
+                Act::Clock(Who::Worker(3), 0),
+                Act::Members(3),
+            ]),
     ]
 }
 

@@ -3,10 +3,7 @@
 use ringtune_shared::ring::RingError;
 
 use super::*;
-use crate::{
-    ring::{News, RankRing},
-    session::TroubleKind,
-};
+use crate::ring::{News, RankRing, TroubleKind};
 
 async fn workers(count: usize) -> Vec<(Rings, SocketAddr)> {
     let mut workers = Vec::new();

@@ -5,7 +5,8 @@ use std::collections::VecDeque;
 use super::window::Window;
 use crate::{
     fault::Fault,
-    session::types::{Assignment, Phase, RankKey, StepSummary, Trouble},
+    ring::Trouble,
+    session::types::{Assignment, Phase, RankKey, StepSummary},
 };
 
 /// Step reports kept for a coordinator that is away; the oldest go first. metrics.csv has them all.

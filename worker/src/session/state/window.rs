@@ -1,6 +1,9 @@
 //! What a rank's steps take, as means over about a second each. Their own durations are the clock.
 
-use crate::session::types::{StepSummary, Timings, Traffic};
+use crate::{
+    ring::Traffic,
+    session::types::{StepSummary, Timings},
+};
 use ringtune_shared::ids::Epoch;
 
 /// Of steps. They follow one another, so that no two of them end less than that apart.

@@ -3,7 +3,6 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs,
     path::{Path, PathBuf},
 };
 
@@ -12,7 +11,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::{END_OF_TEXT, prompts::PromptRules, settings};
-use crate::{Error, limits::LARGEST_TOKENIZER_FILE};
+use crate::Error;
 
 /// What a folder holds.
 pub(super) struct Read {
@@ -99,7 +98,7 @@ struct Added {
 }
 
 fn from_json(file: PathBuf) -> Result<Read, Error> {
-    let content = content(&file)?;
+    let content = settings::content(&file)?;
     let whole: Whole = serde_json::from_slice(&content).map_err(|error| {
         Error::unusable(&file, format!("is not a tokenizer.json with a BPE model: {error}"))
     })?;
@@ -135,18 +134,12 @@ fn check_added(file: &Path) -> Result<(), Error> {
     if !file.is_file() {
         return Ok(());
     }
-    let added: BTreeMap<String, u32> = serde_json::from_slice(&content(file)?)
+    let added: BTreeMap<String, u32> = serde_json::from_slice(&settings::content(file)?)
         .map_err(|error| Error::unusable(file, format!("is not a JSON object of tokens and ids: {error}")))?;
     match added.keys().find(|text| *text != END_OF_TEXT) {
         None => Ok(()),
-        Some(text) => Err(Error::unusable(file, added_token(text))),
+        Some(text) => Err(Error::unusable(file, settings::added_token(text))),
     }
-}
-
-pub(super) fn added_token(text: &str) -> String {
-    format!(
-        "has the added token {text:.40?}, which texts would be searched for; allowed: tokens of its vocabulary alone"
-    )
 }
 
 impl Whole {
@@ -154,7 +147,7 @@ impl Whole {
     fn check(&self, added: &[Added]) -> Result<(), String> {
         let is_word = |added: &&Added| added.special == Some(false) && added.content != END_OF_TEXT;
         if let Some(Added { content, .. }) = added.iter().find(is_word) {
-            return Err(added_token(content));
+            return Err(settings::added_token(content));
         }
         if let Some(normalizer) = &self.normalizer {
             return Err(format!("has the normalizer {}, which changes texts", kind_of(normalizer)));
@@ -226,12 +219,12 @@ fn kind_of(part: &Value) -> &str {
 
 fn from_vocabulary_and_merges(file: PathBuf, merges_file: &Path) -> Result<Read, Error> {
     let mut hasher = ContentHasher::new();
-    let bytes = content(&file)?;
+    let bytes = settings::content(&file)?;
     hasher.update(&bytes);
     let vocabulary = serde_json::from_slice(&bytes).map_err(|error| {
         Error::unusable(&file, format!("is not a JSON object of tokens and ids: {error}"))
     })?;
-    let bytes = content(merges_file)?;
+    let bytes = settings::content(merges_file)?;
     hasher.update(&bytes);
     let text = std::str::from_utf8(&bytes)
         .map_err(|error| Error::unusable(merges_file, format!("is not UTF-8: {error}")))?;
@@ -258,13 +251,4 @@ fn broken_merge(file: &Path, number: usize, line: &str) -> Error {
         file,
         format!("merge {number} is {shown:?}; allowed: two tokens with one space between them"),
     )
-}
-
-pub(super) fn content(file: &Path) -> Result<Vec<u8>, Error> {
-    let size = fs::metadata(file).map_err(Error::io("read", file))?.len();
-    if size > LARGEST_TOKENIZER_FILE {
-        let problem = format!("has {size} bytes; allowed: {LARGEST_TOKENIZER_FILE}");
-        return Err(Error::unusable(file, problem));
-    }
-    fs::read(file).map_err(Error::io("read", file))
 }

@@ -8,16 +8,14 @@
 
 use std::{
     collections::BTreeMap,
+    fs,
     path::{Path, PathBuf},
 };
 
 use serde_json::{Map, Value};
 
-use super::{
-    files::{added_token, content},
-    prompts::{Added, PromptRules},
-};
-use crate::Error;
+use super::prompts::{Added, PromptRules};
+use crate::{Error, limits::LARGEST_TOKENIZER_FILE};
 
 const CONFIG: &str = "tokenizer_config.json";
 /// Those whose tokens are GPT-2's; without a class, the model's own is taken.
@@ -131,4 +129,21 @@ fn object(file: &Path) -> Result<Map<String, Value>, Error> {
     }
     serde_json::from_slice(&content(file)?)
         .map_err(|error| Error::unusable(file, format!("is not a JSON object: {error}")))
+}
+
+/// What is wrong with a token that its vocabulary does not have.
+pub(super) fn added_token(text: &str) -> String {
+    format!(
+        "has the added token {text:.40?}, which texts would be searched for; allowed: tokens of its vocabulary alone"
+    )
+}
+
+/// A file of a size that a tokenizer has.
+pub(super) fn content(file: &Path) -> Result<Vec<u8>, Error> {
+    let size = fs::metadata(file).map_err(Error::io("read", file))?.len();
+    if size > LARGEST_TOKENIZER_FILE {
+        let problem = format!("has {size} bytes; allowed: {LARGEST_TOKENIZER_FILE}");
+        return Err(Error::unusable(file, problem));
+    }
+    fs::read(file).map_err(Error::io("read", file))
 }

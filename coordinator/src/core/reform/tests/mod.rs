@@ -1,3 +1,5 @@
+//! When a ring is formed anew, and of whom.
+
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;

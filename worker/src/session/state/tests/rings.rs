@@ -1,7 +1,7 @@
 //! One life through several rings.
 
 use super::*;
-use crate::session::types::{Trouble, TroubleKind};
+use crate::ring::{Trouble, TroubleKind};
 
 /// A ring of two, of which this worker is `rank`.
 pub(super) fn next(key: RankKey, rank: Option<usize>, after_step: bool) -> NextRing {

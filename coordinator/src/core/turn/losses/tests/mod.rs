@@ -1,3 +1,5 @@
+//! Lost workers, failed jobs, and workers that rest.
+
 use std::sync::Arc;
 
 use ringtune_shared::checkpoint::file_name;
