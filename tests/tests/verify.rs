@@ -65,6 +65,8 @@ async fn a_job_is_verified_as_a_whole_and_from_a_checkpoint_on() -> Result<()> {
     ensure!(listed.contains(&format!("verify {shown} steps 6-7")), "{listed}");
     let shown = cluster.finish(&["status", verification]).await?.expect_code(0)?.stdout;
     ensure!(shown.contains(&format!("steps 6-7 of {job}")) && shown.contains("same up to step 7"), "{shown}");
+    let by_name = cluster.finish(&["status", "toy"]).await?.expect_code(0)?.stdout;
+    ensure!(by_name.contains(&job), "the name of a job means its verification: {by_name}");
     let request = v1::ListArtifactsRequest { job_id: verification.to_owned(), ..Default::default() };
     let files = cluster.artifacts().await?.list_artifacts(request).await?.into_inner().artifacts;
     ensure!(files.is_empty(), "{files:?}");

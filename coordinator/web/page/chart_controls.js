@@ -32,7 +32,8 @@ export function chartControls(changed) {
     /** Shows what is chosen for so many steps; the steps that a smoothing looks back over. */
     update(span) {
       const wanted = reach(state.smoothing, span);
-      const steps = wanted >= 1 ? wanted : 0;
+      // Over one step alone there is nothing to smooth.
+      const steps = wanted >= 1.5 ? wanted : 0;
       setText(over, steps > 0 ? `over about ${count(Math.round(steps))} steps` : "none");
       slider.setAttribute("aria-valuetext", over.textContent);
       show(chosen, state.part !== null);

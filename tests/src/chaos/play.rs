@@ -37,7 +37,11 @@ async fn moment(stage: &mut Stage<'_>, story: &Story, act: Act) -> Result<()> {
         }
         Act::Step(step) => comes(stage.patience, story, || story.step() >= step).await,
         Act::Preparing => comes(stage.patience, story, || state(story) == Some(JobState::Preparing)).await,
-        Act::Reforming => comes(stage.patience, story, || story.job().is_some_and(|job| reforms(&job))).await,
+        Act::Reforming => {
+            // It takes less than 100 ms, which a look at the job may miss; the line in its log stays.
+            let now = || story.job().is_some_and(|job| reforms(&job));
+            comes(stage.patience, story, || now() || says(story, "re-forming the ring")).await
+        }
         Act::StepOfEpoch(epoch) => {
             let made = || {
                 let events = story.events();
@@ -57,13 +61,7 @@ async fn moment(stage: &mut Stage<'_>, story: &Story, act: Act) -> Result<()> {
             Ok(())
         }
         Act::Members(count) => comes(stage.patience, story, || members(story).len() == count).await,
-        Act::Says(text) => {
-            let said = || {
-                let events = story.events();
-                events.iter().any(|seen| story::line(seen).is_some_and(|line| line.message.contains(text)))
-            };
-            comes(stage.patience, story, said).await
-        }
+        Act::Says(text) => comes(stage.patience, story, || says(story, text)).await,
         Act::Waits(text) => {
             let job = story.job().context("a job")?.job_id;
             let says = || async {
@@ -110,6 +108,12 @@ fn members(story: &Story) -> Vec<v1::ring::Member> {
 fn reforms(job: &v1::Job) -> bool {
     let waits = |ring: &v1::Ring| ring.members.iter().any(|member| member.phase() == RankPhase::Waiting);
     job.reason_code() == JobReason::Reforming || job.ring.as_ref().is_some_and(waits)
+}
+
+/// Whether a line of the job's log has this text.
+fn says(story: &Story, text: &str) -> bool {
+    let events = story.events();
+    events.iter().any(|seen| story::line(seen).is_some_and(|line| line.message.contains(text)))
 }
 
 fn has_file(folder: &Path, text: &str) -> bool {
@@ -233,6 +237,10 @@ async fn fault(stage: &mut Stage<'_>, story: &Story, act: Act) -> Result<()> {
             descriptors::give(stage.cluster.daemon(&label)?, had)
         }
         Act::Clock(who, seconds) => clock::jump(stage.sandbox, &label_of(stage, story, who)?, seconds),
+        Act::SetClocksRight => {
+            let mut workers = stage.cluster.workers.iter();
+            workers.try_for_each(|worker| clock::jump(stage.sandbox, &worker.label, 0))
+        }
         Act::ByItself => Ok(()),
         Act::Mixed(seconds) => mixed(stage, story, Duration::from_secs(seconds)).await,
         other => bail!("{other:?} is no fault"),

@@ -118,6 +118,8 @@ pub enum Act {
     Descriptors(Who),
     /// The clock of a daemon is so many seconds off.
     Clock(Who, i64),
+    /// The clocks of all workers are right.
+    SetClocksRight,
     /// Nothing is done: what the workers' flags make them do comes now.
     ByItself,
     /// For so many seconds one fault after the other at random, each mended after a while. On proxies.
@@ -169,6 +171,7 @@ impl Act {
             | Self::MendCable(_)
             | Self::Find(..)
             | Self::MendLink
+            | Self::SetClocksRight
             | Self::FreeDisk(_)
             | Self::Descriptors(_) => false,
             Self::RingLink(_, weather) | Self::CoordinatorLink(_, weather) => {

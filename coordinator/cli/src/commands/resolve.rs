@@ -74,8 +74,13 @@ pub(super) async fn worker(client: &Client, given: &WorkerReference) -> Result<U
 async fn jobs_like(client: &Client, like: &Likeness) -> Result<Vec<v1::Job>, Error> {
     let filter = if like.may_be_id() { String::new() } else { named("name", like.name()) };
     let wanted = v1::ListJobsRequest { filter, ..v1::ListJobsRequest::default() };
-    let is_meant = |job: &v1::Job| like.matches(&job.job_id, &job.name);
+    let is_meant = |job: &v1::Job| like.matches(&job.job_id, own_name(job));
     Ok(client.find_jobs(wanted, NAMED + 1, is_meant).await?)
+}
+
+/// A verification has the name of the job that it computes again: who says that name means that job.
+fn own_name(job: &v1::Job) -> &str {
+    if job.verification.is_some() { "" } else { &job.name }
 }
 
 /// What is looked for, in words.
