@@ -161,10 +161,14 @@ fn settings_of(state: &StateArguments) -> Result<Loaded<Settings>, (u8, String)>
 /// Ties the contents of a state folder to the database that is there.
 fn adopt(state: &StateArguments) -> Result<PathBuf, (u8, String)> {
     private::by_default();
+    let (folder, why) = state_dir(state)?;
+    if !StateFolder::has_something(&folder) {
+        let text = format!("{} has neither a database nor files of a coordinator ({why})", folder.display());
+        return Err((USAGE, text));
+    }
     let settings = settings_of(state)?.settings;
-    let folder = &settings.storage.state_dir;
     let failed = |error: &dyn std::fmt::Display| (FAILED, error.to_string());
-    let state = StateFolder::open(folder).map_err(|error| failed(&error))?;
+    let state = StateFolder::open(&folder).map_err(|error| failed(&error))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| failed(&error))?;
     let adopted = runtime.block_on(async {
@@ -173,7 +177,7 @@ fn adopt(state: &StateArguments) -> Result<PathBuf, (u8, String)> {
         Ok::<_, opening::Error>(())
     });
     match adopted {
-        Ok(()) => Ok(folder.clone()),
+        Ok(()) => Ok(folder),
         Err(error) => Err((if error.needs_repair() { REPAIR } else { FAILED }, error.to_string())),
     }
 }

@@ -32,6 +32,11 @@ impl StateFolder {
         Ok(Self { folder: folder.to_owned(), _lock: lock })
     }
 
+    /// Whether a coordinator has kept anything in this folder.
+    pub fn has_something(folder: &Path) -> bool {
+        [DATABASE, CONTENTS].iter().any(|name| folder.join(name).exists())
+    }
+
     /// The folder itself.
     pub fn path(&self) -> &Path {
         &self.folder

@@ -5,13 +5,16 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use ringtune_shared::ids::JobId;
+use ringtune_shared::{condition::Condition, ids::JobId};
 use tokio::time::Instant;
 
 use crate::core::Job;
 
 /// Ranks ask again every few seconds: who has not for so long waits no more.
 const FRESH: Duration = Duration::from_secs(20);
+
+/// What becomes of a job that waits for the coordinator alone.
+const BY_ITSELF: &str = "everything goes on by itself";
 
 /// Cheap to clone.
 #[derive(Debug, Clone, Default)]
@@ -26,12 +29,21 @@ struct Known {
 }
 
 impl Waits {
-    /// Ranks of a job are told to wait. `why`: what for.
-    pub fn told(&self, job: JobId, why: &str) {
+    /// Ranks of a job are told to wait for this, in words.
+    pub fn told(&self, job: JobId, condition: Condition, why: &str) {
+        let then = match condition {
+            Condition::OverQuota => "it goes on once its owner makes room",
+            Condition::DiskFull
+            | Condition::DiskLow
+            | Condition::ContentsFull
+            | Condition::StoreFailing
+            | Condition::FilesFailing
+            | Condition::Busy => BY_ITSELF,
+        };
         let mut known = self.known();
         // As many as there are jobs with workers, at most, and those that were a moment ago.
         known.jobs.retain(|_, (_, at)| at.elapsed() < FRESH);
-        known.jobs.insert(job, (why.to_owned(), Instant::now()));
+        known.jobs.insert(job, (format!("{why}; {then}"), Instant::now()));
     }
 
     /// Something of the job was done.
@@ -41,7 +53,7 @@ impl Waits {
 
     /// Nothing can be stored, for this reason; none: it can.
     pub(super) fn store_fails(&self, why: Option<String>) {
-        self.known().store = why;
+        self.known().store = why.map(|why| format!("{why}; {BY_ITSELF}"));
     }
 
     /// Says of a job that has not ended what it waits for, before what it does otherwise.
@@ -50,7 +62,7 @@ impl Waits {
         let of_job = known.jobs.get(&job.id).filter(|(_, at)| at.elapsed() < FRESH).map(|(why, _)| why);
         let why = known.store.as_ref().or(of_job).filter(|_| !job.state.is_terminal());
         if let Some(why) = why {
-            job.reason = format!("waiting: {why}; everything goes on by itself ({})", job.reason);
+            job.reason = format!("waiting: {why} ({})", job.reason);
         }
     }
 
@@ -75,7 +87,7 @@ mod tests {
             job.reason
         };
         assert_eq!(reason(JobState::Running), "training on 1 rank(s)");
-        waits.told(job.id, "the disk is low");
+        waits.told(job.id, Condition::DiskLow, "the disk is low");
         let expected = "waiting: the disk is low; everything goes on by itself (training on 1 rank(s))";
         assert_eq!(reason(JobState::Running), expected);
         assert_eq!(reason(JobState::Failed), "training on 1 rank(s)");
@@ -85,7 +97,10 @@ mod tests {
         assert_eq!(reason(JobState::Running), expected);
         tokio::time::advance(FRESH).await;
         assert_eq!(reason(JobState::Running), "training on 1 rank(s)");
-        waits.told(job.id, "the disk is low");
+        waits.told(job.id, Condition::OverQuota, "ada has no room");
+        assert!(
+            reason(JobState::Running).starts_with("waiting: ada has no room; it goes on once its owner ")
+        );
         waits.went_on(job.id);
         assert_eq!(reason(JobState::Running), "training on 1 rank(s)");
     }

@@ -136,13 +136,7 @@ impl Folder {
         let refused = match Coordinator::try_start(state).await {
             Err(error) => Some(error),
             Ok(coordinator) => {
-                let decoy = content(state, DECOY);
-                let swept = async {
-                    while decoy.exists() {
-                        tokio::time::sleep(Duration::from_millis(5)).await;
-                    }
-                };
-                soon(&format!("{case}: a sweep"), swept).await;
+                gone(&format!("{case}: a sweep"), &content(state, DECOY)).await;
                 coordinator.stop().await;
                 into_one_file(state).await;
                 None
@@ -167,6 +161,16 @@ impl Folder {
         coordinator.stop().await;
         refused
     }
+}
+
+/// Waits until this file is not there.
+async fn gone(what: &str, path: &Path) {
+    let gone = async {
+        while path.exists() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    soon(what, gone).await;
 }
 
 /// One of those things that happen to files.
@@ -227,8 +231,13 @@ async fn what_was_deleted_comes_back_with_a_database_from_before() {
     let folder = Folder::build().await;
     let state = folder.right();
     let coordinator = Coordinator::start(&state).await;
+    // What the sweep holds, it looks at itself. What somebody asked for in the last day stays where it is.
+    gone("a sweep", &content(&state, DECOY)).await;
+    let kept = content(&state, RESULTS[0]);
+    File::options().append(true).open(&kept).unwrap().set_modified(SystemTime::UNIX_EPOCH).unwrap();
     let delete = v1::DeleteJobRequest { job_id: folder.jobs[0].clone() };
     coordinator.jobs().delete_job(delete).await.unwrap();
+    assert!(!kept.exists());
     coordinator.stop().await;
     into_one_file(&state).await;
     fs::copy(folder.all.path().join("old").join(DATABASE), state.join(DATABASE)).unwrap();

@@ -252,10 +252,25 @@ pub(crate) fn engine_error(error: Error) -> EngineError {
         Error::Io { ref source, .. } => match of_path(source) {
             Fault::Job => EngineError::OfJob(Box::new(error)),
             Fault::Machine => EngineError::OfMachine(Box::new(error)),
-            _ => EngineError::OfNode(Box::new(error)),
+            Fault::Node
+            | Fault::Coordinator
+            | Fault::Link
+            | Fault::Nobody
+            | Fault::Checkpoint
+            | Fault::Access => EngineError::OfNode(Box::new(error)),
         },
         Error::Torch(_) => EngineError::OfNode(Box::new(error)),
-        _ => EngineError::OfJob(Box::new(error)),
+        Error::NotAModel { .. }
+        | Error::Json { .. }
+        | Error::Config { .. }
+        | Error::PickleOnly { .. }
+        | Error::BadSafetensors { .. }
+        | Error::MissingTensor { .. }
+        | Error::ExtraTensors { .. }
+        | Error::WrongShape { .. }
+        | Error::WrongType { .. }
+        | Error::NotFinite { .. }
+        | Error::Argument { .. } => EngineError::OfJob(Box::new(error)),
     }
 }
 

@@ -9,7 +9,6 @@ pub type Result<T> = std::result::Result<T, Error>;
 
 /// Every failure names the file, key or tensor, what was found, and what is allowed.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum Error {
     /// The folder is not a model in diffusers' layout.
     #[error("{}: {reason}", folder.display())]

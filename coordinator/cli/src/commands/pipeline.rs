@@ -63,7 +63,8 @@ pub(super) async fn make(
     let program = find_program(WORKER)?;
     let target = folder.join(FOLDER);
     let mut command = Command::new(&program);
-    command.arg("pipeline").args(model_options(&spec.common.model));
+    // Its errors are this command's.
+    command.arg0("ringtune").arg("pipeline").args(model_options(&spec.common.model));
     for file in embeddings(spec) {
         command.arg("--embeds").arg(folder.join(file));
     }
@@ -78,9 +79,7 @@ pub(super) async fn make(
             let path = target.display().to_string();
             Ok(output.data(&path, &PipelineObject { r#type: "pipeline", path: path.clone() })?)
         }
-        Ok(status) => {
-            Err(Error::JobEnded(format!("the pipeline could not be made (ringtune-worker: {status})")))
-        }
+        Ok(status) => Err(Error::JobEnded(format!("the pipeline could not be made ({status})"))),
         Err(source) => Err(Error::File { doing: "cannot start", path: program, source }),
     }
 }

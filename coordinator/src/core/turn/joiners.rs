@@ -64,6 +64,7 @@ impl Turn<'_> {
             let available = self.cluster.workers().filter(|worker| {
                 worker.capabilities.numerics_class == **class
                     && Standing::of(worker, false).usable()
+                    && !worker.rests_for(&job.queue.owner)
                     && self.cluster.place_of(worker.id).is_none()
                     && (worker.verifies || job.verification.is_none())
                     && !job.refused_by.contains(&worker.id)

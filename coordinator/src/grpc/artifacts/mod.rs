@@ -144,8 +144,12 @@ impl Artifacts {
         let waits = self.0.handle.waits();
         match answer {
             Ok(answer) if answer.get_ref().complete => waits.went_on(job),
-            Err(status) if condition_of(status).is_some() => waits.told(job, status.message()),
-            Ok(_) | Err(_) => {}
+            Ok(_) => {}
+            Err(status) => {
+                if let Some(condition) = condition_of(status) {
+                    waits.told(job, condition, status.message());
+                }
+            }
         }
     }
 

@@ -118,7 +118,17 @@ impl Blame for Unreadable {
     fn fault(&self) -> Fault {
         match &self.0 {
             ringtune_text::Error::Io { source, .. } => of_path(source),
-            _ => Fault::Node,
+            ringtune_text::Error::Busy(_)
+            | ringtune_text::Error::Stopped { .. }
+            | ringtune_text::Error::Room { .. }
+            | ringtune_text::Error::Full { .. }
+            | ringtune_text::Error::Threads(_)
+            | ringtune_text::Error::File(_)
+            | ringtune_text::Error::Internal(_) => Fault::Node,
+            ringtune_text::Error::Option { .. }
+            | ringtune_text::Error::Unusable { .. }
+            | ringtune_text::Error::Document { .. }
+            | ringtune_text::Error::Documents(_) => Fault::Job,
         }
     }
 }
