@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fs};
 
 use anyhow::{Context as _, Result, ensure};
-use ringtune_tests::{Job, Sandbox};
+use ringtune_tests::{Cluster, Job, Sandbox};
 use safetensors::{Dtype, SafeTensors};
 
 /// A job whose global batch any number of workers up to six can share.
@@ -54,6 +54,24 @@ async fn one_two_and_three_workers_write_the_same_bytes_in_fp32() -> Result<()> 
 #[tokio::test]
 async fn one_two_and_three_workers_write_the_same_bytes_in_bf16() -> Result<()> {
     workers_do_not_matter("bf16").await
+}
+
+#[tokio::test]
+async fn a_job_submitted_again_from_what_the_coordinator_has_gives_the_same_bytes() -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    let cluster = Cluster::start_fake(&sandbox, 1).await?;
+    let file = sandbox.write_job("job.toml", &Job::toy()?)?;
+    let first = cluster.submit(&file).await?;
+    cluster.wait_for_end(&first).await?;
+    let again = cluster.finish(&["submit", "--again", &first]).await?.expect_code(0)?.stdout;
+    cluster.wait_for_end(again.trim()).await?;
+    let results = |out: &str| RESULTS.map(|name| fs::read(sandbox.path(out).join(name)).ok());
+    for (job, out) in [(first.as_str(), "first"), (again.trim(), "again")] {
+        cluster.finish(&["fetch", job, "-o", out]).await?.expect_code(0)?;
+    }
+    ensure!(first != again.trim() && results("first") == results("again"), "other bytes");
+    ensure!(results("first").iter().all(Option::is_some), "no results");
+    Ok(())
 }
 
 #[tokio::test]
