@@ -348,7 +348,8 @@ mod tests {
     #[tokio::test]
     async fn a_running_daemon_holds_the_lock_of_its_log() {
         let folder = tempfile::tempdir().expect("folder");
-        let script = r#"echo '{"grpc":"127.0.0.1:1","http":"127.0.0.1:2"}'; cat"#;
+        // One process, as a daemon is: a child would have the log for a moment longer.
+        let script = r#"echo '{"grpc":"127.0.0.1:1","http":"127.0.0.1:2"}'; exec cat"#;
         let daemon = Daemon::start(shell(script, folder.path())).await.expect("started");
         let log = || File::open(folder.path().join("worker-1.log")).expect("log");
         assert!(log().try_lock().is_err(), "the lock is free while the daemon lives");

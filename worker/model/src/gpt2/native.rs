@@ -366,9 +366,14 @@ const ROW_MULTIPLE: i64 = 64;
 
 /// Memory for `rows` of `width` numbers of `like`'s kind, each row at the beginning of a cache line. A vocabulary's width is odd, and
 /// libtorch multiplies rows that begin anywhere up to a quarter slower.
+///
+/// What lies between the rows is zero: oneDNN's AMX kernels multiply pairs of bf16 numbers, and of a row of an odd number of them they
+/// take the one behind it too, times zero. What memory is left there by others may be NaN.
 pub(crate) fn rows_apart(rows: i64, width: i64, like: &Tensor) -> Result<Tensor> {
     let stride = (width + ROW_MULTIPLE - 1) / ROW_MULTIPLE * ROW_MULTIPLE;
-    Ok(Tensor::f_empty([rows, stride], (like.f_kind()?, like.device()))?.f_narrow(1, 0, width)?)
+    let whole = Tensor::f_empty([rows, stride], (like.f_kind()?, like.device()))?;
+    let _same = whole.f_narrow(1, width, stride - width)?.f_zero_()?;
+    Ok(whole.f_narrow(1, 0, width)?)
 }
 
 /// Attention of each token to itself and those before it: `together` [batch, tokens, 3, heads, width]; `mask` drops of the

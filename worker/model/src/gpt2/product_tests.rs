@@ -5,7 +5,7 @@
 use tch::{Device, Kind, Tensor};
 
 use super::gradients::{product, product_of_columns};
-use super::native::{self, times, times_turned};
+use super::native::{self, rows_apart, times, times_turned};
 use crate::Runtime;
 use crate::stable_diffusion::to_vec;
 
@@ -81,6 +81,21 @@ fn weights_that_do_not_fit_are_refused() {
     assert!(text.contains("weights"), "{text}");
     let text = times_turned(&x, &weight).unwrap_err().to_string();
     assert!(text.contains("x is of [4, 3] for weights of [5, 2]"), "{text}");
+}
+
+/// oneDNN's AMX kernels multiply by zero what lies behind a row of an odd number of bf16 numbers: it may be no NaN.
+#[test]
+fn zeros_lie_between_rows_that_lie_apart() {
+    Runtime::initialise(1).unwrap();
+    for kind in [Kind::Float, Kind::BFloat16] {
+        let like = drawn(&[1, 1], kind);
+        // The memory that comes next was somebody else's.
+        let before: Vec<Tensor> = (0..4).map(|_| like.full_like(f64::NAN).repeat([21, 256])).collect();
+        drop(before);
+        let whole = rows_apart(21, 211, &like).unwrap().as_strided([21, 256], [256, 1], 0);
+        assert_eq!(whole.narrow(1, 211, 45).count_nonzero(None).int64_value(&[]), 0, "{kind:?}");
+        assert_eq!(rows_apart(3, 128, &like).unwrap().stride(), [128, 1]);
+    }
 }
 
 /// Whatever puts a gradient says when a number of it is not finite, wherever that is.
