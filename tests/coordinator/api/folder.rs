@@ -263,8 +263,9 @@ async fn damage_that_is_met_later_ends_the_coordinator_which_says_where_it_is() 
     }
     let request = v1::ListStepsRequest { job_id: folder.jobs[0].clone(), ..Default::default() };
     let failed = coordinator.jobs().list_steps(request).await.unwrap_err();
-    // What the coordinator itself reads may meet it first.
-    assert!(matches!(failed.code(), tonic::Code::DataLoss | tonic::Code::Unavailable), "{failed}");
+    // What the coordinator itself reads may meet it first: then the connection breaks, or nobody listens any more.
+    use tonic::Code::{DataLoss, Unavailable, Unknown};
+    assert!(matches!(failed.code(), DataLoss | Unavailable | Unknown), "{failed}");
     let error = coordinator.ended().await.unwrap_err();
     let text = error.to_string();
     assert!(error.needs_repair() && text.contains(&*path.to_string_lossy()), "{text}");
