@@ -367,8 +367,8 @@ const ROW_MULTIPLE: i64 = 64;
 /// Memory for `rows` of `width` numbers of `like`'s kind, each row at the beginning of a cache line. A vocabulary's width is odd, and
 /// libtorch multiplies rows that begin anywhere up to a quarter slower.
 ///
-/// What lies between the rows is zero: oneDNN's AMX kernels multiply pairs of bf16 numbers, and of a row of an odd number of them they
-/// take the one behind it too, times zero. What memory is left there by others may be NaN.
+/// The padding between the rows is zero. oneDNN's AMX kernels multiply bf16 numbers in pairs: of a row with an odd number of them they
+/// also read the first number of the padding, times zero. Memory that was used before may hold a NaN there.
 pub(crate) fn rows_apart(rows: i64, width: i64, like: &Tensor) -> Result<Tensor> {
     let stride = (width + ROW_MULTIPLE - 1) / ROW_MULTIPLE * ROW_MULTIPLE;
     let whole = Tensor::f_empty([rows, stride], (like.f_kind()?, like.device()))?;

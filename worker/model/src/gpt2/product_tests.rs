@@ -83,7 +83,7 @@ fn weights_that_do_not_fit_are_refused() {
     assert!(text.contains("x is of [4, 3] for weights of [5, 2]"), "{text}");
 }
 
-/// oneDNN's AMX kernels multiply by zero what lies behind a row of an odd number of bf16 numbers: it may be no NaN.
+/// oneDNN's AMX kernels multiply the first number behind a row of odd length by zero, so it must not be NaN.
 #[test]
 fn zeros_lie_between_rows_that_lie_apart() {
     Runtime::initialise(1).unwrap();
