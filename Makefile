@@ -4,7 +4,7 @@ CARGO ?= cargo
 NEXTEST := $(shell $(CARGO) nextest --version >/dev/null 2>&1 && echo yes)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test lint sanitize bench bench-draw bench-first bench-gpt2 bench-ring bench-overlap bench-control chaos pairs upgrade-test release-proto packages packages-test
+.PHONY: help setup build demo test lint sanitize bench bench-draw bench-first bench-gpt2 bench-ring bench-overlap bench-control chaos pairs upgrade-test same-bytes release-proto packages packages-test
 
 help: ## Show this list
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -88,6 +88,9 @@ pairs: build ## Learn all four pairs of the toy checkpoint, of which make test l
 upgrade-test: build ## Run the last release's programs, which it builds once, beside this build's
 	@folder="$$(tests/upgrade/release.sh)" && RINGTUNE_RELEASED="$$folder" \
 		$(CARGO) test --release --workspace --test rolling_upgrade -- --ignored --test-threads=1
+
+same-bytes: build ## Compare every byte that eleven jobs leave with those of an earlier commit's build, which it builds once (SINCE=COMMIT)
+	@tests/upgrade/same_bytes.sh $(SINCE)
 
 packages: build ## Make Debian packages and a tarball in target/packages
 	@deploy/packages/build.sh

@@ -1,5 +1,7 @@
 #!/usr/bin/env bash
-# Builds the programs of the last release and prints the folder in which they are.
+# Builds the programs of the last release, or of a given commit, and prints the folder in which they are.
+#
+#   release.sh [COMMIT]
 #
 # The last release is the first one in CHANGELOG.md that names its last commit. It is built from that commit of this
 # clone, once: the programs stay in ${XDG_CACHE_HOME:-$HOME/.cache}/ringtune/releases/VERSION-COMMIT (about 120 MB), what
@@ -17,8 +19,13 @@ fail() {
 }
 
 # 1. Which one?
-read -r version commit < <(sed -nE 's/^## \[([0-9.]+)\] - last commit ([0-9a-f]{7,40})$/\1 \2/p' "$clone/CHANGELOG.md" | head -n 1) ||
-    fail "CHANGELOG.md names no last commit of a release ('## [0.2.0] - last commit d2a84e9')"
+if (($#)); then
+    commit="$(git -C "$clone" rev-parse --short=8 --verify --quiet "$1^{commit}")" || fail "this clone has no commit $1"
+    version="$(git -C "$clone" show "$commit:Cargo.toml" | sed -nE 's/^version = "([0-9.]+)"$/\1/p' | head -n 1)"
+else
+    read -r version commit < <(sed -nE 's/^## \[([0-9.]+)\] - last commit ([0-9a-f]{7,40})$/\1 \2/p' "$clone/CHANGELOG.md" | head -n 1) ||
+        fail "CHANGELOG.md names no last commit of a release ('## [0.2.0] - last commit d2a84e9')"
+fi
 git -C "$clone" cat-file -e "$commit^{commit}" 2>/dev/null ||
     fail "this clone has no commit $commit, the last one of $version (a shallow clone? git fetch --unshallow)"
 caches="${XDG_CACHE_HOME:-${HOME:?neither XDG_CACHE_HOME nor HOME is set}/.cache}/ringtune/releases"
