@@ -6,13 +6,13 @@ use std::{
 };
 
 use ringtune_engine::{
-    AlignedFloats, Applied, Buckets, DrawPictures, EncodeImages, Engine, EngineError, EngineIdentity,
-    FeedTokens, GenerateText, Gradient, HeldState, ImageRequest, LanguageGradient, LanguageModelInfo,
-    LoadModel, LookedUp, Microbatch, ModelInfo, Moments, OpenLanguageModel, OpenTextModel, OptimizerStep,
-    Pixels, RgbImage, Shares, StateTensor, TextModelInfo, TextualInversion, Threads, TokenBatch,
-    TrainLanguageModel, TrainingSize, Wanted,
+    AlignedFloats, Applied, Buckets, DrawPictures, EmbeddingRows, EncodeImages, Engine, EngineError,
+    EngineIdentity, FeedTokens, GenerateText, Gradient, HeldState, HoldParameters, ImageRequest,
+    LanguageModelInfo, LoadModel, Microbatch, ModelInfo, Moments, OpenLanguageModel, OpenTextModel,
+    OptimizerStep, PassSummary, Pixels, RgbImage, Shares, StateTensor, TextModelInfo, TextualInversion,
+    Threads, TokenBatch, TrainLanguageModel, TrainingSize, Wanted,
 };
-use ringtune_model::{Error, Gpt2, Gpt2Text, Runtime, StableDiffusion};
+use ringtune_model::{Error, Gpt2, Gpt2Text, Parameters, Runtime, StableDiffusion};
 use ringtune_worker::fault::{Fault, of_path};
 
 /// Parts of a model folder whose files decide what is loaded.
@@ -69,6 +69,11 @@ impl TorchEngine {
     fn language(&mut self) -> Result<&mut Gpt2, EngineError> {
         settle_threads();
         self.language.as_mut().ok_or(EngineError::NothingLoaded)
+    }
+
+    /// Those of the model that is open for training.
+    fn parameters(&mut self) -> Result<&mut Parameters, EngineError> {
+        Ok(&mut self.language()?.parameters)
     }
 }
 
@@ -169,64 +174,66 @@ impl TrainLanguageModel for TorchEngine {
         &mut self,
         batch: &TokenBatch,
         buckets: &mut dyn Buckets,
-    ) -> Result<LanguageGradient, EngineError> {
+    ) -> Result<PassSummary, EngineError> {
         self.language()?.gradient(batch, buckets).map_err(engine_error)
     }
 
     fn language_loss(&mut self, batch: &TokenBatch) -> Result<f32, EngineError> {
         self.language()?.loss(batch).map_err(engine_error)
     }
+}
 
+impl HoldParameters for TorchEngine {
     fn apply(
         &mut self,
         step: &OptimizerStep,
-        looked_up: &LookedUp,
+        looked_up: &EmbeddingRows,
         buckets: &mut [AlignedFloats],
     ) -> Result<Applied, EngineError> {
-        self.language()?.apply(step, looked_up, buckets).map_err(engine_error)
+        self.parameters()?.apply(step, looked_up, buckets).map_err(engine_error)
     }
 
-    fn gradient_squares(
+    fn squared_norm_parts(
         &mut self,
-        looked_up: &LookedUp,
+        looked_up: &EmbeddingRows,
         buckets: &mut [AlignedFloats],
         shares: &Shares,
     ) -> Result<Vec<f64>, EngineError> {
-        self.language()?.gradient_squares(looked_up, buckets, shares).map_err(engine_error)
+        self.parameters()?.squared_norm_parts(looked_up, buckets, shares).map_err(engine_error)
     }
 
     fn apply_share(
         &mut self,
         step: &OptimizerStep,
-        squares: f64,
+        squared_norm: f64,
         buckets: &mut [AlignedFloats],
         shares: &Shares,
     ) -> Result<Applied, EngineError> {
-        self.language()?.apply_share(step, squares, buckets, shares).map_err(engine_error)
+        self.parameters()?.apply_share(step, squared_norm, buckets, shares).map_err(engine_error)
     }
 
     fn take_parameters(&mut self, buckets: &[AlignedFloats], shares: &Shares) -> Result<(), EngineError> {
-        self.language()?.take_parameters(buckets, shares).map_err(engine_error)
+        self.parameters()?.take_parameters(buckets, shares).map_err(engine_error)
     }
 
     fn keep_moments(&mut self, shares: &Shares) -> Result<(), EngineError> {
-        self.language()?.keep_moments(shares).map_err(engine_error)
+        self.parameters()?.keep_moments(shares).map_err(engine_error)
     }
 
-    fn language_state(&mut self) -> Result<Vec<StateTensor>, EngineError> {
-        Ok(self.language()?.state())
+    fn state_tensors(&mut self) -> Result<Vec<StateTensor>, EngineError> {
+        Ok(self.parameters()?.state_tensors())
     }
 
-    fn read_language_state(&mut self, tensor: &str, offset: u64, into: &mut [u8]) -> Result<(), EngineError> {
-        self.language()?.read_state(tensor, offset, into).map_err(engine_error)
+    fn read_state(&mut self, tensor: &str, offset: u64, into: &mut [u8]) -> Result<(), EngineError> {
+        self.parameters()?.read_state(tensor, offset, into).map_err(engine_error)
     }
 
-    fn write_language_state(&mut self, tensor: &str, offset: u64, bytes: &[u8]) -> Result<(), EngineError> {
-        self.language()?.write_state(tensor, offset, bytes).map_err(engine_error)
+    fn write_state(&mut self, tensor: &str, offset: u64, bytes: &[u8]) -> Result<(), EngineError> {
+        self.parameters()?.write_state(tensor, offset, bytes).map_err(engine_error)
     }
 
-    fn hold_language_state(&mut self) -> Result<Box<dyn HeldState>, EngineError> {
-        Ok(Box::new(self.language()?.hold_state().map_err(engine_error)?))
+    fn hold_state(&mut self) -> Result<Box<dyn HeldState>, EngineError> {
+        Ok(Box::new(self.parameters()?.hold_state().map_err(engine_error)?))
     }
 }
 

@@ -1,9 +1,9 @@
 //! The engine's methods on its handle: [`EngineHandle::run`] with one call in it.
 
 use crate::{
-    Activity, AlignedFloats, Applied, Buckets, EngineError, EngineHandle, EngineIdentity, FeedTokens,
-    Gradient, HeldState, ImageRequest, LanguageGradient, LanguageModelInfo, LoadModel, LookedUp, Microbatch,
-    ModelInfo, Moments, OpenLanguageModel, OpenTextModel, OptimizerStep, Pixels, RgbImage, Shares,
+    Activity, AlignedFloats, Applied, Buckets, EmbeddingRows, EngineError, EngineHandle, EngineIdentity,
+    FeedTokens, Gradient, HeldState, ImageRequest, LanguageModelInfo, LoadModel, Microbatch, ModelInfo,
+    Moments, OpenLanguageModel, OpenTextModel, OptimizerStep, PassSummary, Pixels, RgbImage, Shares,
     StateTensor, TextModelInfo, TokenBatch,
 };
 
@@ -106,7 +106,7 @@ impl EngineHandle {
         &self,
         batch: TokenBatch,
         mut buckets: B,
-    ) -> Result<(LanguageGradient, B), EngineError> {
+    ) -> Result<(PassSummary, B), EngineError> {
         let activity = self.activity().clone();
         self.run(move |engine, _| {
             let mut signs = Signs { buckets: &mut buckets, activity: &activity };
@@ -119,44 +119,49 @@ impl EngineHandle {
     pub async fn language_loss(&self, batch: TokenBatch) -> Result<f32, EngineError> {
         self.run(move |engine, _| engine.language_loss(&batch)).await
     }
+}
 
-    /// See [`crate::TrainLanguageModel::apply`]. The buckets come back; after an error they are gone. Done even when nobody
+/// Parameters that are trained.
+impl EngineHandle {
+    /// See [`crate::HoldParameters::apply`]. The buckets come back; after an error they are gone. Done even when nobody
     /// waits for it any more: whoever asked has to know what the parameters are.
     pub async fn apply(
         &self,
         step: OptimizerStep,
-        looked_up: LookedUp,
+        looked_up: EmbeddingRows,
         mut buckets: Vec<AlignedFloats>,
     ) -> Result<(Applied, Vec<AlignedFloats>), EngineError> {
         self.run_anyway(move |engine| Ok((engine.apply(&step, &looked_up, &mut buckets)?, buckets))).await
     }
 
-    /// See [`crate::TrainLanguageModel::gradient_squares`]. The buckets come back; after an error they are gone.
-    pub async fn gradient_squares(
+    /// See [`crate::HoldParameters::squared_norm_parts`]. The buckets come back; after an error they are gone.
+    pub async fn squared_norm_parts(
         &self,
-        looked_up: LookedUp,
+        looked_up: EmbeddingRows,
         mut buckets: Vec<AlignedFloats>,
         shares: Shares,
     ) -> Result<(Vec<f64>, Vec<AlignedFloats>), EngineError> {
-        self.run(move |engine, _| Ok((engine.gradient_squares(&looked_up, &mut buckets, &shares)?, buckets)))
-            .await
-    }
-
-    /// See [`crate::TrainLanguageModel::apply_share`]. As [`EngineHandle::apply`].
-    pub async fn apply_share(
-        &self,
-        step: OptimizerStep,
-        squares: f64,
-        mut buckets: Vec<AlignedFloats>,
-        shares: Shares,
-    ) -> Result<(Applied, Vec<AlignedFloats>), EngineError> {
-        self.run_anyway(move |engine| {
-            Ok((engine.apply_share(&step, squares, &mut buckets, &shares)?, buckets))
+        self.run(move |engine, _| {
+            Ok((engine.squared_norm_parts(&looked_up, &mut buckets, &shares)?, buckets))
         })
         .await
     }
 
-    /// See [`crate::TrainLanguageModel::take_parameters`]. The buckets come back. Done even when nobody waits for it any more.
+    /// See [`crate::HoldParameters::apply_share`]. As [`EngineHandle::apply`].
+    pub async fn apply_share(
+        &self,
+        step: OptimizerStep,
+        squared_norm: f64,
+        mut buckets: Vec<AlignedFloats>,
+        shares: Shares,
+    ) -> Result<(Applied, Vec<AlignedFloats>), EngineError> {
+        self.run_anyway(move |engine| {
+            Ok((engine.apply_share(&step, squared_norm, &mut buckets, &shares)?, buckets))
+        })
+        .await
+    }
+
+    /// See [`crate::HoldParameters::take_parameters`]. The buckets come back. Done even when nobody waits for it any more.
     pub async fn take_parameters(
         &self,
         buckets: Vec<AlignedFloats>,
@@ -169,45 +174,35 @@ impl EngineHandle {
         .await
     }
 
-    /// See [`crate::TrainLanguageModel::keep_moments`].
+    /// See [`crate::HoldParameters::keep_moments`].
     pub async fn keep_moments(&self, shares: Shares) -> Result<(), EngineError> {
         self.run_anyway(move |engine| engine.keep_moments(&shares)).await
     }
 
-    /// See [`crate::TrainLanguageModel::language_state`].
-    pub async fn language_state(&self) -> Result<Vec<StateTensor>, EngineError> {
-        self.run(|engine, _| engine.language_state()).await
+    /// See [`crate::HoldParameters::state_tensors`].
+    pub async fn state_tensors(&self) -> Result<Vec<StateTensor>, EngineError> {
+        self.run(|engine, _| engine.state_tensors()).await
     }
 
-    /// See [`crate::TrainLanguageModel::read_language_state`]: fills `into` and gives it back. Blocks.
-    pub fn read_language_state(
-        &self,
-        tensor: &str,
-        offset: u64,
-        mut into: Vec<u8>,
-    ) -> Result<Vec<u8>, EngineError> {
+    /// See [`crate::HoldParameters::read_state`]: fills `into` and gives it back. Blocks.
+    pub fn read_state(&self, tensor: &str, offset: u64, mut into: Vec<u8>) -> Result<Vec<u8>, EngineError> {
         let tensor = tensor.to_owned();
         self.run_blocking(move |engine| {
-            engine.read_language_state(&tensor, offset, &mut into)?;
+            engine.read_state(&tensor, offset, &mut into)?;
             Ok(into)
         })
     }
 
-    /// See [`crate::TrainLanguageModel::hold_language_state`]. Blocks.
-    pub fn hold_language_state(&self) -> Result<Box<dyn HeldState>, EngineError> {
-        self.run_blocking(|engine| engine.hold_language_state())
+    /// See [`crate::HoldParameters::hold_state`]. Blocks.
+    pub fn hold_state(&self) -> Result<Box<dyn HeldState>, EngineError> {
+        self.run_blocking(|engine| engine.hold_state())
     }
 
-    /// See [`crate::TrainLanguageModel::write_language_state`]: gives the bytes back. Blocks.
-    pub fn write_language_state(
-        &self,
-        tensor: &str,
-        offset: u64,
-        bytes: Vec<u8>,
-    ) -> Result<Vec<u8>, EngineError> {
+    /// See [`crate::HoldParameters::write_state`]: gives the bytes back. Blocks.
+    pub fn write_state(&self, tensor: &str, offset: u64, bytes: Vec<u8>) -> Result<Vec<u8>, EngineError> {
         let tensor = tensor.to_owned();
         self.run_blocking(move |engine| {
-            engine.write_language_state(&tensor, offset, &bytes)?;
+            engine.write_state(&tensor, offset, &bytes)?;
             Ok(bytes)
         })
     }

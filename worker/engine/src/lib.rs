@@ -7,7 +7,7 @@
 //!
 //! Every engine has a name for what it computes with and loads models ([`Engine`]). Beside it stands one small
 //! trait for each thing that kinds of work need: [`EncodeImages`], [`TextualInversion`], [`DrawPictures`],
-//! [`TrainLanguageModel`], [`GenerateText`].
+//! [`TrainLanguageModel`], [`GenerateText`]; what holds parameters that are trained is [`HoldParameters`].
 //! [`WorkerEngine`] is all of them, and so the list of what the engine of a worker has to do.
 //!
 //! # What is large stays on the thread
@@ -24,13 +24,15 @@ mod aligned;
 mod bucket_plan;
 mod calls;
 mod draw_pictures;
+mod embedding_rows;
 mod encode_images;
 mod engine;
 mod error;
 mod generate_text;
 mod language_model;
-mod looked_up;
 mod model;
+mod optimizer_step;
+mod parameters;
 mod recording;
 mod sampler_kind;
 mod shares;
@@ -45,17 +47,18 @@ pub use activity::{Activity, LONGEST_SILENCE};
 pub use aligned::AlignedFloats;
 pub use bucket_plan::{Bucket, BucketPlan, BucketSizes, Parameter, Piece};
 pub use draw_pictures::{DrawPictures, ImageRequest, MOST_CHUNKS, MOST_PICTURES, RgbImage};
+pub use embedding_rows::EmbeddingRows;
 pub use encode_images::{EncodeImages, Moments, Pixels};
 pub use engine::{Engine, EngineIdentity};
 pub use error::EngineError;
 pub use generate_text::{FeedTokens, GenerateText, OpenTextModel, TextModelInfo};
 pub use language_model::{
-    Applied, Buckets, Dropout, HeldState, LanguageGradient, LanguageModelFolder, LanguageModelInfo,
-    LanguageModelSource, NewLanguageModel, OpenLanguageModel, OptimizerStep, StateTensor, TokenBatch,
-    TrainLanguageModel, WrongStep,
+    Dropout, LanguageModelFolder, LanguageModelInfo, LanguageModelSource, NewLanguageModel,
+    OpenLanguageModel, TokenBatch, TrainLanguageModel,
 };
-pub use looked_up::LookedUp;
 pub use model::{LoadModel, ModelInfo, ModelOptions, Precision, PredictionType, TrainingSize};
+pub use optimizer_step::{AdamWScalars, Applied, OptimizerStep, WrongStep};
+pub use parameters::{Buckets, HeldState, HoldParameters, ParametersInfo, PassSummary, StateTensor};
 pub use recording::{MachineRates, Operator, OperatorScope, Recording, STEP, TEXT_ENCODER, TensorShape};
 pub use sampler_kind::SamplerKind;
 pub use shares::{Shares, common};

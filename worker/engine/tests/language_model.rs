@@ -3,7 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a test ends where something is missing")]
 
 use ringtune_engine::{
-    AlignedFloats, Buckets, EngineError, EngineHandle, LanguageModelInfo, LookedUp, OptimizerStep, TokenBatch,
+    AlignedFloats, Buckets, EmbeddingRows, EngineError, EngineHandle, LanguageModelInfo, OptimizerStep,
+    TokenBatch,
 };
 use ringtune_fake_engine::{FakeEngine, FakeScript};
 
@@ -19,8 +20,8 @@ struct Kept {
 
 impl Kept {
     fn new(info: &LanguageModelInfo) -> Self {
-        let lengths = info.plan.buckets.iter().map(|bucket| bucket.length);
-        let lengths = lengths.chain([info.looked_up_length(&batch().looked_up)]);
+        let lengths = info.parameters.plan.buckets.iter().map(|bucket| bucket.length);
+        let lengths = lengths.chain([info.parameters.looked_up_length(&batch().looked_up)]);
         Self { buckets: lengths.map(AlignedFloats::zeros).collect(), ..Self::default() }
     }
 }
@@ -45,7 +46,7 @@ fn batch() -> TokenBatch {
     let inputs = vec![1, 5, 22, 5, 0, 7];
     let targets = vec![5, 22, 5, 0, 7, 1];
     // Another microbatch of the step has id 9.
-    let looked_up = LookedUp::of(inputs.iter().copied().chain([9]));
+    let looked_up = EmbeddingRows::of(inputs.iter().copied().chain([9]));
     TokenBatch { batch: 2, block: 3, inputs, targets, looked_up, add: false, dropout: None }
 }
 
@@ -71,7 +72,7 @@ async fn opened(script: FakeScript) -> (EngineHandle, LanguageModelInfo) {
 #[tokio::test]
 async fn buckets_come_back_in_order_and_steps_make_the_loss_smaller() {
     let (engine, info) = opened(FakeScript::default()).await;
-    let count = info.plan.buckets.len();
+    let count = info.parameters.plan.buckets.len();
     assert!(count > 2);
     let before = engine.language_loss(batch()).await.unwrap();
     let mut kept = Kept::new(&info);
@@ -140,12 +141,12 @@ async fn both_parts_of_the_tables_gradient_move_it_and_rows_that_do_not_fit_are_
     let read = |engine: EngineHandle, bytes: usize| async move {
         let read = engine.run(move |engine, _| {
             let mut read = vec![0; bytes];
-            engine.read_language_state(table, 0, &mut read)?;
+            engine.read_state(table, 0, &mut read)?;
             Ok(read)
         });
         read.await.unwrap()
     };
-    let bytes = 4 * info.vocab_size * info.width;
+    let bytes = 4 * info.vocab_size * info.parameters.width;
     let before = read(engine.clone(), bytes).await;
     let (_, kept) = engine.language_gradient(batch(), Kept::new(&info)).await.unwrap();
     engine.apply(STEP, batch().looked_up, kept.buckets).await.unwrap();
@@ -154,18 +155,19 @@ async fn both_parts_of_the_tables_gradient_move_it_and_rows_that_do_not_fit_are_
     let moved: Vec<usize> =
         (0..bytes / 4).filter(|number| before[number * 4..][..4] != after[number * 4..][..4]).collect();
     let rows: std::collections::BTreeSet<i64> =
-        moved.iter().map(|number| (number / info.width) as i64).collect();
+        moved.iter().map(|number| (number / info.parameters.width) as i64).collect();
     assert_eq!(rows, batch().inputs.into_iter().collect());
     assert!(
-        (0..info.width).all(|column| moved.iter().any(|number| number % info.width == column)),
+        (0..info.parameters.width)
+            .all(|column| moved.iter().any(|number| number % info.parameters.width == column)),
         "{moved:?}"
     );
     // One id fewer, one that is no input of the list, one that the model does not have.
-    let few = TokenBatch { looked_up: LookedUp::of([1, 5, 22, 0]), ..batch() };
+    let few = TokenBatch { looked_up: EmbeddingRows::of([1, 5, 22, 0]), ..batch() };
     let error =
         engine.language_gradient(few.clone(), Kept::new(&info)).await.map(|(made, _)| made).unwrap_err();
     assert!(error.is_of_job() && error.to_string().starts_with("looked_up has no id 7"), "{error}");
-    let beyond = LookedUp::of([0, 1, 5, 7, 22, 23]);
+    let beyond = EmbeddingRows::of([0, 1, 5, 7, 22, 23]);
     for (looked_up, field) in [(few.looked_up, "buckets"), (beyond, "looked_up")] {
         let error =
             engine.apply(STEP, looked_up, Kept::new(&info).buckets).await.map(|(one, _)| one).unwrap_err();
@@ -177,7 +179,7 @@ async fn both_parts_of_the_tables_gradient_move_it_and_rows_that_do_not_fit_are_
 #[tokio::test]
 async fn whoever_refuses_a_bucket_ends_the_pass() {
     let (engine, info) = opened(FakeScript::default()).await;
-    for refused in [1, info.plan.buckets.len()] {
+    for refused in [1, info.parameters.plan.buckets.len()] {
         let kept = Kept { refused: Some(refused), ..Kept::new(&info) };
         let ended = engine.language_gradient(batch(), kept).await.map(|(made, _)| made);
         assert!(matches!(ended, Err(EngineError::Unwanted)));
@@ -189,8 +191,8 @@ async fn a_state_that_is_read_and_written_in_chunks_goes_on_alike() {
     let (engine, info) = opened(FakeScript::default()).await;
     let (_, kept) = engine.language_gradient(batch(), Kept::new(&info)).await.unwrap();
     engine.apply(STEP, batch().looked_up, kept.buckets).await.unwrap();
-    let tensors = engine.language_state().await.unwrap();
-    assert_eq!(tensors.len(), 3 * info.parameters.len());
+    let tensors = engine.state_tensors().await.unwrap();
+    assert_eq!(tensors.len(), 3 * info.parameters.list.len());
     let trained = engine.language_loss(batch()).await.unwrap();
     let (other, _) = opened(FakeScript::default()).await;
     assert_ne!(other.language_loss(batch()).await.unwrap(), trained);
@@ -200,17 +202,17 @@ async fn a_state_that_is_read_and_written_in_chunks_goes_on_alike() {
             let (mut chunk, name) = (vec![0; 28.min(bytes - first)], tensor.name.clone());
             let chunk = engine
                 .run(move |engine, _| {
-                    engine.read_language_state(&name, first as u64, &mut chunk)?;
+                    engine.read_state(&name, first as u64, &mut chunk)?;
                     Ok(chunk)
                 })
                 .await
                 .unwrap();
             let name = tensor.name.clone();
-            let write = other.run(move |engine, _| engine.write_language_state(&name, first as u64, &chunk));
+            let write = other.run(move |engine, _| engine.write_state(&name, first as u64, &chunk));
             write.await.unwrap();
         }
     }
     assert_eq!(other.language_loss(batch()).await.unwrap(), trained);
-    let beyond = other.run(|engine, _| engine.read_language_state("model.x", 0, &mut [0; 4])).await;
+    let beyond = other.run(|engine, _| engine.read_state("model.x", 0, &mut [0; 4])).await;
     assert!(beyond.unwrap_err().to_string().contains("model.x"));
 }

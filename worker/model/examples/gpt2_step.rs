@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use ringtune_model::{
-    AlignedFloats, BucketSizes, Buckets, Dropout, EngineError, Gpt2, LanguageModelSource, LookedUp,
+    AlignedFloats, BucketSizes, Buckets, Dropout, EmbeddingRows, EngineError, Gpt2, LanguageModelSource,
     NewLanguageModel, OpenLanguageModel, OptimizerStep, Precision, Runtime, TokenBatch, profile,
 };
 
@@ -49,7 +49,7 @@ fn main() -> Result<(), Failure> {
     let source = LanguageModelSource::New(new);
     let mut model =
         Gpt2::open(&OpenLanguageModel { source, precision, threads, buckets: BucketSizes::default() })?;
-    let lengths = model.info().plan.buckets.iter().map(|bucket| bucket.length).collect::<Vec<_>>();
+    let lengths = model.parameters.info().plan.buckets.iter().map(|bucket| bucket.length).collect::<Vec<_>>();
     let mut kept = Kept(lengths.into_iter().chain([0]).map(AlignedFloats::zeros).collect());
     for step in 1..=steps {
         let last = step == steps && flag("--profile");
@@ -62,9 +62,9 @@ fn main() -> Result<(), Failure> {
         let targets = (1..=batch * block).map(id).collect();
         let (started, computed) = (Instant::now(), computed()?);
         let dropout = Some(Dropout { rate, seed: 1, step: step as u64, first_sample: 0 });
-        let looked_up = LookedUp::of(inputs.iter().copied());
+        let looked_up = EmbeddingRows::of(inputs.iter().copied());
         if let Some(rows) = kept.0.last_mut() {
-            *rows = std::mem::take(rows).resized(model.info().looked_up_length(&looked_up));
+            *rows = std::mem::take(rows).resized(model.parameters.info().looked_up_length(&looked_up));
         }
         let microbatch = TokenBatch { batch, block, inputs, targets, looked_up, add: false, dropout };
         let made = model.gradient(&microbatch, &mut kept)?;
@@ -80,7 +80,7 @@ fn main() -> Result<(), Failure> {
             max_grad_norm,
             divide_by: 1,
         };
-        let applied = model.apply(&optimizer, &microbatch.looked_up, &mut kept.0)?;
+        let applied = model.parameters.apply(&optimizer, &microbatch.looked_up, &mut kept.0)?;
         let seconds = started.elapsed().as_secs_f64();
         println!(
             "{{\"step_seconds\": {seconds:.3}, \"cpu_seconds\": {:.3}, \"tokens_per_s\": {:.0}, \"loss\": {:.3}, \

@@ -23,6 +23,7 @@ pub mod min_snr;
 pub mod model_files;
 mod native;
 mod packed_weights;
+mod parameters;
 mod probe;
 pub mod profile;
 mod rates;
@@ -45,13 +46,14 @@ mod support;
 
 pub use api::{GenerateRequest, Microbatch};
 pub use error::{Error, Result};
-pub use gpt2::{Gpt2, Gpt2Config, Gpt2Text, HeldTensors, check_gpt2_folder};
+pub use gpt2::{Gpt2, Gpt2Config, Gpt2Text, check_gpt2_folder};
+pub use parameters::{HeldTensors, Parameters};
 pub use probe::{KERNELS_REVISION, probe};
 pub use rates::machine_rates;
 pub use ringtune_engine::{
-    AlignedFloats, Applied, BucketSizes, Buckets, Dropout, EngineError, FeedTokens, Gradient, HeldState,
-    LanguageGradient, LanguageModelFolder, LanguageModelInfo, LanguageModelSource, LookedUp, ModelInfo,
-    ModelOptions, Moments, NewLanguageModel, OpenLanguageModel, OpenTextModel, OptimizerStep, Pixels,
+    AlignedFloats, Applied, BucketSizes, Buckets, Dropout, EmbeddingRows, EngineError, FeedTokens, Gradient,
+    HeldState, LanguageModelFolder, LanguageModelInfo, LanguageModelSource, ModelInfo, ModelOptions, Moments,
+    NewLanguageModel, OpenLanguageModel, OpenTextModel, OptimizerStep, ParametersInfo, PassSummary, Pixels,
     Precision, PredictionType, RgbImage, SamplerKind, Shares, StateTensor, TextContext, TextModelInfo,
     TokenBatch,
 };

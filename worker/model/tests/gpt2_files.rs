@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use ringtune_model::{
-    AlignedFloats, BucketSizes, Buckets, EngineError, Error, Gpt2, Gpt2Text, HeldState as _,
-    LanguageModelFolder, LanguageModelSource, LookedUp, NewLanguageModel, OpenLanguageModel, OpenTextModel,
+    AlignedFloats, BucketSizes, Buckets, EmbeddingRows, EngineError, Error, Gpt2, Gpt2Text, HeldState as _,
+    LanguageModelFolder, LanguageModelSource, NewLanguageModel, OpenLanguageModel, OpenTextModel,
     OptimizerStep, Precision, Runtime, TokenBatch, check_gpt2_folder,
 };
 use safetensors::tensor::{Dtype, TensorView};
@@ -47,13 +47,13 @@ fn saved(new: NewLanguageModel) -> tempfile::TempDir {
 fn batch() -> TokenBatch {
     let ids = |first: i64| (0..10).map(|place| (place * 7 + first) % 29).collect();
     let inputs: Vec<i64> = ids(3);
-    let looked_up = LookedUp::of(inputs.iter().copied());
+    let looked_up = EmbeddingRows::of(inputs.iter().copied());
     TokenBatch { batch: 2, block: 5, inputs, targets: ids(10), looked_up, add: false, dropout: None }
 }
 
 /// Of the plan's buckets, and of that of what the batch looks up.
 fn lengths(model: &Gpt2) -> Vec<usize> {
-    let info = model.info();
+    let info = model.parameters.info();
     let plan = info.plan.buckets.iter().map(|bucket| bucket.length);
     plan.chain([info.looked_up_length(&batch().looked_up)]).collect()
 }
@@ -90,8 +90,8 @@ fn a_saved_model_is_read_as_the_same_and_nothing_else_is_left() {
         assert_eq!(names, ["config.json", "model.safetensors"]);
         let mut again = open(folder.path()).unwrap();
         // Offsets of zero change nothing.
-        assert_eq!(again.info().parameters.len(), 28);
-        assert_eq!(model.info().parameters.len(), if bias { 28 } else { 15 });
+        assert_eq!(again.info().parameters.list.len(), 28);
+        assert_eq!(model.info().parameters.list.len(), if bias { 28 } else { 15 });
         assert_eq!(again.loss(&batch()).unwrap().to_bits(), model.loss(&batch()).unwrap().to_bits());
         assert_eq!(check_gpt2_folder(folder.path()).unwrap().vocab_size, 29);
     }
@@ -109,10 +109,10 @@ fn a_model_that_is_opened_with_fewer_positions_is_one_of_so_many() {
     };
     let (mut whole, mut short) = (open(folder.path()).unwrap(), open_cropped(5).unwrap());
     let table = |model: &Gpt2| {
-        let parameters = model.info().parameters;
+        let parameters = model.info().parameters.list;
         let table = parameters.iter().find(|one| one.name == "transformer.wpe.weight").unwrap();
         let mut rows = vec![0; 4 * table.elements()];
-        model.read_state("model.transformer.wpe.weight", 0, &mut rows).unwrap();
+        model.parameters.read_state("model.transformer.wpe.weight", 0, &mut rows).unwrap();
         (table.shape.clone(), rows)
     };
     let ((_, all), (shape, rows)) = (table(&whole), table(&short));
@@ -152,7 +152,7 @@ fn a_save_that_fails_leaves_no_config_of_an_earlier_model() {
 fn first_weights_are_nanogpts_and_follow_from_the_seed() {
     let read = |model: &Gpt2, name: &str, length: usize| -> Vec<f32> {
         let mut bytes = vec![0; length * 4];
-        model.read_state(&format!("model.transformer.{name}"), 0, &mut bytes).unwrap();
+        model.parameters.read_state(&format!("model.transformer.{name}"), 0, &mut bytes).unwrap();
         bytes.chunks_exact(4).map(|four| f32::from_le_bytes(four.try_into().unwrap())).collect()
     };
     let new = NewLanguageModel { vocab_size: 3000, n_embd: 64, n_layer: 3, ..NEW };
@@ -284,9 +284,9 @@ fn calls_that_do_not_fit_are_refused_by_their_field_and_move_nothing() {
         }
     }
     // What is looked up is asked for where there is a gradient.
-    let few = LookedUp::of(batch().inputs.into_iter().skip(1));
-    let beyond = LookedUp::of(batch().inputs.into_iter().chain([29]));
-    for looked_up in [LookedUp::default(), few, beyond.clone()] {
+    let few = EmbeddingRows::of(batch().inputs.into_iter().skip(1));
+    let beyond = EmbeddingRows::of(batch().inputs.into_iter().chain([29]));
+    for looked_up in [EmbeddingRows::default(), few, beyond.clone()] {
         let batch = TokenBatch { looked_up, ..batch() };
         assert_eq!(model.loss(&batch).unwrap(), before);
         let error = model.gradient(&batch, &mut Made(lengths.clone())).unwrap_err();
@@ -322,12 +322,12 @@ fn calls_that_do_not_fit_are_refused_by_their_field_and_move_nothing() {
     longer[lengths.len() - 1] += 12;
     for (field, looked_up, lengths, beta2) in [
         ("buckets", &looked_up, &short, 0.95),
-        ("buckets", &LookedUp::default(), &lengths, 0.95),
+        ("buckets", &EmbeddingRows::default(), &lengths, 0.95),
         ("looked_up", &beyond, &longer, 0.95),
         ("beta2", &looked_up, &lengths, 1.0),
     ] {
         let step = OptimizerStep { beta2, ..step };
-        let error = model.apply(&step, looked_up, &mut buckets(lengths, 1.0)).unwrap_err();
+        let error = model.parameters.apply(&step, looked_up, &mut buckets(lengths, 1.0)).unwrap_err();
         assert!(matches!(&error, Error::Argument { field: found, .. } if *found == field), "{error}");
     }
     // In any bucket, that of what is looked up alone too: what is large is held, what is not finite is skipped.
@@ -336,7 +336,7 @@ fn calls_that_do_not_fit_are_refused_by_their_field_and_move_nothing() {
             let before = model.loss(&batch()).unwrap();
             let mut gradients = buckets(&lengths, 0.0);
             gradients[bucket][0] = value;
-            let applied = model.apply(&step, &looked_up, &mut gradients).unwrap();
+            let applied = model.parameters.apply(&step, &looked_up, &mut gradients).unwrap();
             assert_eq!(applied.skipped, !value.is_finite(), "{bucket}: {applied:?}");
             if applied.skipped {
                 assert_eq!(model.loss(&batch()).unwrap(), before);
@@ -347,20 +347,20 @@ fn calls_that_do_not_fit_are_refused_by_their_field_and_move_nothing() {
     for (tensor, offset, length) in
         [("wte", 0, 4), ("model.transformer.wte.weight", 2, 4), ("model.transformer.ln_f.bias", 44, 8)]
     {
-        let error = model.read_state(tensor, offset, &mut vec![0; length]).unwrap_err();
+        let error = model.parameters.read_state(tensor, offset, &mut vec![0; length]).unwrap_err();
         assert!(matches!(&error, Error::Argument { field: "tensor" | "offset", .. }), "{error}");
-        assert!(model.write_state(tensor, offset, &vec![0; length]).is_err());
+        assert!(model.parameters.write_state(tensor, offset, &vec![0; length]).is_err());
     }
 }
 
 #[test]
 fn a_state_that_is_held_is_read_elsewhere_while_passes_are_computed_and_does_not_move() {
     let mut model = new_model(NEW);
-    let names: Vec<String> = model.state().into_iter().map(|tensor| tensor.name).collect();
+    let names: Vec<String> = model.parameters.state_tensors().into_iter().map(|tensor| tensor.name).collect();
     let name = "model.transformer.wte.weight";
-    let (one, other) = (model.hold_state().unwrap(), model.hold_state().unwrap());
+    let (one, other) = (model.parameters.hold_state().unwrap(), model.parameters.hold_state().unwrap());
     let mut before = vec![0; 1024];
-    model.read_state(name, 64, &mut before).unwrap();
+    model.parameters.read_state(name, 64, &mut before).unwrap();
     // 1. On another thread, beside a pass; all tensors are there.
     let loss = model.loss(&batch()).unwrap();
     let reader = std::thread::spawn(move || {
@@ -396,17 +396,17 @@ fn a_state_that_is_held_is_read_elsewhere_while_passes_are_computed_and_does_not
         divide_by: 1,
     };
     let looked_up = batch().looked_up;
-    assert!(matches!(model.apply(&step, &looked_up, &mut gradients), Err(Error::Held)));
+    assert!(matches!(model.parameters.apply(&step, &looked_up, &mut gradients), Err(Error::Held)));
     assert!(gradients.iter().all(|bucket| bucket.iter().all(|number| *number == 1.0)), "nothing was added");
-    assert!(matches!(model.write_state(name, 0, &[0; 4]), Err(Error::Held)));
+    assert!(matches!(model.parameters.write_state(name, 0, &[0; 4]), Err(Error::Held)));
     assert_eq!(model.loss(&batch()).unwrap(), loss);
     drop(other);
-    assert!(!model.apply(&step, &looked_up, &mut gradients).unwrap().skipped);
+    assert!(!model.parameters.apply(&step, &looked_up, &mut gradients).unwrap().skipped);
     assert_ne!(model.loss(&batch()).unwrap(), loss);
     // 3. It outlives the model.
-    let held = model.hold_state().unwrap();
+    let held = model.parameters.hold_state().unwrap();
     let mut moved = vec![0; 1024];
-    model.read_state(name, 64, &mut moved).unwrap();
+    model.parameters.read_state(name, 64, &mut moved).unwrap();
     drop(model);
     let mut read = vec![0; 1024];
     held.read(name, 64, &mut read).unwrap();

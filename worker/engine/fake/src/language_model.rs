@@ -18,9 +18,9 @@ use std::{
 };
 
 use ringtune_engine::{
-    AlignedFloats, Applied, Bucket, BucketPlan, Buckets, Dropout, EngineError, HeldState, LanguageGradient,
-    LanguageModelInfo, LanguageModelSource, LookedUp, OpenLanguageModel, OptimizerStep, Parameter, Piece,
-    Shares, StateTensor, TokenBatch, common,
+    AlignedFloats, Applied, Bucket, BucketPlan, Buckets, Dropout, EmbeddingRows, EngineError, HeldState,
+    LanguageModelInfo, LanguageModelSource, OpenLanguageModel, OptimizerStep, Parameter, ParametersInfo,
+    PassSummary, Piece, Shares, StateTensor, TokenBatch, common,
 };
 use ringtune_random::philox4x32;
 
@@ -108,10 +108,12 @@ impl FakeLanguageModel {
         LanguageModelInfo {
             vocab_size: self.vocab_size,
             n_positions: self.n_positions,
-            parameters: self.parameters.clone(),
-            plan: self.plan.clone(),
-            width: WIDTH,
-            part: WIDTH,
+            parameters: ParametersInfo {
+                list: self.parameters.clone(),
+                plan: self.plan.clone(),
+                width: WIDTH,
+                part: WIDTH,
+            },
             config: format!(
                 "{{\"model_type\": \"gpt2\", \"vocab_size\": {}, \"n_positions\": {}}}",
                 self.vocab_size, self.n_positions
@@ -163,7 +165,7 @@ impl FakeLanguageModel {
         batch: &TokenBatch,
         finite: bool,
         buckets: &mut dyn Buckets,
-    ) -> Result<LanguageGradient, EngineError> {
+    ) -> Result<PassSummary, EngineError> {
         let started = Instant::now();
         if let Some(id) = batch.inputs.iter().find(|id| batch.looked_up.place_of(**id).is_none()) {
             return Err(wrong(format!("looked_up has no id {id}, allowed is a list with all inputs")));
@@ -214,23 +216,23 @@ impl FakeLanguageModel {
             buckets.give(number, memory)?;
         }
         let backward_seconds = started.elapsed().as_secs_f64() - forward_seconds;
-        Ok(LanguageGradient { loss, finite: loss.is_finite(), forward_seconds, backward_seconds })
+        Ok(PassSummary { loss, finite: loss.is_finite(), forward_seconds, backward_seconds })
     }
 
     pub(crate) fn apply(
         &mut self,
         step: &OptimizerStep,
-        looked_up: &LookedUp,
+        looked_up: &EmbeddingRows,
         buckets: &mut [AlignedFloats],
     ) -> Result<Applied, EngineError> {
         step.check().map_err(|error| EngineError::OfJob(error.into()))?;
         self.may_change()?;
         let all = Shares::of(self.plan.buckets.iter().map(|bucket| [0..bucket.length, 0..bucket.length]));
-        let parts = self.gradient_squares(looked_up, buckets, &all)?;
+        let parts = self.squared_norm_parts(looked_up, buckets, &all)?;
         let mut parts = parts.into_iter();
         let of_bucket = |bucket: &Bucket| parts.by_ref().take(bucket.length.div_ceil(WIDTH)).sum::<f64>();
-        let squares = self.plan.buckets.iter().map(of_bucket).sum();
-        self.apply_share(step, squares, buckets, &all)
+        let squared_norm = self.plan.buckets.iter().map(of_bucket).sum();
+        self.apply_share(step, squared_norm, buckets, &all)
     }
 
     fn check_buckets(&self, buckets: &[AlignedFloats], rows: Option<usize>) -> Result<(), EngineError> {
@@ -254,9 +256,9 @@ impl FakeLanguageModel {
         Err(wrong(format!("shares is {shares:?}, allowed are parts of the plan's buckets")))
     }
 
-    pub(crate) fn gradient_squares(
+    pub(crate) fn squared_norm_parts(
         &self,
-        looked_up: &LookedUp,
+        looked_up: &EmbeddingRows,
         buckets: &mut [AlignedFloats],
         shares: &Shares,
     ) -> Result<Vec<f64>, EngineError> {
@@ -284,7 +286,7 @@ impl FakeLanguageModel {
     pub(crate) fn apply_share(
         &mut self,
         step: &OptimizerStep,
-        squares: f64,
+        squared_norm: f64,
         buckets: &mut [AlignedFloats],
         shares: &Shares,
     ) -> Result<Applied, EngineError> {
@@ -293,7 +295,7 @@ impl FakeLanguageModel {
         self.check_shares(shares)?;
         self.may_change()?;
         let share = 1.0 / f64::from(step.divide_by);
-        let grad_norm = squares.sqrt() * share;
+        let grad_norm = squared_norm.sqrt() * share;
         if !grad_norm.is_finite() {
             return Ok(Applied { grad_norm, skipped: true });
         }

@@ -16,10 +16,10 @@ use std::{
 };
 
 use ringtune_engine::{
-    AlignedFloats, Applied, BucketSizes, Buckets, DrawPictures, EncodeImages, Engine, EngineError,
-    EngineIdentity, FeedTokens, GenerateText, Gradient, HeldState, ImageRequest, LanguageGradient,
-    LanguageModelInfo, LanguageModelSource, LoadModel, LookedUp, Microbatch, ModelInfo, ModelOptions,
-    Moments, NewLanguageModel, OpenLanguageModel, OpenTextModel, OptimizerStep, Pixels, Precision,
+    AlignedFloats, Applied, BucketSizes, Buckets, DrawPictures, EmbeddingRows, EncodeImages, Engine,
+    EngineError, EngineIdentity, FeedTokens, GenerateText, Gradient, HeldState, HoldParameters, ImageRequest,
+    LanguageModelInfo, LanguageModelSource, LoadModel, Microbatch, ModelInfo, ModelOptions, Moments,
+    NewLanguageModel, OpenLanguageModel, OpenTextModel, OptimizerStep, PassSummary, Pixels, Precision,
     PredictionType, RgbImage, SamplerKind, Shares, StateTensor, TextModelInfo, TextualInversion, TokenBatch,
     TrainLanguageModel, Wanted,
 };
@@ -282,7 +282,7 @@ impl TrainLanguageModel for FakeEngine {
         &mut self,
         batch: &TokenBatch,
         buckets: &mut dyn Buckets,
-    ) -> Result<LanguageGradient, EngineError> {
+    ) -> Result<PassSummary, EngineError> {
         self.language()?;
         let finite = self.next_gradient()?;
         self.language()?.gradient(batch, finite, buckets)
@@ -293,11 +293,13 @@ impl TrainLanguageModel for FakeEngine {
         compute_for(self.script.machine.loss_takes);
         self.language()?.loss(batch)
     }
+}
 
+impl HoldParameters for FakeEngine {
     fn apply(
         &mut self,
         step: &OptimizerStep,
-        looked_up: &LookedUp,
+        looked_up: &EmbeddingRows,
         buckets: &mut [AlignedFloats],
     ) -> Result<Applied, EngineError> {
         let applied = self.language()?.apply(step, looked_up, buckets)?;
@@ -305,24 +307,24 @@ impl TrainLanguageModel for FakeEngine {
         Ok(applied)
     }
 
-    fn gradient_squares(
+    fn squared_norm_parts(
         &mut self,
-        looked_up: &LookedUp,
+        looked_up: &EmbeddingRows,
         buckets: &mut [AlignedFloats],
         shares: &Shares,
     ) -> Result<Vec<f64>, EngineError> {
         self.script.machine.shares.squares.pass();
-        self.language()?.gradient_squares(looked_up, buckets, shares)
+        self.language()?.squared_norm_parts(looked_up, buckets, shares)
     }
 
     fn apply_share(
         &mut self,
         step: &OptimizerStep,
-        squares: f64,
+        squared_norm: f64,
         buckets: &mut [AlignedFloats],
         shares: &Shares,
     ) -> Result<Applied, EngineError> {
-        let applied = self.language()?.apply_share(step, squares, buckets, shares)?;
+        let applied = self.language()?.apply_share(step, squared_norm, buckets, shares)?;
         self.updated()?;
         self.script.machine.shares.updates.fetch_add(1, Ordering::Relaxed);
         Ok(applied)
@@ -337,20 +339,20 @@ impl TrainLanguageModel for FakeEngine {
         self.language()?.keep_moments(shares)
     }
 
-    fn language_state(&mut self) -> Result<Vec<StateTensor>, EngineError> {
+    fn state_tensors(&mut self) -> Result<Vec<StateTensor>, EngineError> {
         Ok(self.language()?.tensors())
     }
 
-    fn read_language_state(&mut self, tensor: &str, offset: u64, into: &mut [u8]) -> Result<(), EngineError> {
+    fn read_state(&mut self, tensor: &str, offset: u64, into: &mut [u8]) -> Result<(), EngineError> {
         self.language()?.read(tensor, offset, into)
     }
 
-    fn write_language_state(&mut self, tensor: &str, offset: u64, bytes: &[u8]) -> Result<(), EngineError> {
+    fn write_state(&mut self, tensor: &str, offset: u64, bytes: &[u8]) -> Result<(), EngineError> {
         self.script.machine.writes.pass();
         self.language()?.write(tensor, offset, bytes)
     }
 
-    fn hold_language_state(&mut self) -> Result<Box<dyn HeldState>, EngineError> {
+    fn hold_state(&mut self) -> Result<Box<dyn HeldState>, EngineError> {
         let (reads, gradients) = (self.script.machine.held_reads.clone(), Arc::clone(&self.script.gradients));
         Ok(Box::new(self.language()?.hold(reads, gradients)))
     }

@@ -5,10 +5,10 @@
 
 use tch::Tensor;
 
+use super::Gpt2;
 use super::dropout::{Masks, Site};
 use super::layout::{Block, Pair};
 use super::native::{self, Affine};
-use super::parameters::Parameters;
 use crate::attention::AttentionKernel;
 use crate::error::Result;
 
@@ -48,37 +48,27 @@ pub(crate) struct Activations {
 }
 
 /// Runs all layers on `ids` [batch, block].
-pub(crate) fn forward(
-    parameters: &Parameters,
-    ids: &Tensor,
-    masks: Option<&Masks>,
-    keep: bool,
-) -> Result<Activations> {
-    let config = &parameters.config;
+pub(crate) fn forward(model: &Gpt2, ids: &Tensor, masks: Option<&Masks>, keep: bool) -> Result<Activations> {
+    let config = &model.config;
     let (batch, block) = ids.size2()?;
     let mut layers = Vec::new();
-    let layout = &parameters.layout;
-    let mut x = native::embed(parameters.master(layout.wte), parameters.master(layout.wpe), ids)?;
+    let layout = &model.layout;
+    let mut x = native::embed(model.parameters.master(layout.wte), model.parameters.master(layout.wpe), ids)?;
     drop_of(masks, Site::Embedding, 0, &mut x)?;
     let mut added: Option<Tensor> = None;
     for (number, pairs) in layout.blocks.iter().enumerate() {
         let Block { ln_1, c_attn, attn_proj, ln_2, c_fc, mlp_proj } = *pairs;
-        let first = norm(parameters, ln_1, &x, added.as_ref())?;
-        let together = times(parameters, c_attn, &first.y)?.f_view([
-            batch,
-            block,
-            3,
-            config.n_head,
-            config.head_width(),
-        ])?;
+        let first = norm(model, ln_1, &x, added.as_ref())?;
+        let together =
+            times(model, c_attn, &first.y)?.f_view([batch, block, 3, config.n_head, config.head_width()])?;
         let mask = masks.map(|masks| masks.of(Site::Attention, number));
         let attended = native::causal_attention(&together, mask.as_ref(), AttentionKernel::best())?;
-        let mut projected = times(parameters, attn_proj, &attended[0].f_view([-1, config.n_embd])?)?;
+        let mut projected = times(model, attn_proj, &attended[0].f_view([-1, config.n_embd])?)?;
         drop_of(masks, Site::Projection, number, &mut projected)?;
-        let second = norm(parameters, ln_2, &first.x, Some(&projected))?;
-        let inner = times(parameters, c_fc, &second.y)?;
+        let second = norm(model, ln_2, &first.x, Some(&projected))?;
+        let inner = times(model, c_fc, &second.y)?;
         let active = native::gelu(&inner)?;
-        let mut fed = times(parameters, mlp_proj, &active)?;
+        let mut fed = times(model, mlp_proj, &active)?;
         drop_of(masks, Site::FeedForward, number, &mut fed)?;
         added = Some(fed);
         x = second.x.f_detach()?;
@@ -86,7 +76,7 @@ pub(crate) fn forward(
             layers.push(LayerActivations { first, together, attended, second, inner, active });
         }
     }
-    let last = norm(parameters, layout.ln_f, &x, added.as_ref())?;
+    let last = norm(model, layout.ln_f, &x, added.as_ref())?;
     Ok(Activations { layers, last })
 }
 
@@ -96,17 +86,21 @@ pub(super) fn drop_of(masks: Option<&Masks>, site: Site, layer: usize, x: &mut T
 }
 
 /// x + added, and its norm.
-fn norm(parameters: &Parameters, pair: Pair, x: &Tensor, added: Option<&Tensor>) -> Result<Normed> {
+fn norm(model: &Gpt2, pair: Pair, x: &Tensor, added: Option<&Tensor>) -> Result<Normed> {
     let affine = Affine {
-        weight: parameters.master(pair.weight),
-        bias: pair.bias.map(|bias| parameters.master(bias)),
-        epsilon: parameters.config.layer_norm_epsilon,
+        weight: model.parameters.master(pair.weight),
+        bias: pair.bias.map(|bias| model.parameters.master(bias)),
+        epsilon: model.config.layer_norm_epsilon,
     };
-    let [x, y, statistics] = native::add_and_norm(x, added, affine, parameters.is_low())?;
+    let [x, y, statistics] = native::add_and_norm(x, added, affine, model.is_low())?;
     Ok(Normed { x, y, statistics })
 }
 
 /// x W + b.
-fn times(parameters: &Parameters, pair: Pair, x: &Tensor) -> Result<Tensor> {
-    native::times(x, parameters.factor(pair.weight), pair.bias.map(|bias| parameters.factor(bias)))
+fn times(model: &Gpt2, pair: Pair, x: &Tensor) -> Result<Tensor> {
+    native::times(
+        x,
+        model.parameters.factor(pair.weight),
+        pair.bias.map(|bias| model.parameters.factor(bias)),
+    )
 }

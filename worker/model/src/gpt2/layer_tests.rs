@@ -7,7 +7,6 @@ use ringtune_engine::{
 };
 use tch::{Kind, Tensor};
 
-use super::gradients::Gradients;
 use super::{Gpt2, backward, forward};
 use crate::Runtime;
 use crate::stable_diffusion::to_vec;
@@ -37,14 +36,13 @@ fn each_layer(precision: Precision, mut check: impl FnMut(&GoldenFile, &str, &[f
     for name in ["gpt2-tiny", "gpt2-odd"] {
         let golden = GoldenFile::open(&format!("{name}.safetensors"));
         let model = open(name, precision);
-        let parameters = &model.parameters;
-        let width = parameters.config.n_embd;
+        let width = model.config.n_embd;
         for case in golden.metadata("cases").as_array().unwrap() {
             let key = |rest: String| format!("{}/{precision}/{rest}", case["case"].as_str().unwrap());
             let ids = golden.integers(&format!("{}/in/inputs", case["case"].as_str().unwrap()));
             let ids = Tensor::from_slice(ids).view([case["batch"].as_i64().unwrap(), -1]);
             let floats = |key: &str| Tensor::from_slice(golden.floats(key)).view([-1, width]);
-            let activations = forward::forward(parameters, &ids, None, true).unwrap();
+            let activations = forward::forward(&model, &ids, None, true).unwrap();
             for (number, layer) in activations.layers.into_iter().enumerate() {
                 // 1. What goes in, and with the layer behind it what comes out.
                 let into = key(format!("h.{number}/in"));
@@ -56,12 +54,11 @@ fn each_layer(precision: Precision, mut check: impl FnMut(&GoldenFile, &str, &[f
                 let mut residual = floats(&key(format!("h.{number}/grad_out")));
                 let kind = layer.first.y.kind();
                 let slope = residual.to_kind(kind).copy();
-                let mut fresh = Fresh(model.plan.buckets.iter().map(|bucket| bucket.length).collect());
-                let list = &parameters.layout.parameters;
-                let mut gradients = Gradients::new(&model.plan, list, &mut fresh, false);
+                let mut fresh =
+                    Fresh(model.parameters.info().plan.buckets.iter().map(|bucket| bucket.length).collect());
+                let mut gradients = model.parameters.gradients(&mut fresh, false);
                 let place = (number, None);
-                let back =
-                    backward::layer_back(parameters, place, layer, slope, &mut residual, &mut gradients);
+                let back = backward::layer_back(&model, place, layer, slope, &mut residual, &mut gradients);
                 let back = back.unwrap().to_kind(Kind::Float);
                 let wanted = key(format!("h.{number}/grad_in"));
                 check(&golden, &wanted, &to_vec(&residual).unwrap());

@@ -8,14 +8,10 @@ mod backward;
 mod config;
 mod dropout;
 mod forward;
-mod gradients;
 mod head;
-mod held;
 mod initial;
 mod layout;
 mod native;
-mod optimizer;
-mod parameters;
 pub(crate) mod probe;
 mod save;
 mod text;
@@ -25,22 +21,19 @@ use std::path::Path;
 use std::time::Instant;
 
 use ringtune_engine::{
-    AlignedFloats, Applied, BucketPlan, Buckets, LanguageGradient, LanguageModelFolder, LanguageModelInfo,
-    LanguageModelSource, LookedUp, OpenLanguageModel, OptimizerStep, Precision, Shares, StateTensor,
-    TokenBatch,
+    Buckets, LanguageModelFolder, LanguageModelInfo, LanguageModelSource, OpenLanguageModel, PassSummary,
+    Precision, TokenBatch,
 };
 use tch::Tensor;
 
 pub use config::Gpt2Config;
 use dropout::Masks;
-use gradients::Gradients;
-pub use held::HeldTensors;
 use layout::Layout;
-use parameters::Parameters;
 pub use text::Gpt2Text;
 
 use crate::config::Keys;
 use crate::error::{Error, Result};
+use crate::parameters::{Parameters, Trained};
 use crate::runtime;
 
 /// Texts in a microbatch at most.
@@ -49,8 +42,11 @@ const MOST_TEXTS: usize = 4096;
 /// A GPT-2 with its optimizer's state.
 #[derive(Debug)]
 pub struct Gpt2 {
-    parameters: Parameters,
-    plan: BucketPlan,
+    config: Gpt2Config,
+    layout: Layout,
+    precision: Precision,
+    /// What is trained, in the layout's order.
+    pub parameters: Parameters,
 }
 
 impl Gpt2 {
@@ -61,59 +57,78 @@ impl Gpt2 {
     /// without.
     pub fn open(request: &OpenLanguageModel) -> Result<Self> {
         runtime::check_precision(request.precision)?;
-        let parameters = match &request.source {
-            LanguageModelSource::Folder(folder) => read(folder, request.precision)?,
-            LanguageModelSource::New(new) => {
-                let config = Gpt2Config::of_new(new)?;
-                let layout = Layout::new(&config);
-                let (about, list) = (config.clone(), layout.clone());
-                let initial = |number| initial::tensor(&about, &list, number, new.seed);
-                Parameters::new(config, layout, request.precision, initial)?
+        match &request.source {
+            LanguageModelSource::Folder(folder) => {
+                let Configs { saved, opened } = read_configs(folder)?;
+                let files = weights::open(&folder.path)?;
+                let tensors = weights::read(&files, &Layout::new(&saved))?;
+                Self::new(opened, request, |_, layout, number| opened_rows(layout, number, &tensors[number]))
             }
+            LanguageModelSource::New(new) => {
+                let initial = |config: &Gpt2Config, layout: &Layout, number| {
+                    initial::tensor(config, layout, number, new.seed)
+                };
+                Self::new(Gpt2Config::of_new(new)?, request, initial)
+            }
+        }
+    }
+
+    /// With the values that `initial` gives for each parameter.
+    fn new(
+        config: Gpt2Config,
+        request: &OpenLanguageModel,
+        initial: impl Fn(&Gpt2Config, &Layout, usize) -> Result<Tensor>,
+    ) -> Result<Self> {
+        let (layout, precision) = (Layout::new(&config), request.precision);
+        let trained = Trained {
+            list: layout.parameters.clone(),
+            order: layout.backward_order(),
+            buckets: request.buckets,
+            table: Some(layout.wte),
         };
-        let layout = &parameters.layout;
-        let plan = BucketPlan::new(&layout.parameters, &layout.backward_order(), request.buckets);
-        Ok(Gpt2 { parameters, plan })
+        let copied = |number| precision == Precision::Bf16 && layout.in_products(number);
+        let parameters = Parameters::new(trained, copied, |number| initial(&config, &layout, number))?;
+        Ok(Gpt2 { config, layout, precision, parameters })
     }
 
     /// What a job has to know.
     pub fn info(&self) -> LanguageModelInfo {
-        let config = &self.parameters.config;
         LanguageModelInfo {
-            vocab_size: config.vocab_size as usize,
-            n_positions: config.n_positions as usize,
-            parameters: self.parameters.layout.parameters.clone(),
-            plan: self.plan.clone(),
-            width: config.n_embd as usize,
-            part: native::part(),
-            config: config.text().to_owned(),
+            vocab_size: self.config.vocab_size as usize,
+            n_positions: self.config.n_positions as usize,
+            parameters: self.parameters.info().clone(),
+            config: self.config.text().to_owned(),
         }
+    }
+
+    /// Whether activations are bf16.
+    fn is_low(&self) -> bool {
+        self.precision == Precision::Bf16
     }
 
     /// Loss of one microbatch, and its gradients in `buckets`: [`ringtune_engine::TrainLanguageModel`] says how.
     ///
     /// The same input, thread count and machine give the same bits.
-    pub fn gradient(&mut self, batch: &TokenBatch, buckets: &mut dyn Buckets) -> Result<LanguageGradient> {
+    pub fn gradient(&mut self, batch: &TokenBatch, buckets: &mut dyn Buckets) -> Result<PassSummary> {
         self.check(batch)?;
-        self.check_looked_up(&batch.looked_up)?;
+        self.parameters.check_looked_up(&batch.looked_up)?;
         let places = places(batch)?;
         self.parameters.refresh()?;
         let _no_gradient = tch::no_grad_guard();
         let masks = Masks::new(batch.dropout, batch.batch)?;
         let started = Instant::now();
         let [ids, targets] = tensors(batch)?;
-        let activations = forward::forward(&self.parameters, &ids, masks.as_ref(), true)?;
+        let activations = forward::forward(self, &ids, masks.as_ref(), true)?;
         let forward_seconds = started.elapsed().as_secs_f64();
         let started = Instant::now();
-        let parameters = &self.parameters;
-        let mut gradients = Gradients::new(&self.plan, &parameters.layout.parameters, buckets, batch.add);
+        let mut gradients = self.parameters.gradients(buckets, batch.add);
         let hidden = &activations.last.y;
-        let (loss, slope) = head::loss_and_gradient(parameters, hidden, &targets, &mut gradients)?;
+        let (loss, slope) = head::loss_and_gradient(self, hidden, &targets, &mut gradients)?;
         let passed = (activations, masks.as_ref());
-        backward::backward(parameters, (batch, &places), passed, &slope, &mut gradients)?;
+        backward::backward(self, (batch, &places), passed, &slope, &mut gradients)?;
         let finite = loss.is_finite() && gradients.finite();
         let backward_seconds = started.elapsed().as_secs_f64();
-        Ok(LanguageGradient { loss, finite, forward_seconds, backward_seconds })
+        Ok(PassSummary { loss, finite, forward_seconds, backward_seconds })
     }
 
     /// Loss of one microbatch alone, with nothing dropped; its bits are those of [`Gpt2::gradient`]'s without dropout.
@@ -122,101 +137,8 @@ impl Gpt2 {
         self.parameters.refresh()?;
         let _no_gradient = tch::no_grad_guard();
         let [ids, targets] = tensors(batch)?;
-        let activations = forward::forward(&self.parameters, &ids, None, false)?;
-        head::loss(&self.parameters, &activations.last.y, &targets)
-    }
-
-    /// One step of the optimizer with what the buckets hold, the last of which has the rows of `looked_up`.
-    ///
-    /// # Errors
-    /// Buckets that are not the plan's and that one, ids beyond the vocabulary, numbers that make no sense: then nothing has moved.
-    pub fn apply(
-        &mut self,
-        step: &OptimizerStep,
-        looked_up: &LookedUp,
-        buckets: &mut [AlignedFloats],
-    ) -> Result<Applied> {
-        self.check_looked_up(looked_up)?;
-        // What was written to is rounded before a step rounds what it moves.
-        self.parameters.refresh()?;
-        optimizer::apply(&mut self.parameters, &self.plan, step, looked_up, buckets)
-    }
-
-    /// The sums of squares of what is this rank's own of a gradient, for [`Gpt2::apply_share`]; [`ringtune_engine::TrainLanguageModel`]
-    /// says how.
-    ///
-    /// # Errors
-    /// Buckets or shares that are not the plan's, ids beyond the vocabulary.
-    pub fn gradient_squares(
-        &self,
-        looked_up: &LookedUp,
-        buckets: &mut [AlignedFloats],
-        shares: &Shares,
-    ) -> Result<Vec<f64>> {
-        self.check_looked_up(looked_up)?;
-        optimizer::gradient_squares(&self.parameters, &self.plan, looked_up, buckets, shares)
-    }
-
-    /// One step of the optimizer with what this rank holds of it.
-    ///
-    /// # Errors
-    /// As [`Gpt2::apply`]'s: then nothing has moved.
-    pub fn apply_share(
-        &mut self,
-        step: &OptimizerStep,
-        squares: f64,
-        buckets: &mut [AlignedFloats],
-        shares: &Shares,
-    ) -> Result<Applied> {
-        self.parameters.refresh()?;
-        optimizer::apply_share(&mut self.parameters, &self.plan, (step, squares), buckets, shares)
-    }
-
-    /// Takes the parameters that this rank does not hold.
-    ///
-    /// # Errors
-    /// Buckets or shares that are not the plan's; a state that is held.
-    pub fn take_parameters(&mut self, buckets: &[AlignedFloats], shares: &Shares) -> Result<()> {
-        self.parameters.refresh()?;
-        optimizer::take_parameters(&mut self.parameters, &self.plan, buckets, shares)
-    }
-
-    /// Forgets the moments that this rank does not hold.
-    ///
-    /// # Errors
-    /// Shares that are not the plan's; a state that is held.
-    pub fn keep_moments(&mut self, shares: &Shares) -> Result<()> {
-        optimizer::keep_moments(&mut self.parameters, &self.plan, shares)
-    }
-
-    /// The state's tensors, all fp32.
-    pub fn state(&self) -> Vec<StateTensor> {
-        self.parameters.tensors()
-    }
-
-    /// Copies the bytes of a state's tensor from `offset` on into `into`.
-    ///
-    /// # Errors
-    /// No such tensor or place.
-    pub fn read_state(&self, tensor: &str, offset: u64, into: &mut [u8]) -> Result<()> {
-        self.parameters.read(tensor, offset, into)
-    }
-
-    /// All of it, for other threads to read: until what this gives is dropped, [`Gpt2::apply`] and [`Gpt2::write_state`] are
-    /// refused.
-    ///
-    /// # Errors
-    /// libtorch's.
-    pub fn hold_state(&self) -> Result<HeldTensors> {
-        self.parameters.hold()
-    }
-
-    /// The other way round; what is computed from then on goes by it.
-    ///
-    /// # Errors
-    /// The same.
-    pub fn write_state(&mut self, tensor: &str, offset: u64, bytes: &[u8]) -> Result<()> {
-        self.parameters.write(tensor, offset, bytes)
+        let activations = forward::forward(self, &ids, None, false)?;
+        head::loss(self, &activations.last.y, &targets)
     }
 
     /// Writes config.json and model.safetensors into `folder`, as transformers loads them.
@@ -224,11 +146,11 @@ impl Gpt2 {
     /// # Errors
     /// A file that cannot be written.
     pub fn save(&self, folder: &Path) -> Result<()> {
-        save::save(&self.parameters, folder)
+        save::save(self, folder)
     }
 
     fn check(&self, batch: &TokenBatch) -> Result<()> {
-        let (vocabulary, positions) = (self.parameters.config.vocab_size, self.parameters.config.n_positions);
+        let (vocabulary, positions) = (self.config.vocab_size, self.config.n_positions);
         for (field, given, most) in
             [("batch", batch.batch, MOST_TEXTS), ("block", batch.block, positions as usize)]
         {
@@ -252,15 +174,6 @@ impl Gpt2 {
         }
         Ok(())
     }
-
-    /// That the table has a row for each of these ids.
-    fn check_looked_up(&self, looked_up: &LookedUp) -> Result<()> {
-        let vocabulary = self.parameters.config.vocab_size;
-        match looked_up.ids().iter().find(|id| !(0..vocabulary).contains(*id)) {
-            None => Ok(()),
-            Some(id) => Err(Error::argument("looked_up", id, format!("ids from 0 to {}", vocabulary - 1))),
-        }
-    }
 }
 
 /// Inputs [batch, block] and targets [batch * block].
@@ -279,15 +192,6 @@ fn places(batch: &TokenBatch) -> Result<Tensor> {
         places.push(place.ok_or_else(missing)? as i64);
     }
     Ok(Tensor::f_from_slice(&places)?)
-}
-
-/// A model that transformers saved.
-fn read(folder: &LanguageModelFolder, precision: Precision) -> Result<Parameters> {
-    let Configs { saved, opened } = read_configs(folder)?;
-    let files = weights::open(&folder.path)?;
-    let tensors = weights::read(&files, &Layout::new(&saved))?;
-    let (layout, list) = (Layout::new(&opened), Layout::new(&opened));
-    Parameters::new(opened, layout, precision, |number| opened_rows(&list, number, &tensors[number]))
 }
 
 /// What a folder's config.json says of the model in its files, and what it is for the part of it that is opened.

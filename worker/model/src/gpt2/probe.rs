@@ -4,10 +4,11 @@ use ringtune_engine::Dropout;
 use tch::{Kind, Tensor};
 
 use super::dropout::{Masks, Site};
-use super::gradients::product;
-use super::native::{self, Affine, Lent, LentToRead, Moved, NormGradient};
+use super::native::{self, Affine, NormGradient};
 use crate::attention::AttentionKernel;
 use crate::error::Result;
+use crate::parameters::native::{Lent, LentToRead, Moved, adamw, finite, put, put_rows, squares};
+use crate::parameters::product;
 
 /// Rows, in several stretches, and a width that fills no vector.
 const ROWS: i64 = 150;
@@ -33,7 +34,7 @@ pub(crate) fn each_result(
     keep(&x)?;
     let (mut of_table, mut of_places) = (table.f_detach_copy()?, places.f_detach_copy()?);
     for add in [false, true] {
-        native::put_rows(&x, &ids.f_view([-1])?, add, &mut of_table)?;
+        put_rows(&x, &ids.f_view([-1])?, add, &mut of_table)?;
         keep(&of_table)?;
     }
     native::place_backward(&x, TOKENS, 0, true, &mut of_places)?;
@@ -120,16 +121,12 @@ fn optimizer(
     let mut low = parameter.f_to_kind(Kind::BFloat16)?;
     let copy = (kind == Kind::BFloat16).then_some(&mut low);
     let moved = Moved { parameter: &mut parameter, mean: &mut mean, square: &mut square, low: copy };
-    native::adamw(&gradient, &[0.7, 0.999, 0.1, 0.95, 0.05, 0.3, -1e-3, 1e-8], moved)?;
+    adamw(&gradient, &[0.7, 0.999, 0.1, 0.95, 0.05, 0.3, -1e-3, 1e-8], moved)?;
     for result in [&parameter, &mean, &square, &low] {
         keep(result)?;
     }
     let mut sum = floats(&[1], 84)?;
-    native::put(
-        &Tensor::f_from_slice(&[native::squares(&gradient)?.iter().sum::<f64>() as f32])?,
-        true,
-        &mut sum,
-    )?;
+    put(&Tensor::f_from_slice(&[squares(&gradient)?.iter().sum::<f64>() as f32])?, true, &mut sum)?;
     keep(&sum)?;
-    keep(&Tensor::f_from_slice(&[f32::from(u8::from(native::finite(&gradient)?))])?)
+    keep(&Tensor::f_from_slice(&[f32::from(u8::from(finite(&gradient)?))])?)
 }

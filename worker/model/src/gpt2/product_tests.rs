@@ -4,9 +4,11 @@
 
 use tch::{Device, Kind, Tensor};
 
-use super::gradients::{product, product_of_columns};
+use super::head::product_of_columns;
 use super::native::{self, rows_apart, times, times_turned};
 use crate::Runtime;
+use crate::parameters::native::put;
+use crate::parameters::product;
 use crate::stable_diffusion::to_vec;
 
 /// Rows, inputs, outputs: on both sides of where weights are put in order, and of any number.
@@ -109,7 +111,7 @@ fn what_is_put_is_said_to_be_finite_or_not() {
         let target = || Tensor::zeros([inputs, outputs], (Kind::Float, Device::Cpu));
         let all = left.tr().mm(&right);
         let turned = all.tr().contiguous();
-        assert!(native::put(&all, false, &mut target()).unwrap());
+        assert!(put(&all, false, &mut target()).unwrap());
         assert!(native::put_turned(&turned, false, &mut target()).unwrap());
         assert!(product(&left, &right, true, &mut target()).unwrap());
         assert!(product_of_columns(&left, &right, true, &mut target()).unwrap());
@@ -120,13 +122,13 @@ fn what_is_put_is_said_to_be_finite_or_not() {
                     let _ = broken.get(row).get(column).fill_(bad);
                     broken
                 };
-                assert!(!native::put(&at(&all, row, column), false, &mut target()).unwrap(), "{bad}");
+                assert!(!put(&at(&all, row, column), false, &mut target()).unwrap(), "{bad}");
                 assert!(
                     !native::put_turned(&at(&turned, column, row), true, &mut target()).unwrap(),
                     "{bad}"
                 );
                 // What was there before counts too.
-                assert!(!native::put(&all, true, &mut at(&target(), row, column)).unwrap(), "{bad}");
+                assert!(!put(&all, true, &mut at(&target(), row, column)).unwrap(), "{bad}");
                 let right = at(&right, row % rows, column);
                 assert!(!product(&left, &right, false, &mut target()).unwrap(), "{bad}");
                 assert!(!product_of_columns(&left, &right, false, &mut target()).unwrap(), "{bad}");

@@ -6,8 +6,8 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
+use super::Gpt2;
 use super::layout::Layout;
-use super::parameters::Parameters;
 use crate::error::{Error, Result};
 
 /// Bytes that are copied at once.
@@ -20,15 +20,15 @@ const ALIGNMENT: usize = 8;
 ///
 /// # Errors
 /// A file that cannot be written or removed; then the folder may be without a config.
-pub(crate) fn save(parameters: &Parameters, folder: &Path) -> Result<()> {
+pub(crate) fn save(model: &Gpt2, folder: &Path) -> Result<()> {
     let config = folder.join("config.json");
     if let Err(source) = std::fs::remove_file(&config)
         && source.kind() != ErrorKind::NotFound
     {
         return Err(Error::Io { file: config, source });
     }
-    write(&folder.join("model.safetensors"), |file| write_tensors(parameters, file))?;
-    write(&config, |file| Ok(file.write_all(parameters.config.text().as_bytes())?))?;
+    write(&folder.join("model.safetensors"), |file| write_tensors(model, file))?;
+    write(&config, |file| Ok(file.write_all(model.config.text().as_bytes())?))?;
     // The names are on disk only once the folder is.
     File::open(folder)
         .and_then(|opened| opened.sync_all())
@@ -67,12 +67,12 @@ fn write(path: &Path, body: impl FnOnce(&mut dyn Write) -> std::result::Result<(
 }
 
 /// transformers has biases in every GPT-2: of a model without, they are zeros.
-fn file_layout(parameters: &Parameters) -> Layout {
-    Layout::new(&parameters.config.with_biases())
+fn file_layout(model: &Gpt2) -> Layout {
+    Layout::new(&model.config.with_biases())
 }
 
-fn write_tensors(parameters: &Parameters, file: &mut dyn Write) -> std::result::Result<(), Trouble> {
-    let layout = file_layout(parameters);
+fn write_tensors(model: &Gpt2, file: &mut dyn Write) -> std::result::Result<(), Trouble> {
+    let layout = file_layout(model);
     let mut header = Map::new();
     header.insert("__metadata__".to_owned(), json!({"format": "pt"}));
     let mut end = 0;
@@ -88,14 +88,14 @@ fn write_tensors(parameters: &Parameters, file: &mut dyn Write) -> std::result::
     file.write_all(&text)?;
     let mut chunk = vec![0; CHUNK];
     for parameter in &layout.parameters {
-        let there = parameters.layout.parameters.contains(parameter);
+        let there = model.layout.parameters.contains(parameter);
         let bytes = parameter.elements() * 4;
         for first in (0..bytes).step_by(CHUNK) {
             let chunk = &mut chunk[..CHUNK.min(bytes - first)];
             chunk.fill(0);
             if there {
                 let name = format!("model.{}", parameter.name);
-                parameters.read(&name, first as u64, chunk).map_err(Trouble::Model)?;
+                model.parameters.read_state(&name, first as u64, chunk).map_err(Trouble::Model)?;
             }
             file.write_all(chunk)?;
         }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::process::Command;
 
 use ringtune_model::{
-    AlignedFloats, Applied, BucketSizes, Buckets, Dropout, EngineError, Gpt2, LanguageGradient,
-    LanguageModelSource, LookedUp, OpenLanguageModel, OptimizerStep, Precision, Runtime, TokenBatch,
+    AlignedFloats, Applied, BucketSizes, Buckets, Dropout, EmbeddingRows, EngineError, Gpt2,
+    LanguageModelSource, OpenLanguageModel, OptimizerStep, PassSummary, Precision, Runtime, TokenBatch,
 };
 
 use crate::precisions::{precisions, skips_bf16};
@@ -17,7 +17,7 @@ pub(crate) struct Kept {
     pub(crate) buckets: Vec<AlignedFloats>,
     given: Vec<usize>,
     /// The ids whose rows the last one has.
-    looked_up: LookedUp,
+    looked_up: EmbeddingRows,
 }
 
 impl Buckets for Kept {
@@ -45,7 +45,7 @@ pub(crate) fn open(folder: &str, precision: Precision, threads: usize) -> Gpt2 {
 
 pub(crate) fn kept(model: &Gpt2) -> Kept {
     let mut buckets: Vec<AlignedFloats> =
-        model.info().plan.buckets.iter().map(|bucket| filled(bucket.length)).collect();
+        model.parameters.info().plan.buckets.iter().map(|bucket| filled(bucket.length)).collect();
     buckets.push(AlignedFloats::default());
     Kept { buckets, ..Kept::default() }
 }
@@ -58,12 +58,12 @@ fn filled(length: usize) -> AlignedFloats {
 }
 
 /// One microbatch's gradient, in buckets.
-pub(crate) fn gradient(model: &mut Gpt2, batch: &TokenBatch, kept: &mut Kept) -> LanguageGradient {
+pub(crate) fn gradient(model: &mut Gpt2, batch: &TokenBatch, kept: &mut Kept) -> PassSummary {
     kept.given.clear();
     if !batch.add {
         kept.looked_up = batch.looked_up.clone();
         if let Some(rows) = kept.buckets.last_mut() {
-            *rows = filled(model.info().looked_up_length(&batch.looked_up));
+            *rows = filled(model.parameters.info().looked_up_length(&batch.looked_up));
         }
     }
     let made = model.gradient(batch, kept).unwrap();
@@ -73,20 +73,20 @@ pub(crate) fn gradient(model: &mut Gpt2, batch: &TokenBatch, kept: &mut Kept) ->
 
 /// One step with what the buckets hold.
 fn apply(model: &mut Gpt2, step: &OptimizerStep, kept: &mut Kept) -> Applied {
-    model.apply(step, &kept.looked_up, &mut kept.buckets).unwrap()
+    model.parameters.apply(step, &kept.looked_up, &mut kept.buckets).unwrap()
 }
 
 /// The gradients by the parameters' names, out of the buckets; the token table's of both its parts.
 pub(crate) fn by_name(model: &Gpt2, kept: &Kept) -> BTreeMap<String, Vec<f32>> {
-    let info = model.info();
+    let info = model.parameters.info();
     let whole = |number: usize| {
         let pieces = info.plan.pieces_of(number);
         pieces
             .flat_map(|(bucket, piece)| kept.buckets[bucket][piece.offset..][..piece.count].to_vec())
             .collect()
     };
-    let names = info.parameters.iter().map(|one| one.name.clone());
-    let mut all: BTreeMap<String, Vec<f32>> = names.zip((0..info.parameters.len()).map(whole)).collect();
+    let names = info.list.iter().map(|one| one.name.clone());
+    let mut all: BTreeMap<String, Vec<f32>> = names.zip((0..info.list.len()).map(whole)).collect();
     let table = all.get_mut("transformer.wte.weight").unwrap();
     let rows = kept.buckets.last().unwrap().chunks_exact(info.width);
     assert_eq!(rows.len(), kept.looked_up.count());
@@ -105,7 +105,7 @@ pub(crate) fn batch_of(golden: &GoldenFile, prefix: &str, add: bool) -> TokenBat
         block: inputs.shape[1],
         inputs: ids("inputs"),
         targets: ids("targets"),
-        looked_up: LookedUp::of(ids("inputs")),
+        looked_up: EmbeddingRows::of(ids("inputs")),
         add,
         dropout: None,
     }
@@ -122,7 +122,7 @@ pub(crate) fn fp32_is_as_the_reference(suffix: &str, dropout: impl Fn(&GoldenFil
     for name in ["gpt2-tiny", "gpt2-odd"] {
         let golden = GoldenFile::open(&format!("{name}{suffix}.safetensors"));
         let mut model = open(name, Precision::Fp32, 1);
-        assert!(model.info().plan.buckets.len() > 5);
+        assert!(model.parameters.info().plan.buckets.len() > 5);
         for case in cases(&golden) {
             let mut batch = batch_of(&golden, &format!("{case}/in"), false);
             batch.dropout = dropout(&golden);
@@ -204,11 +204,11 @@ fn state(model: &Gpt2) -> BTreeMap<String, Vec<f32>> {
     let read = |name: &str, length: usize| {
         let mut bytes = vec![0; 4 * length];
         for (number, chunk) in bytes.chunks_mut(1000).enumerate() {
-            model.read_state(name, number as u64 * 1000, chunk).unwrap();
+            model.parameters.read_state(name, number as u64 * 1000, chunk).unwrap();
         }
         bytes.chunks_exact(4).map(|four| f32::from_le_bytes(four.try_into().unwrap())).collect()
     };
-    let tensors = model.state();
+    let tensors = model.parameters.state_tensors();
     tensors.iter().map(|one| (one.name.clone(), read(&one.name, one.shape.iter().product()))).collect()
 }
 
@@ -235,7 +235,7 @@ pub(crate) fn five_steps_are_torchs(file: &str, dropout: impl Fn(&GoldenFile, [u
             let key = format!("{precision}/step-{}", index + 1);
             // Of both microbatches: each has rows that are none of the other's.
             let inputs = (0..2).flat_map(|part| batch_of(&golden, &format!("{key}/{part}"), false).inputs);
-            let looked_up = LookedUp::of(inputs);
+            let looked_up = EmbeddingRows::of(inputs);
             for part in 0..2 {
                 let mut batch = batch_of(&golden, &format!("{key}/{part}"), part > 0);
                 batch.dropout = dropout(&golden, [index as u32 + 1, part]);
@@ -345,7 +345,7 @@ fn a_state_that_is_written_back_goes_on_with_the_same_bits() {
         for (name, values) in state(&model) {
             let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
             for (number, chunk) in bytes.chunks(1000).enumerate() {
-                other.write_state(&name, number as u64 * 1000, chunk).unwrap();
+                other.parameters.write_state(&name, number as u64 * 1000, chunk).unwrap();
             }
         }
         for number in [3, 4] {
@@ -424,13 +424,13 @@ fn the_gradient_is_the_slope_of_the_loss() {
         let tensor = format!("model.transformer.{name}");
         let norm = gradient.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>().sqrt();
         let mut before = vec![0; gradient.len() * 4];
-        model.read_state(&tensor, 0, &mut before).unwrap();
+        model.parameters.read_state(&tensor, 0, &mut before).unwrap();
         let mut loss_at = |far: f64| {
             let moved = before.chunks_exact(4).zip(gradient).flat_map(|(four, slope)| {
                 let value = f32::from_le_bytes(four.try_into().unwrap());
                 (f64::from(value) + far * f64::from(*slope) / norm).to_le_f32()
             });
-            model.write_state(&tensor, 0, &moved.collect::<Vec<u8>>()).unwrap();
+            model.parameters.write_state(&tensor, 0, &moved.collect::<Vec<u8>>()).unwrap();
             f64::from(model.loss(&batch).unwrap())
         };
         let far = 2e-2;

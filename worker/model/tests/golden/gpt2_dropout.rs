@@ -1,6 +1,6 @@
 //! GPT-2 with dropout, against transformers' own modules that drop by the same masks: tests/reference/goldens/dropout.py.
 
-use ringtune_model::{Dropout, LookedUp, Precision, TokenBatch};
+use ringtune_model::{Dropout, EmbeddingRows, Precision, TokenBatch};
 
 use crate::gpt2::{
     batch_of, bf16_is_as_near_as_autocast, by_name, five_steps_are_torchs, fp32_is_as_the_reference,
@@ -38,7 +38,7 @@ fn five_steps_with_dropout_leave_the_state_that_torch_leaves() {
 fn long(dropout: Dropout) -> TokenBatch {
     let ids = |from: usize| (0..3 * 19).map(|place| ((place * place * 5 + from) % 103) as i64).collect();
     let (inputs, targets): (Vec<i64>, Vec<i64>) = (ids(0), ids(1));
-    let looked_up = LookedUp::of(inputs.iter().copied());
+    let looked_up = EmbeddingRows::of(inputs.iter().copied());
     TokenBatch { batch: 3, block: 19, inputs, targets, looked_up, add: false, dropout: Some(dropout) }
 }
 
@@ -57,13 +57,13 @@ fn the_gradient_with_dropout_is_the_slope_of_the_loss_with_the_same_masks() {
         let tensor = format!("model.transformer.{name}");
         let norm = gradient.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>().sqrt();
         let mut before = vec![0; gradient.len() * 4];
-        model.read_state(&tensor, 0, &mut before).unwrap();
+        model.parameters.read_state(&tensor, 0, &mut before).unwrap();
         let mut loss_at = |far: f64| {
             let moved = before.chunks_exact(4).zip(gradient).flat_map(|(four, slope)| {
                 let value = f64::from(f32::from_le_bytes(four.try_into().unwrap()));
                 ((value + far * f64::from(*slope) / norm) as f32).to_le_bytes()
             });
-            model.write_state(&tensor, 0, &moved.collect::<Vec<u8>>()).unwrap();
+            model.parameters.write_state(&tensor, 0, &moved.collect::<Vec<u8>>()).unwrap();
             f64::from(crate::gpt2::gradient(&mut model, &batch, &mut buckets).loss)
         };
         let far = 2e-2;

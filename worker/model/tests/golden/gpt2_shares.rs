@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use ringtune_model::{
-    AlignedFloats, BucketSizes, Gpt2, LanguageModelSource, LookedUp, NewLanguageModel, OpenLanguageModel,
-    OptimizerStep, Precision, Runtime, Shares, TokenBatch,
+    AlignedFloats, BucketSizes, EmbeddingRows, Gpt2, LanguageModelSource, NewLanguageModel,
+    OpenLanguageModel, OptimizerStep, Precision, Runtime, Shares, TokenBatch,
 };
 
 use crate::gpt2::{gradient, kept};
@@ -30,7 +30,7 @@ fn open(precision: Precision) -> Gpt2 {
 fn batch(step: i64) -> TokenBatch {
     let ids = |first: i64| (0..32).map(|place| (first + 97 * place * step) % 1501).collect::<Vec<_>>();
     let (inputs, targets) = (ids(step), ids(7 * step));
-    let looked_up = LookedUp::of(inputs.iter().copied().chain([1500]));
+    let looked_up = EmbeddingRows::of(inputs.iter().copied().chain([1500]));
     TokenBatch { batch: 2, block: 16, inputs, targets, looked_up, add: false, dropout: None }
 }
 
@@ -49,7 +49,7 @@ fn step(number: u64) -> OptimizerStep {
 
 /// What rank r of n has: chunk r + 1 and, as a copy, chunk r, which begin at multiples of a part.
 fn shares(model: &Gpt2, rank: usize, ranks: usize) -> Shares {
-    let info = model.info();
+    let info = model.parameters.info();
     let chunk = |number: usize, length: usize| -> Range<usize> {
         let parts = length.div_ceil(info.part);
         let place = |chunk: usize| (chunk * parts / ranks * info.part).min(length);
@@ -63,7 +63,7 @@ fn shares(model: &Gpt2, rank: usize, ranks: usize) -> Shares {
 /// The bits of a tensor of the state.
 fn bits(model: &Gpt2, name: &str, length: usize) -> Vec<u8> {
     let mut bytes = vec![0; 4 * length];
-    model.read_state(name, 0, &mut bytes).unwrap();
+    model.parameters.read_state(name, 0, &mut bytes).unwrap();
     bytes
 }
 
@@ -73,11 +73,11 @@ fn ranks_that_have_the_optimizer_together_leave_the_bits_of_one_that_has_all() {
     for (precision, ranks) in precisions().into_iter().flat_map(|one| [1, 2, 3].map(|ranks| (one, ranks))) {
         let mut whole = open(precision);
         let mut of_ranks: Vec<Gpt2> = (0..ranks).map(|_| open(precision)).collect();
-        let info = whole.info();
+        let info = whole.parameters.info().clone();
         assert!(info.plan.buckets.len() > 2 && info.plan.buckets[0].length > 3 * info.part);
         for (rank, model) in of_ranks.iter_mut().enumerate() {
             let shares = shares(model, rank, ranks);
-            model.keep_moments(&shares).unwrap();
+            model.parameters.keep_moments(&shares).unwrap();
         }
         for number in 1..=3 {
             // The third is not finite, and moves nothing.
@@ -91,7 +91,7 @@ fn ranks_that_have_the_optimizer_together_leave_the_bits_of_one_that_has_all() {
             let mut buckets = kept(&whole);
             gradient(&mut whole, &batch, &mut buckets);
             spoil(&mut buckets.buckets);
-            let applied = whole.apply(&step, &batch.looked_up, &mut buckets.buckets).unwrap();
+            let applied = whole.parameters.apply(&step, &batch.looked_up, &mut buckets.buckets).unwrap();
             assert_eq!(applied.skipped, number == 3);
             // 2. As the ranks have it: sums of squares from each, in the order of their places.
             let mut made = Vec::new();
@@ -100,7 +100,10 @@ fn ranks_that_have_the_optimizer_together_leave_the_bits_of_one_that_has_all() {
                 gradient(model, &batch, &mut buckets);
                 spoil(&mut buckets.buckets);
                 let shares = shares(model, rank, ranks);
-                let parts = model.gradient_squares(&batch.looked_up, &mut buckets.buckets, &shares).unwrap();
+                let parts = model
+                    .parameters
+                    .squared_norm_parts(&batch.looked_up, &mut buckets.buckets, &shares)
+                    .unwrap();
                 made.push((buckets.buckets, shares, parts.into_iter()));
             }
             let mut squares = 0.0;
@@ -116,7 +119,7 @@ fn ranks_that_have_the_optimizer_together_leave_the_bits_of_one_that_has_all() {
                 squares += of_bucket.iter().sum::<f64>();
             }
             for ((buckets, shares, _), model) in made.iter_mut().zip(&mut of_ranks) {
-                let share = model.apply_share(&step, squares, buckets, shares).unwrap();
+                let share = model.parameters.apply_share(&step, squares, buckets, shares).unwrap();
                 assert_eq!(
                     (share.skipped, share.grad_norm.to_bits()),
                     (applied.skipped, applied.grad_norm.to_bits())
@@ -136,12 +139,12 @@ fn ranks_that_have_the_optimizer_together_leave_the_bits_of_one_that_has_all() {
                 }
             }
             for ((_, shares, _), model) in made.iter().zip(&mut of_ranks) {
-                model.take_parameters(&together, shares).unwrap();
+                model.parameters.take_parameters(&together, shares).unwrap();
             }
         }
         for (rank, model) in of_ranks.iter_mut().enumerate() {
             let shares = shares(model, rank, ranks);
-            for (number, parameter) in info.parameters.iter().enumerate() {
+            for (number, parameter) in info.list.iter().enumerate() {
                 let (name, length) = (&parameter.name, parameter.elements());
                 let both = |kind: &str| {
                     [&whole, &*model].map(|model| bits(model, &format!("{kind}.{name}"), length))
@@ -176,20 +179,24 @@ fn ranks_that_have_the_optimizer_together_leave_the_bits_of_one_that_has_all() {
 fn shares_of_another_plan_and_a_state_that_is_held_are_refused() {
     let mut model = open(Precision::Fp32);
     let good = shares(&model, 0, 2);
-    let lengths: Vec<usize> = model.info().plan.buckets.iter().map(|bucket| bucket.length).collect();
-    let part = model.info().part;
+    let lengths: Vec<usize> =
+        model.parameters.info().plan.buckets.iter().map(|bucket| bucket.length).collect();
+    let part = model.parameters.info().part;
     let of = |own: Range<usize>| Shares::of(lengths.iter().map(|length| [own.clone(), *length..*length]));
     for wrong in [Shares::of([]), of(0..usize::MAX / 2), of(1..part), of(0..part - 1)] {
-        let refused = model.keep_moments(&wrong).unwrap_err().to_string();
+        let refused = model.parameters.keep_moments(&wrong).unwrap_err().to_string();
         assert!(refused.starts_with("shares is ") && refused.contains("parts of"), "{refused}");
     }
     let mut buckets: Vec<AlignedFloats> =
         lengths.iter().map(|length| AlignedFloats::zeros(*length)).collect();
-    let held = model.hold_state().unwrap();
-    assert!(model.keep_moments(&good).is_err() && model.take_parameters(&buckets, &good).is_err());
-    assert!(model.apply_share(&step(1), 1.0, &mut buckets, &good).is_err());
+    let held = model.parameters.hold_state().unwrap();
+    assert!(
+        model.parameters.keep_moments(&good).is_err()
+            && model.parameters.take_parameters(&buckets, &good).is_err()
+    );
+    assert!(model.parameters.apply_share(&step(1), 1.0, &mut buckets, &good).is_err());
     drop(held);
-    model.apply_share(&step(1), 1.0, &mut buckets, &good).unwrap();
+    model.parameters.apply_share(&step(1), 1.0, &mut buckets, &good).unwrap();
     buckets.pop();
-    assert!(model.take_parameters(&buckets, &good).is_err());
+    assert!(model.parameters.take_parameters(&buckets, &good).is_err());
 }

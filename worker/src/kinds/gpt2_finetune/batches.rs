@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ringtune_text::{TokenFile, TokenFiles, Windows};
 
-use crate::engine::{Dropout, LookedUp, TokenBatch};
+use crate::engine::{Dropout, EmbeddingRows, TokenBatch};
 
 /// The step of validation's draws: training's begin with 1. They are of another file, and the same every time.
 const HELD_OUT: u64 = 0;
@@ -73,7 +73,11 @@ impl Batches {
     ///
     /// # Errors
     /// As before.
-    pub(super) fn looked_up(&self, step: u64, microbatches: u32) -> Result<LookedUp, ringtune_text::Error> {
+    pub(super) fn looked_up(
+        &self,
+        step: u64,
+        microbatches: u32,
+    ) -> Result<EmbeddingRows, ringtune_text::Error> {
         let mut are_inputs = vec![false; usize::from(u16::MAX) + 1];
         for sample in 0..microbatches.saturating_mul(self.size.batch) {
             let window = self.train.sample(&self.files.train, step, sample)?;
@@ -82,7 +86,7 @@ impl Batches {
             }
         }
         let inputs = are_inputs.iter().enumerate().filter(|(_, is_input)| **is_input);
-        Ok(LookedUp::of(inputs.map(|(id, _)| id as i64)))
+        Ok(EmbeddingRows::of(inputs.map(|(id, _)| id as i64)))
     }
 
     /// Microbatch `microbatch` of those that the validation loss is the mean of. Nothing is dropped there.

@@ -9,7 +9,7 @@ use ringtune_shared::{
 
 use super::exchange::{Spares, StepSums};
 use crate::{
-    engine::{EngineHandle, LanguageModelInfo, LookedUp, TokenBatch},
+    engine::{EmbeddingRows, EngineHandle, LanguageModelInfo, TokenBatch},
     ring::RankRing,
 };
 
@@ -54,10 +54,11 @@ impl GradientBench {
         model: &LanguageModelInfo,
         mut batches: Vec<TokenBatch>,
     ) -> Self {
-        let looked_up = LookedUp::of(batches.iter().flat_map(|batch| batch.inputs.iter().copied()));
-        let spares = Spares::new(&model.plan).of_step(model.looked_up_length(&looked_up));
+        let looked_up = EmbeddingRows::of(batches.iter().flat_map(|batch| batch.inputs.iter().copied()));
+        let spares =
+            Spares::new(&model.parameters.plan).of_step(model.parameters.looked_up_length(&looked_up));
         batches.iter_mut().for_each(|batch| batch.looked_up = looked_up.clone());
-        let spread = Spread { granule: model.part, reach: Reach::All };
+        let spread = Spread { granule: model.parameters.part, reach: Reach::All };
         Self { engine, ring, spares, spread, batches }
     }
 

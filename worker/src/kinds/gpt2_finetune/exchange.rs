@@ -5,7 +5,7 @@
 //! microbatch to those before. After this rank's last microbatch each bucket goes around the ring at once, so that most
 //! of the exchange is over when the backward pass is. A bucket's memory goes back to the engine as soon as it is not needed.
 //!
-//! Behind the plan's buckets comes one more, of the rows that the step looks up ([`LookedUp`](crate::engine::LookedUp)). It is like
+//! Behind the plan's buckets comes one more, of the rows that the step looks up ([`EmbeddingRows`](crate::engine::EmbeddingRows)). It is like
 //! the others, but as long as each step makes it: the same for all microbatches of a step, whoever computes them.
 
 use std::sync::{Arc, Mutex, PoisonError};

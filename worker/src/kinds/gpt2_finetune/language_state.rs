@@ -127,10 +127,7 @@ impl LanguageState {
                 Some(Home::Engine) => {
                     buffer.clear();
                     buffer.extend_from_slice(chunk);
-                    buffer = tensors
-                        .engine
-                        .write_language_state(name, place.offset, buffer)
-                        .map_err(engine_error)?;
+                    buffer = tensors.engine.write_state(name, place.offset, buffer).map_err(engine_error)?;
                 }
                 Some(Home::Best(start)) => {
                     if let Some(best) = &tensors.best {

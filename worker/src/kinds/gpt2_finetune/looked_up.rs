@@ -5,7 +5,7 @@ use ringtune_text::Error as TextError;
 use tokio::task::JoinHandle;
 
 use super::{batches::Batches, tokens};
-use crate::{engine::LookedUp, rank::Error};
+use crate::{engine::EmbeddingRows, rank::Error};
 
 /// Works them out one step ahead, while this step's gradients are computed: the tokens of a large step lie all over the file.
 #[derive(Debug)]
@@ -20,7 +20,7 @@ pub(super) struct Ahead {
 struct Next {
     step: u64,
     microbatches: u32,
-    looked_up: JoinHandle<Result<LookedUp, TextError>>,
+    looked_up: JoinHandle<Result<EmbeddingRows, TextError>>,
 }
 
 impl Ahead {
@@ -33,7 +33,7 @@ impl Ahead {
     ///
     /// # Errors
     /// The file is not what it was; a task died.
-    pub(super) async fn of_step(&mut self, step: u64, microbatches: u32) -> Result<LookedUp, Error> {
+    pub(super) async fn of_step(&mut self, step: u64, microbatches: u32) -> Result<EmbeddingRows, Error> {
         // Another step than the one that was to come: a ring was lost, or this is the first.
         let ready = self.next.take().filter(|next| (next.step, next.microbatches) == (step, microbatches));
         let Next { looked_up, .. } = ready.unwrap_or_else(|| self.begin(step, microbatches));

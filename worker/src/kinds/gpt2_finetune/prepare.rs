@@ -56,7 +56,7 @@ pub(super) async fn prepare(rank: &Rank, job: Gpt2Spec) -> Result<LanguageTraine
         buckets: BucketSizes::default(),
     };
     let info = context.engine.open_language_model(opening).await.map_err(Error::of_engine)?;
-    let parameters: usize = info.parameters.iter().map(|parameter| parameter.elements()).sum();
+    let parameters: usize = info.parameters.list.iter().map(|parameter| parameter.elements()).sum();
     journal.info(format!("model: GPT-2, {parameters} parameters, {}", model.hash)).await;
     let Tokens { files, hash: data_hash, held } = tokens;
     let (vocabulary, block) = (u32::try_from(info.vocab_size).unwrap_or(u32::MAX), job.block_size);
@@ -71,8 +71,8 @@ pub(super) async fn prepare(rank: &Rank, job: Gpt2Spec) -> Result<LanguageTraine
     };
     let batches = ringtune_shared::tasks::spawn_blocking(check).await?.map_err(tokens::unusable)?;
     // 4. The state.
-    let tensors = context.engine.language_state().await.map_err(Error::of_engine)?;
-    let layout = Arc::new(Layout::new(&tensors, &info.parameters)?);
+    let tensors = context.engine.state_tensors().await.map_err(Error::of_engine)?;
+    let layout = Arc::new(Layout::new(&tensors, &info.parameters.list)?);
     let moments = if job.shard_optimizer { Moments::Shared } else { Moments::InEngine };
     let select = (job.early_stop_patience, job.select_best);
     let fresh = LanguageState::new(select, context.engine.clone(), layout, moments);
@@ -89,8 +89,8 @@ pub(super) async fn prepare(rank: &Rank, job: Gpt2Spec) -> Result<LanguageTraine
         }
     };
     let sharding = job.shard_optimizer.then(|| {
-        let names = info.parameters.iter().map(|parameter| parameter.name.clone());
-        Sharding::new(Cutting::new(&info), names, done, moments)
+        let names = info.parameters.list.iter().map(|parameter| parameter.name.clone());
+        Sharding::new(Cutting::new(&info.parameters), names, done, moments)
     });
     let origin = Origin { model_hash, data_hash, data: TOKENS, provenance };
     Ok(LanguageTrainee {
@@ -100,9 +100,9 @@ pub(super) async fn prepare(rank: &Rank, job: Gpt2Spec) -> Result<LanguageTraine
         epoch: assignment.ring.epoch,
         ahead: Ahead::new(batches.clone(), job.max_iters),
         batches,
-        width: info.width,
-        granule: info.part,
-        spares: Spares::new(&info.plan),
+        width: info.parameters.width,
+        granule: info.parameters.part,
+        spares: Spares::new(&info.parameters.plan),
         judged: state.selection.clone(),
         state,
         applying: None,

@@ -73,7 +73,7 @@ impl LanguageTrainee {
     ) -> Result<f64, Error> {
         let Some(sharding) = &mut self.sharding else { return Err(Error::Ring(ring::Error::Rows)) };
         let (looked_up, buckets) = (computed.looked_up.clone(), std::mem::take(&mut computed.buckets));
-        let own = self.engine.gradient_squares(looked_up, buckets, sharding.shares(ring)).await;
+        let own = self.engine.squared_norm_parts(looked_up, buckets, sharding.shares(ring)).await;
         let (own, buckets) = own.map_err(Error::of_engine)?;
         computed.buckets = buckets;
         let row = squares_to_row(&own, sharding.wish, sharding.cutting.most_parts(ring.world_size()));

@@ -207,7 +207,7 @@ impl Store {
                         Some(all) if kind != PARAMETERS => {
                             self.read_all(all.as_deref(), &name, offset, bytes)?
                         }
-                        _ => self.engine.read_language_state(&name, offset, bytes).map_err(engine_error)?,
+                        _ => self.engine.read_state(&name, offset, bytes).map_err(engine_error)?,
                     };
                     let within = first + within.start..first + within.end;
                     for (number, bytes) in numbers[within].iter_mut().zip(bytes.as_chunks::<4>().0) {
@@ -277,7 +277,7 @@ impl Store {
     ) -> Result<(), StateError> {
         match file {
             Some(file) => Ok(file.write(self.start(name)? + offset, &bytes)?),
-            None => self.engine.write_language_state(name, offset, bytes).map(drop).map_err(engine_error),
+            None => self.engine.write_state(name, offset, bytes).map(drop).map_err(engine_error),
         }
     }
 

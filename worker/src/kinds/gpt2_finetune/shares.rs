@@ -10,7 +10,7 @@ use std::{iter, ops::Range};
 use ringtune_shared::ring::{held_chunks, whole};
 
 use crate::{
-    engine::{BucketPlan, LanguageModelInfo, Shares},
+    engine::{BucketPlan, ParametersInfo, Shares},
     training::Wish,
 };
 
@@ -42,8 +42,8 @@ pub(super) struct Source {
 }
 
 impl Cutting {
-    pub(super) fn new(model: &LanguageModelInfo) -> Self {
-        Self { plan: model.plan.clone(), part: model.part.max(1) }
+    pub(super) fn new(info: &ParametersInfo) -> Self {
+        Self { plan: info.plan.clone(), part: info.part.max(1) }
     }
 
     pub(super) fn plan(&self) -> &BucketPlan {

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use crate::{
-    engine::{AlignedFloats, LookedUp, OptimizerStep},
+    engine::{AlignedFloats, EmbeddingRows, OptimizerStep},
     ring::StepExchange,
     session::StepSummary,
 };
@@ -11,7 +11,7 @@ use crate::{
 /// What a rank has of a step before its update.
 #[derive(Debug)]
 pub(super) struct Computed {
-    pub(super) looked_up: LookedUp,
+    pub(super) looked_up: EmbeddingRows,
     /// The plan's, and that of what is looked up.
     pub(super) buckets: Vec<AlignedFloats>,
     /// Of each microbatch: its loss, and the seconds that it took.

@@ -154,7 +154,7 @@ impl Tensors {
             while offset < tensor.bytes() {
                 let length = (tensor.bytes() - offset).min(CHUNK_BYTES as u64);
                 buffer.resize(length as usize, 0);
-                buffer = self.engine.read_language_state(&name, offset, buffer).map_err(engine_error)?;
+                buffer = self.engine.read_state(&name, offset, buffer).map_err(engine_error)?;
                 file.write(start + offset, &buffer)?;
                 offset += length;
             }
@@ -170,7 +170,7 @@ impl LargeTensors for Tensors {
 
     fn fill(&self, tensor: usize, offset: u64, into: &mut [u8]) -> Result<(), StateError> {
         let engines = |name: &str, into: &mut [u8]| {
-            let bytes = self.engine.read_language_state(name, offset, vec![0; into.len()]);
+            let bytes = self.engine.read_state(name, offset, vec![0; into.len()]);
             into.copy_from_slice(&bytes.map_err(engine_error)?);
             Ok(())
         };
@@ -178,7 +178,7 @@ impl LargeTensors for Tensors {
     }
 
     fn hold(&self) -> Result<Arc<dyn LargeTensors>, StateError> {
-        let state = self.engine.hold_language_state().map_err(engine_error)?;
+        let state = self.engine.hold_state().map_err(engine_error)?;
         Ok(Arc::new(HeldTensors { state, _hold: self.holds.begin(), of: self.clone() }))
     }
 }

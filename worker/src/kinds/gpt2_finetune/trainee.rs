@@ -31,8 +31,7 @@ use super::{
 };
 use crate::{
     engine::{
-        AlignedFloats, Applied, EngineError, EngineHandle, LanguageGradient, OptimizerStep, Shares,
-        TokenBatch,
+        AlignedFloats, Applied, EngineError, EngineHandle, OptimizerStep, PassSummary, Shares, TokenBatch,
     },
     http::Metrics,
     rank::{Durations, Error, Rank},
@@ -120,7 +119,7 @@ struct Updated {
 
 impl LanguageTrainee {
     /// The gradient of one microbatch; one that takes far longer than the others will never come.
-    async fn gradient(&mut self, batch: TokenBatch, outlet: Outlet) -> Result<LanguageGradient, Error> {
+    async fn gradient(&mut self, batch: TokenBatch, outlet: Outlet) -> Result<PassSummary, Error> {
         let started = Instant::now();
         self.engine.activity().allow_silence(self.durations.patience());
         let computing = self.engine.language_gradient(batch, outlet);

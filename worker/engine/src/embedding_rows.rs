@@ -1,13 +1,13 @@
-//! Which rows of the token table a step looks up.
+//! Which rows of the token table a step looks up: those of an embedding whose gradient is sparse.
 
 use std::{ops::Range, sync::Arc};
 
 /// The ids that are inputs anywhere in a step, over all its microbatches: each once, the smallest first. Their **places** in this list
 /// are the rows of the bucket that has the gradient of what was looked up. Cheap to clone.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LookedUp(Arc<[i64]>);
+pub struct EmbeddingRows(Arc<[i64]>);
 
-impl LookedUp {
+impl EmbeddingRows {
     /// Of inputs in any order, as often as they occur.
     pub fn of(inputs: impl IntoIterator<Item = i64>) -> Self {
         let mut ids: Vec<i64> = inputs.into_iter().collect();
@@ -44,19 +44,19 @@ mod tests {
 
     #[test]
     fn each_id_has_one_place_in_their_order() {
-        let looked_up = LookedUp::of([7, 3, 7, 90, 0, 3]);
-        assert_eq!(looked_up.ids(), [0, 3, 7, 90]);
-        assert_eq!((looked_up.count(), LookedUp::default().count()), (4, 0));
+        let rows = EmbeddingRows::of([7, 3, 7, 90, 0, 3]);
+        assert_eq!(rows.ids(), [0, 3, 7, 90]);
+        assert_eq!((rows.count(), EmbeddingRows::default().count()), (4, 0));
         assert_eq!(
-            [0, 7, 90, 4, -1, 91].map(|id| looked_up.place_of(id)),
+            [0, 7, 90, 4, -1, 91].map(|id| rows.place_of(id)),
             [Some(0), Some(2), Some(3), None, None, None]
         );
     }
 
     #[test]
     fn parts_of_the_table_share_the_places() {
-        let looked_up = LookedUp::of([0, 3, 7, 90]);
-        let parts = [0..3, 3..7, 7..7, 7..91].map(|part| looked_up.places_within(part));
+        let rows = EmbeddingRows::of([0, 3, 7, 90]);
+        let parts = [0..3, 3..7, 7..7, 7..91].map(|part| rows.places_within(part));
         assert_eq!(parts, [0..1, 1..2, 2..2, 2..4]);
     }
 }

@@ -1,17 +1,15 @@
 //! Where the backward pass puts gradients: pieces of the owner's buckets, and rows of the one of what is looked up.
 
-use ringtune_engine::{AlignedFloats, BucketPlan, Buckets, Parameter, Piece};
+use ringtune_engine::{AlignedFloats, Buckets, ParametersInfo, Piece};
 use tch::{Kind, Tensor};
 
 use super::native::{self, Lent};
-use crate::attention::AttentionKernel;
 use crate::error::{Error, Result};
 
 /// The buckets of one backward pass. One is taken when its first number is made, and given back when all of them are, in
 /// the plan's order; that of what is looked up comes behind them.
 pub(crate) struct Gradients<'a> {
-    plan: &'a BucketPlan,
-    parameters: &'a [Parameter],
+    info: &'a ParametersInfo,
     owner: &'a mut dyn Buckets,
     /// Whether gradients are added to what the buckets hold.
     add: bool,
@@ -24,15 +22,10 @@ pub(crate) struct Gradients<'a> {
 }
 
 impl<'a> Gradients<'a> {
-    pub(crate) fn new(
-        plan: &'a BucketPlan,
-        parameters: &'a [Parameter],
-        owner: &'a mut dyn Buckets,
-        add: bool,
-    ) -> Self {
-        let open = plan.buckets.iter().map(|bucket| bucket.pieces.len()).collect();
-        let taken = plan.buckets.iter().map(|_| None).collect();
-        Gradients { plan, parameters, owner, add, taken, open, next: 0, finite: true }
+    pub(crate) fn new(info: &'a ParametersInfo, owner: &'a mut dyn Buckets, add: bool) -> Self {
+        let open = info.plan.buckets.iter().map(|bucket| bucket.pieces.len()).collect();
+        let taken = info.plan.buckets.iter().map(|_| None).collect();
+        Gradients { info, owner, add, taken, open, next: 0, finite: true }
     }
 
     /// Whether gradients are added to what the buckets hold.
@@ -52,8 +45,8 @@ impl<'a> Gradients<'a> {
         parameter: usize,
         mut body: impl FnMut(Piece, &mut Tensor) -> Result<bool>,
     ) -> Result<()> {
-        let plan = self.plan;
-        let shape = &self.parameters[parameter].shape;
+        let ParametersInfo { list, plan, .. } = self.info;
+        let shape = &list[parameter].shape;
         for (bucket, piece) in plan.pieces_of(parameter) {
             if self.taken[bucket].is_none() {
                 self.taken[bucket] = Some(self.take(bucket, plan.buckets[bucket].length)?);
@@ -95,7 +88,7 @@ impl<'a> Gradients<'a> {
     /// `gradient`: [tokens, width], of what each token looked up; `places`: [tokens], of its row among the step's `rows`. What belongs to
     /// one row is added up in the order of tokens.
     pub(crate) fn put_looked_up(&mut self, gradient: &Tensor, places: &Tensor, rows: usize) -> Result<()> {
-        let (bucket, width) = (self.plan.buckets.len(), gradient.size2()?.1);
+        let (bucket, width) = (self.info.plan.buckets.len(), gradient.size2()?.1);
         let mut memory = self.take(bucket, rows * width as usize)?;
         let mut lent = Lent::new(&mut memory, &[rows as i64, width])?;
         native::put_rows(gradient, places, self.add, lent.target())?;
@@ -123,7 +116,7 @@ impl<'a> Gradients<'a> {
 
     /// Nothing more comes to this parameter's gradient: buckets that are complete go back to their owner.
     pub(crate) fn end(&mut self, parameter: usize) -> Result<()> {
-        for (bucket, _) in self.plan.pieces_of(parameter) {
+        for (bucket, _) in self.info.plan.pieces_of(parameter) {
             self.open[bucket] = self.open[bucket].saturating_sub(1);
         }
         while self.open.get(self.next) == Some(&0) {
@@ -148,20 +141,4 @@ pub(crate) fn product(left: &Tensor, right: &Tensor, add: bool, target: &mut Ten
         let _same = left.f_mm_out(target, right)?;
     }
     native::finite(target)
-}
-
-/// The same for a `left` of many columns, whose rows lie apart. Without AMX libtorch multiplies it faster as the right factor; with it
-/// nobody has measured that.
-pub(crate) fn product_of_columns(
-    left: &Tensor,
-    right: &Tensor,
-    add: bool,
-    target: &mut Tensor,
-) -> Result<bool> {
-    if left.f_kind()? != Kind::BFloat16 || AttentionKernel::best() == AttentionKernel::Amx {
-        return product(left, right, add, target);
-    }
-    let turned = native::rows_apart(right.size2()?.1, left.size2()?.1, left)?;
-    let _same = right.f_tr()?.f_mm_out(&turned, left)?;
-    native::put_turned(&turned, add, target)
 }

@@ -1,12 +1,21 @@
-//! What a GPT-2 that is trained consists of: fp32 parameters, the optimizer's moments, and copies to compute with.
+//! Parameters that are trained, of whatever model: in fp32, with the optimizer's moments and copies to compute with. Their gradients
+//! come in the caller's buckets.
 
-use ringtune_engine::{Parameter, Precision, StateTensor};
+mod gradients;
+mod held;
+pub(crate) mod native;
+mod optimizer;
+
+use ringtune_engine::{
+    BucketPlan, BucketSizes, Buckets, EmbeddingRows, Parameter, ParametersInfo, StateTensor,
+};
 use tch::{Device, Kind, Tensor};
 
-use super::config::Gpt2Config;
-use super::held::{HeldTensors, Holds, whole_numbers};
-use super::layout::Layout;
-use super::native::{self, Moved};
+pub(crate) use gradients::{Gradients, product};
+pub use held::HeldTensors;
+use held::{Holds, whole_numbers};
+use native::Moved;
+
 use crate::error::{Error, Result};
 
 /// One parameter.
@@ -24,47 +33,70 @@ struct Values {
 
 /// All parameters of a model.
 #[derive(Debug)]
-pub(crate) struct Parameters {
-    pub(crate) config: Gpt2Config,
-    pub(crate) layout: Layout,
-    precision: Precision,
+pub struct Parameters {
+    info: ParametersInfo,
+    /// The number of the token table, of a model that trains one.
+    table: Option<usize>,
     values: Vec<Values>,
     holds: Holds,
+}
+
+/// What a model trains.
+#[derive(Debug)]
+pub(crate) struct Trained {
+    /// Its parameters, in the order of the model's file.
+    pub(crate) list: Vec<Parameter>,
+    /// Their numbers, as the backward pass ends their gradients: of the token table the part that is no embedding's.
+    pub(crate) order: Vec<usize>,
+    /// How their gradients are cut.
+    pub(crate) buckets: BucketSizes,
+    /// The number of the token table, if it is trained.
+    pub(crate) table: Option<usize>,
 }
 
 /// The parts of the state, as they are named.
 const STATES: [&str; 3] = ["model", "adamw.mean", "adamw.square"];
 
 impl Parameters {
-    /// With the values that `initial` gives for each, which are copied; moments of zero.
+    /// With the values that `initial` gives for each, which are copied; moments of zero. `copied`: those that are multiplied by in bf16.
     pub(crate) fn new(
-        config: Gpt2Config,
-        layout: Layout,
-        precision: Precision,
+        trained: Trained,
+        copied: impl Fn(usize) -> bool,
         mut initial: impl FnMut(usize) -> Result<Tensor>,
     ) -> Result<Self> {
-        let mut values = Vec::with_capacity(layout.parameters.len());
-        for number in 0..layout.parameters.len() {
+        let Trained { list, order, buckets, table } = trained;
+        let mut values = Vec::with_capacity(list.len());
+        for number in 0..list.len() {
             let first = initial(number)?;
             let mut master = first.f_empty_like()?;
             master.f_copy_(&first)?;
-            let low = precision == Precision::Bf16 && layout.in_products(number);
-            let low =
-                if low { Some(Tensor::f_empty(master.size(), (Kind::BFloat16, Device::Cpu))?) } else { None };
+            let low = if copied(number) {
+                Some(Tensor::f_empty(master.size(), (Kind::BFloat16, Device::Cpu))?)
+            } else {
+                None
+            };
             // Not touched before the optimizer does: a rank may have a part of them alone.
             let (mut mean, mut square) = (master.f_empty_like()?, master.f_empty_like()?);
             native::forget(&mut mean)?;
             native::forget(&mut square)?;
             values.push(Values { master, mean, square, stale: low.is_some(), low });
         }
-        let mut parameters = Parameters { config, layout, precision, values, holds: Holds::default() };
+        let plan = BucketPlan::new(&list, &order, buckets);
+        let width = table.and_then(|table| list[table].shape.get(1).copied()).unwrap_or(0);
+        let info = ParametersInfo { list, plan, width, part: native::part() };
+        let mut parameters = Parameters { info, table, values, holds: Holds::default() };
         parameters.refresh()?;
         Ok(parameters)
     }
 
-    /// Whether activations are bf16.
-    pub(crate) fn is_low(&self) -> bool {
-        self.precision == Precision::Bf16
+    /// What a job has to know of them.
+    pub fn info(&self) -> &ParametersInfo {
+        &self.info
+    }
+
+    /// Where a backward pass puts gradients, if with `add` to what is there.
+    pub(crate) fn gradients<'a>(&'a self, owner: &'a mut dyn Buckets, add: bool) -> Gradients<'a> {
+        Gradients::new(&self.info, owner, add)
     }
 
     /// The parameter itself, fp32.
@@ -89,21 +121,23 @@ impl Parameters {
         Ok(())
     }
 
-    /// That the state may change.
-    ///
-    /// # Errors
-    /// It is held.
-    pub(crate) fn may_move(&mut self) -> Result<()> {
-        self.holds.none()
+    /// That the token table has a row for each of these ids.
+    pub(crate) fn check_looked_up(&self, looked_up: &EmbeddingRows) -> Result<()> {
+        let rows =
+            self.table.and_then(|table| self.info.list[table].shape.first().copied()).unwrap_or(0) as i64;
+        match looked_up.ids().iter().find(|id| !(0..rows).contains(*id)) {
+            None => Ok(()),
+            Some(id) => Err(Error::argument("looked_up", id, format!("ids from 0 to {}", rows - 1))),
+        }
     }
 
-    /// The state as it is, until what this gives is dropped.
+    /// The state as it is, for other threads to read: until what this gives is dropped, nothing may change it.
     ///
     /// # Errors
     /// libtorch's.
-    pub(crate) fn hold(&self) -> Result<HeldTensors> {
+    pub fn hold_state(&self) -> Result<HeldTensors> {
         let mut tensors = Vec::with_capacity(STATES.len() * self.values.len());
-        for tensor in self.tensors() {
+        for tensor in self.state_tensors() {
             let (number, kind) = self.find(&tensor.name)?;
             tensors.push((tensor.name, self.values[number].of(kind).f_detach()?));
         }
@@ -114,7 +148,7 @@ impl Parameters {
     ///
     /// # Errors
     /// The state is held.
-    pub(crate) fn part(&mut self, number: usize, first: usize, count: usize) -> Result<Part> {
+    fn part(&mut self, number: usize, first: usize, count: usize) -> Result<Part> {
         self.holds.none()?;
         let values = &self.values[number];
         let part = |tensor: &Tensor| tensor.f_view([-1])?.f_narrow(0, first as i64, count as i64);
@@ -126,23 +160,23 @@ impl Parameters {
         })
     }
 
-    /// The state's tensors, by name.
-    pub(crate) fn tensors(&self) -> Vec<StateTensor> {
+    /// The state's tensors, all fp32, by name.
+    pub fn state_tensors(&self) -> Vec<StateTensor> {
         let of = |kind: &str, parameter: &Parameter| StateTensor {
             name: format!("{kind}.{}", parameter.name),
             shape: parameter.shape.clone(),
         };
         STATES
             .iter()
-            .flat_map(|kind| self.layout.parameters.iter().map(move |parameter| of(kind, parameter)))
+            .flat_map(|kind| self.info.list.iter().map(move |parameter| of(kind, parameter)))
             .collect()
     }
 
-    /// Copies a part of a state's tensor out.
+    /// Copies the bytes of a state's tensor from `offset` on into `into`.
     ///
     /// # Errors
     /// No such tensor or place.
-    pub(crate) fn read(&self, tensor: &str, offset: u64, into: &mut [u8]) -> Result<()> {
+    pub fn read_state(&self, tensor: &str, offset: u64, into: &mut [u8]) -> Result<()> {
         let (number, kind) = self.find(tensor)?;
         let part = slice(self.values[number].of(kind), tensor, offset, into.len())?;
         if !into.is_empty() {
@@ -151,8 +185,11 @@ impl Parameters {
         Ok(())
     }
 
-    /// The other way round; call [`Parameters::refresh`] before anything is computed. Errors: the same; the state is held.
-    pub(crate) fn write(&mut self, tensor: &str, offset: u64, bytes: &[u8]) -> Result<()> {
+    /// Writes the bytes of a part of a state's tensor; what is computed from then on goes by them.
+    ///
+    /// # Errors
+    /// As [`Parameters::read_state`]'s; the state is held.
+    pub fn write_state(&mut self, tensor: &str, offset: u64, bytes: &[u8]) -> Result<()> {
         self.holds.none()?;
         let (number, kind) = self.find(tensor)?;
         let values = &mut self.values[number];
@@ -168,7 +205,7 @@ impl Parameters {
     fn find(&self, tensor: &str) -> Result<(usize, usize)> {
         let found = STATES.iter().enumerate().find_map(|(kind, prefix)| {
             let name = tensor.strip_prefix(prefix)?.strip_prefix('.')?;
-            let number = self.layout.parameters.iter().position(|parameter| parameter.name == name)?;
+            let number = self.info.list.iter().position(|parameter| parameter.name == name)?;
             Some((number, kind))
         });
         found.ok_or_else(|| {
@@ -186,7 +223,7 @@ impl Values {
 
 /// Views of one part of a parameter and of all that goes with it.
 #[derive(Debug)]
-pub(crate) struct Part {
+struct Part {
     parameter: Tensor,
     mean: Tensor,
     square: Tensor,
@@ -195,12 +232,12 @@ pub(crate) struct Part {
 
 impl Part {
     /// What it is now.
-    pub(crate) fn parameter(&self) -> &Tensor {
+    fn parameter(&self) -> &Tensor {
         &self.parameter
     }
 
     /// Makes it `values`.
-    pub(crate) fn set(&mut self, values: &Tensor) -> Result<()> {
+    fn set(&mut self, values: &Tensor) -> Result<()> {
         self.parameter.f_copy_(values)?;
         if let Some(low) = &mut self.low {
             low.f_copy_(values)?;
@@ -209,12 +246,12 @@ impl Part {
     }
 
     /// Makes zeros of its moments, whose memory is the system's again.
-    pub(crate) fn forget(&mut self) -> Result<()> {
+    fn forget(&mut self) -> Result<()> {
         native::forget(&mut self.mean)?;
         native::forget(&mut self.square)
     }
 
-    pub(crate) fn moved(&mut self) -> Moved<'_> {
+    fn moved(&mut self) -> Moved<'_> {
         let Part { parameter, mean, square, low } = self;
         Moved { parameter, mean, square, low: low.as_mut() }
     }

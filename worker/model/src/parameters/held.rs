@@ -1,4 +1,4 @@
-//! The state of a GPT-2, held for other threads to read while passes are computed.
+//! Parameters and moments, held for other threads to read while passes are computed.
 
 use std::collections::BTreeMap;
 use std::fmt;
