@@ -32,6 +32,7 @@ pub mod latents;
 pub mod membership;
 pub mod node;
 pub mod output;
+mod parameters;
 pub mod patience;
 pub mod pipeline;
 pub mod prepare_text;

@@ -16,7 +16,7 @@ mod trainee;
 mod writing;
 
 pub(crate) use judging::measure;
-pub(crate) use resume::{Resumed, class_and_threads, fetch, numerics, read, unreadable};
+pub(crate) use resume::{Start, fetch, read, unreadable};
 pub(crate) use steps::Training;
 pub(crate) use trainee::{
     Collect, Course, Named, Origin, Previews, Recovered, Shown, StepJudged, Trainee, Validation, Wish,

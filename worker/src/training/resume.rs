@@ -10,7 +10,7 @@ use ringtune_shared::{
     version::VERSION,
 };
 
-use super::trainee::Named;
+use super::trainee::{Named, Origin};
 use crate::{
     contents::{self, one_file_on_disk},
     fault::{Blame, Fault, Refusal},
@@ -20,15 +20,15 @@ use crate::{
     train::SavedState,
 };
 
-/// What a checkpoint gives.
+/// Where a job begins, or goes on.
 #[derive(Debug)]
-pub(crate) struct Resumed {
+pub(crate) struct Start {
     /// Steps that are done.
-    pub(crate) steps: u64,
-    /// All that the next ones depend on, not read yet.
-    pub(crate) state: TakenState,
-    /// What the job's files say of the numerics of all steps, those to come included.
-    pub(crate) provenance: String,
+    pub(crate) done: u64,
+    /// All that the next ones depend on, not read yet. None: it begins.
+    pub(crate) state: Option<TakenState>,
+    /// What its bits follow from.
+    pub(crate) origin: Origin,
 }
 
 /// The job's own checkpoint is not what it was: an older one is to be used.
@@ -43,7 +43,7 @@ impl Blame for Damaged {
 }
 
 /// What this rank computes on.
-pub(crate) fn numerics(assignment: &Assignment) -> Numerics {
+pub(super) fn numerics(assignment: &Assignment) -> Numerics {
     Numerics {
         class: assignment.numerics_class.clone(),
         threads_per_rank: u32::try_from(assignment.threads).unwrap_or(u32::MAX),
@@ -91,18 +91,23 @@ pub(crate) async fn fetch(rank: &Rank) -> Result<Option<OpenCheckpoint>, Error> 
     Ok(Some(checkpoint))
 }
 
-impl Resumed {
-    /// What an open checkpoint gives a job on this model and these data.
+impl Start {
+    /// Of a job on this model and these data, with the checkpoint that it goes on from.
     ///
     /// # Errors
-    /// It is of another job.
+    /// The checkpoint is of another job.
     pub(crate) fn of(
-        checkpoint: OpenCheckpoint,
+        checkpoint: Option<OpenCheckpoint>,
         model_hash: ContentHash,
-        (data, data_hash): (Named, ContentHash),
+        data: Named,
+        data_hash: ContentHash,
         assignment: &Assignment,
     ) -> Result<Self, Error> {
-        let OpenCheckpoint { header, source } = checkpoint;
+        let own = class_and_threads(&numerics(assignment));
+        let origin = |provenance| Origin { model_hash, data_hash, data, provenance };
+        let Some(OpenCheckpoint { header, source }) = checkpoint else {
+            return Ok(Self { done: 0, state: None, origin: origin(own) });
+        };
         let about = header.about;
         for (what, before, now) in
             [("model.base", &about.model_hash, model_hash), (data.key, &about.data_hash, data_hash)]
@@ -115,12 +120,11 @@ impl Resumed {
             }
         }
         let state = TakenState { numbers: header.numbers, source: Box::new(source) };
-        let own = class_and_threads(&numerics(assignment));
         let provenance = match class_and_threads(&about.numerics) == own {
             true => about.provenance,
             false => format!("{}; from step {}: {own}", about.provenance, about.step + 1),
         };
-        Ok(Self { steps: about.step, state, provenance })
+        Ok(Self { done: about.step, state: Some(state), origin: origin(provenance) })
     }
 }
 
@@ -163,7 +167,7 @@ fn unusable(error: CheckpointError, spec: &JobSpec, own: bool) -> Error {
 }
 
 /// What a job's files say of it.
-pub(crate) fn class_and_threads(numerics: &Numerics) -> String {
+fn class_and_threads(numerics: &Numerics) -> String {
     format!("{}/threads-{}", numerics.class, numerics.threads_per_rank)
 }
 

@@ -88,7 +88,8 @@ async fn serve() -> Outcome<()> {
                 let ring = seat.connect().await?;
                 let batches = (0..rows).map(|number| batch(&open, number)).collect();
                 bench = Some(GradientBench::new(engine, ring, &model, batches));
-                let parameters: usize = model.parameters.list.iter().map(|parameter| parameter.elements()).sum();
+                let parameters: usize =
+                    model.parameters.list.iter().map(|parameter| parameter.elements()).sum();
                 answer(&json!({"parameters": parameters}))?;
             }
             Order::Step { exchange, overlap } => {

@@ -7,9 +7,9 @@ use ringtune_shared::{
     ring::{Reach, Spread},
 };
 
-use super::exchange::{Spares, StepSums};
 use crate::{
     engine::{EmbeddingRows, EngineHandle, LanguageModelInfo, TokenBatch},
+    parameters::{Spares, StepSums},
     ring::RankRing,
 };
 
@@ -69,7 +69,8 @@ impl GradientBench {
     pub async fn step(&mut self, exchange: Gpt2Exchange, leaving: Leaving) -> Result<GradientTimes, Failure> {
         self.ring.gather_one_each(vec![0.0]).await?;
         let began = Instant::now();
-        let mut sums = StepSums::new(&self.spares, exchange, self.ring.all_microbatches(), self.spread);
+        let mut sums =
+            StepSums::new(&self.spares, exchange.into(), self.ring.all_microbatches(), self.spread);
         let own = self.ring.microbatches();
         let (mut compute, mut ended) = (0.0, began);
         for microbatch in own.clone() {

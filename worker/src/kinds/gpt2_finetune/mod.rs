@@ -1,32 +1,25 @@
 //! GPT-2 finetuning: all parameters of a language model are learned from files of tokens.
 
+mod ahead;
 mod batches;
 pub(super) mod bench;
-mod exchange;
-mod language_state;
-mod looked_up;
-mod memory;
+mod model;
 mod prepare;
 pub(super) mod rehearsal;
 mod results;
 mod schedule;
-mod sharded_steps;
-mod sharding;
-mod shares;
-mod step;
-mod tensors;
+mod shape;
 mod tokenizer;
 mod tokens;
-mod trainee;
-mod unnamed_file;
 
 use ringtune_shared::job::kinds::gpt2_finetune::Gpt2Spec;
 
 use crate::{
+    parameters::ParameterTrainee,
     rank::{Error, Rank, Task},
     training::Training,
 };
-use trainee::LanguageTrainee;
+use model::Gpt2Model;
 
 /// The task of a rank.
 #[derive(Clone, Debug)]
@@ -36,9 +29,9 @@ pub(crate) struct Gpt2Finetune {
 }
 
 impl Task for Gpt2Finetune {
-    type Work = Training<LanguageTrainee>;
+    type Work = Training<ParameterTrainee<Gpt2Model>>;
 
-    async fn prepare(self, rank: &Rank) -> Result<Training<LanguageTrainee>, Error> {
+    async fn prepare(self, rank: &Rank) -> Result<Training<ParameterTrainee<Gpt2Model>>, Error> {
         Training::new(prepare::prepare(rank, self.job).await?).await
     }
 }

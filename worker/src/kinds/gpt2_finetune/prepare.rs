@@ -9,18 +9,13 @@ use ringtune_shared::job::{
 use serde_json::{Value, json};
 
 use super::{
+    ahead::Ahead,
     batches::{BatchSize, Batches, Chance},
-    exchange::Spares,
-    language_state::LanguageState,
-    looked_up::Ahead,
-    memory::{self, Shape},
+    model::{Gpt2Model, options},
     results::Results,
-    sharding::Sharding,
-    shares::Cutting,
-    tensors::{Layout, Moments},
+    shape::{self, Shape},
     tokenizer,
     tokens::{self, Tokens},
-    trainee::LanguageTrainee,
 };
 use crate::{
     engine::{
@@ -29,15 +24,16 @@ use crate::{
     fault::Refusal,
     node,
     output::language_model,
-    rank::{Durations, Error, JOB_FILE, Rank},
-    training::{self, Course, Named, Origin, Resumed, class_and_threads, numerics},
+    parameters::{ParameterTrainee, Prepared, memory},
+    rank::{Error, JOB_FILE, Rank},
+    training::{self, Course, Named, Origin, Start},
 };
 
 /// What it learns from.
 const TOKENS: Named = Named { what: "files of tokens (gpt2.tokens)", key: tokens::FIELD };
 
 /// Prepares a rank. Every failure names the job's field or the file.
-pub(super) async fn prepare(rank: &Rank, job: Gpt2Spec) -> Result<LanguageTrainee, Error> {
+pub(super) async fn prepare(rank: &Rank, job: Gpt2Spec) -> Result<ParameterTrainee<Gpt2Model>, Error> {
     let Rank { assignment, context, journal, .. } = rank;
     // 1. Where it goes on, so that a wrong file is told before anything long is begun; and the tokens.
     let checkpoint = training::fetch(rank).await?;
@@ -70,60 +66,27 @@ pub(super) async fn prepare(rank: &Rank, job: Gpt2Spec) -> Result<LanguageTraine
         Batches::new(files, chance, size, validates)
     };
     let batches = ringtune_shared::tasks::spawn_blocking(check).await?.map_err(tokens::unusable)?;
-    // 4. The state.
-    let tensors = context.engine.state_tensors().await.map_err(Error::of_engine)?;
-    let layout = Arc::new(Layout::new(&tensors, &info.parameters.list)?);
-    let moments = if job.shard_optimizer { Moments::Shared } else { Moments::InEngine };
-    let select = (job.early_stop_patience, job.select_best);
-    let fresh = LanguageState::new(select, context.engine.clone(), layout, moments);
-    let model_hash = model.hash;
-    let ((state, moments), done, provenance) = match checkpoint {
-        None => ((fresh, None), 0, class_and_threads(&numerics(assignment))),
-        Some(checkpoint) => {
-            let Resumed { steps, state, provenance } =
-                Resumed::of(checkpoint, model_hash, (TOKENS, data_hash), assignment)?;
-            let folder = rank.folder.clone();
-            let restore = move || fresh.restored(state, folder);
-            let restored = ringtune_shared::tasks::spawn_blocking(restore).await?;
-            (restored.map_err(|error| error.of_checkpoint(assignment))?, steps, provenance)
-        }
+    // 4. Where it begins or goes on.
+    let Start { done, state, origin } = Start::of(checkpoint, model.hash, TOKENS, data_hash, assignment)?;
+    let results = Results {
+        config: config_with_tokens(info.config, &base_config),
+        tokenizer: model.folder.clone(),
+        copied: copied(&model.files),
+        facts: facts(rank, &job, &origin)?,
+        select_best: job.select_best,
     };
-    let sharding = job.shard_optimizer.then(|| {
-        let names = info.parameters.list.iter().map(|parameter| parameter.name.clone());
-        Sharding::new(Cutting::new(&info.parameters), names, done, moments)
-    });
-    let origin = Origin { model_hash, data_hash, data: TOKENS, provenance };
-    Ok(LanguageTrainee {
-        engine: context.engine.clone(),
-        metrics: Arc::clone(&context.metrics),
-        course: course(rank, &job, done),
-        epoch: assignment.ring.epoch,
-        ahead: Ahead::new(batches.clone(), job.max_iters),
-        batches,
-        width: info.parameters.width,
-        granule: info.parameters.part,
-        spares: Spares::new(&info.parameters.plan),
-        judged: state.selection.clone(),
-        state,
-        applying: None,
-        restoring: None,
-        untold: None,
-        sharding,
-        unshared: Vec::new(),
-        collected: None,
-        durations: Durations::default(),
-        results: Results {
-            config: config_with_tokens(info.config, &base_config),
-            tokenizer: model.folder.clone(),
-            copied: copied(&model.files),
-            facts: facts(rank, &job, &origin)?,
-            select_best: job.select_best,
-        },
+    let (options, course) = (options(&job), course(rank, &job, done));
+    let ahead = Ahead::new(batches.clone(), job.max_iters);
+    let prepared = Prepared {
+        model: Gpt2Model { job, batches, ahead, results },
+        parameters: info.parameters,
+        options,
+        course,
         origin,
-        folder: rank.folder.clone(),
-        _held: held.into_iter().map(Arc::new).chain([model.local]).collect(),
-        job,
-    })
+        state,
+        held: held.into_iter().map(Arc::new).chain([model.local]).collect(),
+    };
+    prepared.into_trainee(rank).await
 }
 
 /// What a job's model takes over from the base model: its tokenizer, and how it generates.
@@ -159,7 +122,7 @@ pub(super) async fn source(
         // What is wrong with the file says the engine, which reads all of it.
         if let Some(config) = read.ok().filter(is_gpt2) {
             check_block(job, &config)?;
-            memory::check(Shape::of_config(&config, job.block_size), job, training, memory)?;
+            shape::check(Shape::of_config(&config, job.block_size), job, training, memory)?;
         }
         let positions = Some(job.block_size as usize);
         let folder = LanguageModelFolder { path: folder.to_owned(), positions };
@@ -167,7 +130,7 @@ pub(super) async fn source(
     }
     let config = read.map_err(|problem| Refusal::of("model.base", format!("config.json: {problem}")))?;
     let new = new_model(job, &config)?;
-    memory::check(Shape::of_new(&new), job, training, memory)?;
+    shape::check(Shape::of_new(&new), job, training, memory)?;
     Ok((LanguageModelSource::New(new), config))
 }
 

@@ -9,10 +9,6 @@ use std::{
 use ringtune_shared::{files::write_atomically, state::TensorInfo};
 use serde_json::{Value, json};
 
-use super::{
-    language_state::LanguageState,
-    tensors::{BEST, MODEL, Tensors},
-};
 use crate::{
     output::{
         self, canonical_json,
@@ -20,9 +16,8 @@ use crate::{
         language_model, model_card,
         read_back::{check_text, different},
     },
+    parameters::{LearnedParameters, Which},
     rank::Error,
-    rank_state::LargeTensors as _,
-    train::Selection,
     training::StepJudged,
 };
 
@@ -33,48 +28,6 @@ const LAST_MODEL: &str = "model-last.safetensors";
 const TOKENIZERS: [&str; 2] = ["tokenizer.json", "vocab.json"];
 /// Bytes of a tokenizer's file at most.
 const LARGEST_TOKENIZER_FILE: u64 = 64 << 20;
-
-/// What is learned: handles on it, good until the next step is taken.
-#[derive(Clone, Debug)]
-pub(crate) struct LearnedModel {
-    tensors: Tensors,
-    /// Where the job's result is another state's than the last one: its step and its loss.
-    best: Option<(u64, f32)>,
-    /// The last state is the best one.
-    last_is_best: Option<f32>,
-}
-
-impl LearnedModel {
-    /// `judged`: with what was found out after the last step.
-    pub(super) fn of(state: &LanguageState, judged: &Selection) -> Self {
-        let best = judged.best().filter(|_| state.keeps_best);
-        let kept = state.selection.best().map(|best| best.step);
-        // Not in a file yet: it is what the engine has.
-        let is_last = best.is_some_and(|best| Some(best.step) != kept);
-        Self {
-            tensors: state.tensors.clone(),
-            best: best.filter(|_| !is_last).map(|best| (best.step, best.loss)),
-            last_is_best: best.filter(|_| is_last).map(|best| best.loss),
-        }
-    }
-
-    /// The step of the job's result, where that is not the last state.
-    pub(super) fn best_step(&self) -> Option<u64> {
-        self.best.map(|(step, _)| step)
-    }
-
-    /// The parameters, each with its number among the lent tensors and its name in the model: the best ones, or those of
-    /// now.
-    fn parameters(&self, prefix: &str) -> Vec<(usize, TensorInfo)> {
-        let all = self.tensors.tensors().iter().enumerate();
-        all.filter_map(|(number, tensor)| {
-            let name = tensor.name().strip_prefix(prefix)?;
-            let renamed = TensorInfo::new(name, tensor.dtype(), tensor.shape().to_vec()).ok()?;
-            Some((number, renamed))
-        })
-        .collect()
-    }
-}
 
 /// Writes the files of one job.
 #[derive(Clone, Debug)]
@@ -97,7 +50,7 @@ impl Results {
         &self,
         folder: &Path,
         last: StepJudged,
-        learned: LearnedModel,
+        learned: LearnedParameters,
         names: &mut Vec<String>,
     ) -> Result<(), Error> {
         let (this, folder) = (self.clone(), folder.to_owned());
@@ -116,28 +69,28 @@ impl Results {
         &self,
         folder: &Path,
         last: StepJudged,
-        learned: &LearnedModel,
+        learned: &LearnedParameters,
         names: &mut Vec<String>,
     ) -> Result<(), output::Error> {
-        let mut model = |name: &str, prefix: &str, (step, loss): (u64, Option<f32>)| {
-            self.write_model(&folder.join(name), learned.parameters(prefix), &learned.tensors, (step, loss))?;
+        let mut model = |name: &str, which: Which, of: (u64, Option<f32>)| {
+            self.write_model(&folder.join(name), learned, which, of)?;
             names.push(name.to_owned());
             Ok::<_, output::Error>(())
         };
         let of_last = (last.step, learned.last_is_best.or(last.validation_loss));
         match learned.best {
             Some((step, loss)) if step != last.step => {
-                model(language_model::FILE_NAME, BEST, (step, Some(loss)))?;
-                model(LAST_MODEL, MODEL, of_last)?;
+                model(language_model::FILE_NAME, Which::Best, (step, Some(loss)))?;
+                model(LAST_MODEL, Which::Last, of_last)?;
             }
             _ => {
-                model(language_model::FILE_NAME, MODEL, of_last)?;
+                model(language_model::FILE_NAME, Which::Last, of_last)?;
                 let [file, last_file] = [language_model::FILE_NAME, LAST_MODEL].map(|name| folder.join(name));
                 match self.select_best.then(|| link(&file, &last_file)) {
                     None => (),
                     Some(Ok(())) => names.push(LAST_MODEL.to_owned()),
                     // Not every file system has links.
-                    Some(Err(_)) => model(LAST_MODEL, MODEL, of_last)?,
+                    Some(Err(_)) => model(LAST_MODEL, Which::Last, of_last)?,
                 }
             }
         }
@@ -165,18 +118,19 @@ impl Results {
     fn write_model(
         &self,
         file: &Path,
-        parameters: Vec<(usize, TensorInfo)>,
-        tensors: &Tensors,
+        learned: &LearnedParameters,
+        which: Which,
         (step, loss): (u64, Option<f32>),
     ) -> Result<(), output::Error> {
-        let (numbers, parameters): (Vec<usize>, Vec<TensorInfo>) = parameters.into_iter().unzip();
+        let (numbers, parameters): (Vec<usize>, Vec<TensorInfo>) =
+            learned.parameters(which).into_iter().unzip();
         let mut facts = self.facts.clone();
         if let Value::Object(facts) = &mut facts {
             facts.insert("step".to_owned(), json!(step));
             facts.insert("validation_loss".to_owned(), json!(loss.map(|loss| loss.to_string())));
         }
         let read = |number: usize, offset: u64, into: &mut [u8]| {
-            tensors.fill(numbers.get(number).copied().unwrap_or(usize::MAX), offset, into)
+            learned.read(numbers.get(number).copied().unwrap_or(usize::MAX), offset, into)
         };
         language_model::write(file, &parameters, &canonical_json(&facts), &read)
     }

@@ -26,7 +26,7 @@ use crate::{
         AdamWOptions, BatchOptions, ConceptSet, LrOptions, LrSchedule, MicrobatchBuilder, TrainState,
         TrainingImage, TrainingSet,
     },
-    training::{self, Named, Origin, Resumed, class_and_threads, numerics},
+    training::{self, Named, Origin, Start},
     while_wanted,
 };
 
@@ -142,24 +142,20 @@ pub(super) async fn prepare(
     let (model_hash, posteriors) = loaded.finish(journal, beside).await?;
     journal.info(format!("model: {} ({model_hash})", describe(&model))).await;
     // 5. Where training starts or goes on.
-    let (state, done, provenance) = match checkpoint {
-        None => (fresh(train, rows), 0, class_and_threads(&numerics(assignment))),
-        Some(checkpoint) => {
-            let Resumed { steps, state, provenance } =
-                Resumed::of(checkpoint, model_hash, (PICTURES, data_hash), assignment)?;
-            let mut state = training::read(state, assignment).await?;
-            let restored = fresh(train, rows).restored(&mut state)?;
-            state.finish()?;
-            (restored, steps, provenance)
-        }
-    };
+    let Start { done, state, origin } = Start::of(checkpoint, model_hash, PICTURES, data_hash, assignment)?;
+    let mut rows_and_optimizer = fresh(train, rows);
+    if let Some(state) = state {
+        let mut state = training::read(state, assignment).await?;
+        rows_and_optimizer = rows_and_optimizer.restored(&mut state)?;
+        state.finish()?;
+    }
     Ok(Prepared {
         posteriors,
         inputs,
         schedule,
-        state,
+        state: rows_and_optimizer,
         base_model: Arc::clone(&loaded.local),
-        origin: Origin { model_hash, data_hash, data: PICTURES, provenance },
+        origin,
         prediction_type: model.prediction_type,
         done,
         concepts: Concept::list(job.concepts().into_iter().map(taught).collect()),

@@ -8,12 +8,12 @@
 //! Behind the plan's buckets comes one more, of the rows that the step looks up ([`EmbeddingRows`](crate::engine::EmbeddingRows)). It is like
 //! the others, but as long as each step makes it: the same for all microbatches of a step, whoever computes them.
 
-use std::sync::{Arc, Mutex, PoisonError};
-
-use ringtune_shared::{
-    job::kinds::gpt2_finetune::Gpt2Exchange,
-    ring::{Element, Reach, Spread, Summed, tree::TreeSum},
+use std::{
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
 };
+
+use ringtune_shared::ring::{Element, Reach, Spread, Summed, tree::TreeSum};
 use tokio::sync::mpsc;
 
 use crate::{
@@ -22,9 +22,29 @@ use crate::{
     ring::RankRing,
 };
 
+/// How gradients are added up over the ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Exchange {
+    /// By a fixed tree over all microbatches: the same bits for any number of ranks.
+    Exact,
+    /// In the ring's own order, in numbers that travel so.
+    Fast(Element),
+}
+
+impl fmt::Display for Exchange {
+    /// The word in job files.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Exact => "exact",
+            Self::Fast(Element::Fp32) => "fast",
+            Self::Fast(Element::Bf16) => "fast_bf16",
+        })
+    }
+}
+
 /// Memory for buckets, by their number; what is there is used again.
 #[derive(Clone, Debug)]
-pub(super) struct Spares {
+pub(crate) struct Spares {
     /// Of the plan's buckets.
     lengths: Arc<[usize]>,
     /// Of the one behind them.
@@ -33,14 +53,14 @@ pub(super) struct Spares {
 }
 
 impl Spares {
-    pub(super) fn new(plan: &BucketPlan) -> Self {
+    pub(crate) fn new(plan: &BucketPlan) -> Self {
         let lengths: Arc<[usize]> = plan.buckets.iter().map(|bucket| bucket.length).collect();
         let free = (0..=lengths.len()).map(|_| Vec::new()).collect();
         Self { lengths, looked_up: 0, free: Arc::new(Mutex::new(free)) }
     }
 
     /// The same memory, for a step whose bucket of what is looked up has so many numbers.
-    pub(super) fn of_step(&self, looked_up: usize) -> Self {
+    pub(crate) fn of_step(&self, looked_up: usize) -> Self {
         Self { looked_up, ..self.clone() }
     }
 
@@ -62,7 +82,7 @@ impl Spares {
     }
 
     /// It is not needed any more.
-    pub(super) fn put(&self, bucket: usize, memory: AlignedFloats) {
+    pub(crate) fn put(&self, bucket: usize, memory: AlignedFloats) {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(free) = free.get_mut(bucket) {
             free.push(memory);
@@ -72,7 +92,7 @@ impl Spares {
 
 /// Where the engine's gradients go.
 #[derive(Debug)]
-pub(super) struct Outlet {
+pub(crate) struct Outlet {
     spares: Spares,
     /// What the engine adds to, by the buckets' numbers. None: it begins anew.
     held: Option<Vec<Option<AlignedFloats>>>,
@@ -81,7 +101,7 @@ pub(super) struct Outlet {
 }
 
 /// What the engine gave, bucket by bucket.
-pub(super) type Given = mpsc::Receiver<(usize, AlignedFloats)>;
+pub(crate) type Given = mpsc::Receiver<(usize, AlignedFloats)>;
 
 impl Outlet {
     /// For one backward pass; `held`: what it adds to, if to anything.
@@ -91,7 +111,7 @@ impl Outlet {
     }
 
     /// Whether the engine is to add to what it takes.
-    pub(super) fn adds(&self) -> bool {
+    pub(crate) fn adds(&self) -> bool {
         self.held.is_some()
     }
 }
@@ -116,7 +136,7 @@ impl Buckets for Outlet {
 
 /// The gradients of a step so far.
 #[derive(Debug)]
-pub(super) struct StepSums {
+pub(crate) struct StepSums {
     spares: Spares,
     own: Own,
     /// Which ranks get which sums of the plan's buckets.
@@ -143,18 +163,17 @@ impl Own {
 impl StepSums {
     /// `total`: microbatches over all ranks; `spread`: which ranks get which sums of the plan's buckets. Those of what is looked up all
     /// ranks get.
-    pub(super) fn new(spares: &Spares, exchange: Gpt2Exchange, total: usize, spread: Spread) -> Self {
+    pub(crate) fn new(spares: &Spares, exchange: Exchange, total: usize, spread: Spread) -> Self {
         let buckets = 0..spares.count();
         let own = match exchange {
-            Gpt2Exchange::Exact => Own::Exact(buckets.map(|_| Some(TreeSum::new(total))).collect()),
-            Gpt2Exchange::Fast => Own::fast(buckets.len(), Element::Fp32),
-            Gpt2Exchange::FastBf16 => Own::fast(buckets.len(), Element::Bf16),
+            Exchange::Exact => Own::Exact(buckets.map(|_| Some(TreeSum::new(total))).collect()),
+            Exchange::Fast(element) => Own::fast(buckets.len(), element),
         };
         Self { spares: spares.clone(), own, spread, whole: Vec::new() }
     }
 
     /// For the backward pass of this rank's next microbatch.
-    pub(super) fn outlet(&mut self) -> (Outlet, Given) {
+    pub(crate) fn outlet(&mut self) -> (Outlet, Given) {
         let held = match &mut self.own {
             Own::Fast { sums, begun: true, .. } => Some(sums.iter_mut().map(Option::take).collect()),
             Own::Fast { begun, .. } => {
@@ -170,7 +189,7 @@ impl StepSums {
     ///
     /// # Errors
     /// A task died.
-    pub(super) async fn add(&mut self, microbatch: usize, mut given: Given) -> Result<(), Error> {
+    pub(crate) async fn add(&mut self, microbatch: usize, mut given: Given) -> Result<(), Error> {
         while let Some((bucket, memory)) = given.recv().await {
             self.push(microbatch, bucket, memory).await?;
         }
@@ -181,7 +200,7 @@ impl StepSums {
     ///
     /// # Errors
     /// The ring's; a task died.
-    pub(super) async fn add_last(
+    pub(crate) async fn add_last(
         &mut self,
         microbatch: usize,
         mut given: Given,
@@ -257,7 +276,7 @@ impl StepSums {
     }
 
     /// The gradients of all microbatches, added up, in the plan's order. None: a bucket is missing.
-    pub(super) fn into_whole(self) -> Option<Vec<AlignedFloats>> {
+    pub(crate) fn into_whole(self) -> Option<Vec<AlignedFloats>> {
         (self.whole.len() == self.spares.count()).then_some(self.whole)
     }
 }
@@ -300,9 +319,11 @@ mod tests {
     async fn the_engine_adds_to_what_it_gave_where_sums_are_fast() {
         let parameters = [crate::engine::Parameter::new("a", vec![3])];
         let spares = Spares::new(&BucketPlan::new(&parameters, &[0], crate::engine::BucketSizes::default()));
-        for (exchange, adds) in
-            [(Gpt2Exchange::Fast, true), (Gpt2Exchange::FastBf16, true), (Gpt2Exchange::Exact, false)]
-        {
+        for (exchange, adds) in [
+            (Exchange::Fast(Element::Fp32), true),
+            (Exchange::Fast(Element::Bf16), true),
+            (Exchange::Exact, false),
+        ] {
             let mut sums = StepSums::new(&spares, exchange, 3, Spread::EVEN);
             let mut before = None;
             for microbatch in 0..3 {

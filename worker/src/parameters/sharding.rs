@@ -1,4 +1,4 @@
-//! An optimizer that ranks have together (`gpt2.shard_optimizer`): what a rank has of it, and how parts of it go around. Each has the moments of
+//! An optimizer that ranks have together (`shard_optimizer`): what a rank has of it, and how parts of it go around. Each has the moments of
 //! two chunks of every bucket, see [`super::shares`]; what is done with them in a step, and between rings, is in [`super::sharded_steps`].
 
 use std::{ops::Range, sync::Arc};
@@ -118,7 +118,8 @@ pub(super) enum Takes {
 pub(super) async fn bring(
     store: &Store,
     sources: &[Source],
-    (from, into): (&Gives, &Takes),
+    from: &Gives,
+    into: &Takes,
     parameters: bool,
     ring: &mut RankRing,
 ) -> Result<(), Error> {

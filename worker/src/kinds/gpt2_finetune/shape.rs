@@ -1,12 +1,11 @@
-//! Whether this machine has the memory that a model's training takes. A model that has no room would end the worker's process, with
-//! all that it does for other jobs, and then that of the next worker.
+//! How many parameters a GPT-2 has, and whether this machine has the memory that its training takes.
 
 use ringtune_shared::job::kinds::gpt2_finetune::{Gpt2Init, Gpt2Spec};
 use serde_json::Value;
 
 use crate::{
-    engine::{NewLanguageModel, Precision},
-    fault::{Blame, Fault},
+    engine::NewLanguageModel,
+    parameters::memory::{self, TooLarge, Training},
 };
 
 /// Sides beyond this are beyond any machine; up to it nothing below overflows.
@@ -68,68 +67,14 @@ impl Shape {
     }
 }
 
-/// How a model is trained.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Training {
-    pub(super) precision: Precision,
-    /// Of the ring.
-    pub(super) ranks: u32,
-    /// AdamW's moments are divided among them.
-    pub(super) shared_moments: bool,
-}
-
-impl Training {
-    /// Bytes that each rank needs at least: what passes keep is not counted.
-    fn bytes(self, parameters: u128) -> u128 {
-        let ranks = u128::from(self.ranks.max(1));
-        // Each rank has two of as many parts as there are ranks.
-        let parts = if self.shared_moments { ranks.min(2) } else { ranks };
-        let moments = (8 * parameters * parts).div_ceil(ranks);
-        let copies = match self.precision {
-            Precision::Bf16 => 2 * parameters,
-            Precision::Fp32 => 0,
-        };
-        // Parameters and gradients are fp32.
-        8 * parameters + moments + copies
-    }
-}
-
 /// Refuses a model whose training has no room in `memory` bytes; 0: the machine does not say how many it has.
 ///
 /// # Errors
 /// How large the model is, and how large the machine.
 pub(super) fn check(shape: Shape, job: &Gpt2Spec, training: Training, memory: u64) -> Result<(), TooLarge> {
-    let parameters = shape.parameters();
-    let needed = training.bytes(parameters);
-    if memory == 0 || needed <= u128::from(memory) {
-        return Ok(());
-    }
     let is_given = job.init_from == Gpt2Init::Scratch && (job.n_embd > 0 || job.n_layer > 0);
     let field = if is_given { "gpt2.n_embd" } else { "model.base" };
-    Err(TooLarge { field, parameters, needed: gigabytes(needed), memory: gigabytes(u128::from(memory)) })
-}
-
-fn gigabytes(bytes: u128) -> f64 {
-    bytes as f64 / 1e9
-}
-
-/// Another machine may have the room.
-#[derive(Debug, thiserror::Error)]
-#[error(
-    "{field}: the model has {parameters} parameters, whose training needs about {needed:.1} GB of memory on each worker; this one \
-     has {memory:.1} GB: take a smaller model, or workers with more memory"
-)]
-pub(super) struct TooLarge {
-    field: &'static str,
-    parameters: u128,
-    needed: f64,
-    memory: f64,
-}
-
-impl Blame for TooLarge {
-    fn fault(&self) -> Fault {
-        Fault::Machine
-    }
+    memory::check(field, shape.parameters(), training, memory)
 }
 
 #[cfg(test)]
@@ -138,6 +83,10 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::{
+        engine::Precision,
+        fault::{Blame as _, Fault},
+    };
 
     fn job(options: &str) -> Gpt2Spec {
         let text =
@@ -190,16 +139,5 @@ mod tests {
         assert!(base.starts_with("model.base: the model has 124439808 parameters"), "{base}");
         // A machine that does not say how much it has.
         assert!(check(Shape::of_new(&huge), &given, alone, 0).is_ok());
-    }
-
-    #[test]
-    fn a_parameter_takes_sixteen_bytes_and_two_in_bf16_and_fewer_where_moments_are_shared() {
-        let alone = Training { precision: Precision::Fp32, ranks: 1, shared_moments: false };
-        let of = |training: Training| training.bytes(1000);
-        assert_eq!((of(alone), of(Training { precision: Precision::Bf16, ..alone })), (16_000, 18_000));
-        for (ranks, bytes) in [(1, 16_000), (2, 16_000), (4, 12_000), (8, 10_000)] {
-            assert_eq!(of(Training { ranks, shared_moments: true, ..alone }), bytes);
-            assert_eq!(of(Training { ranks, ..alone }), 16_000);
-        }
     }
 }

@@ -13,10 +13,11 @@ use std::{path::PathBuf, sync::Arc, time::Instant};
 use ringtune_shared::{state::StateError, tasks::spawn_blocking};
 
 use super::{
+    Model,
     sharding::{Gives, Pending, Takes, bring},
     shares::{Entry, Held, Standing, squares_from_row, squares_to_row},
     step::{Computed, StepBegun, also_exchanged},
-    trainee::LanguageTrainee,
+    trainee::ParameterTrainee,
     unnamed_file::UnnamedFile,
 };
 use crate::{
@@ -30,10 +31,11 @@ use crate::{
 /// Moments that nobody has any more.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "gpt2.shard_optimizer: ranks that are neighbours were lost together, and with them moments of the optimizer after step {step}: the job goes \
+    "{section}.shard_optimizer: ranks that are neighbours were lost together, and with them moments of the optimizer after step {step}: the job goes \
      on from what was kept last"
 )]
 struct Lost {
+    section: &'static str,
     step: u64,
 }
 
@@ -43,7 +45,7 @@ impl Blame for Lost {
     }
 }
 
-impl LanguageTrainee {
+impl<M: Model> ParameterTrainee<M> {
     /// The rest of a step that this rank has computed its part of. Until its update begins, all of the step stays here, whatever becomes
     /// of the ring; from then on it is taken to its end.
     pub(super) async fn share_step(
@@ -95,12 +97,13 @@ impl LanguageTrainee {
     /// Takes note of a step that was taken, and keeps its buckets where others are to have what is in them.
     pub(super) fn share_was_applied(
         &mut self,
-        (step, squares): (u64, f64),
+        step: u64,
+        squared_norm: f64,
         skipped: bool,
         buckets: Vec<AlignedFloats>,
     ) {
         let Some(sharding) = &mut self.sharding else { return };
-        (sharding.of_step, sharding.taken) = (step, Some((step, squares)));
+        (sharding.of_step, sharding.taken) = (step, Some((step, squared_norm)));
         let is_all = !matches!(sharding.held, Held::Share { ranks, .. } if ranks > 2);
         if skipped || is_all {
             buckets.into_iter().enumerate().for_each(|(bucket, memory)| self.spares.put(bucket, memory));
@@ -195,7 +198,7 @@ impl LanguageTrainee {
                 None => {}
             }
         } else {
-            let lost = || Lost { step: entry.last };
+            let lost = || Lost { section: M::SECTION, step: entry.last };
             let sources = sharding.cutting.sources(&entry.held).ok_or_else(lost)?;
             let from = match entry.held.get(rank) {
                 Some(Held::All) => Gives::All(sharding.all.clone()),
@@ -206,7 +209,7 @@ impl LanguageTrainee {
                 sharding.held = Held::Nothing;
             }
             let into = Takes::Engine { parameters: has_step, shares: shares.clone() };
-            bring(&store, &sources, (&from, &into), true, ring).await?;
+            bring(&store, &sources, &from, &into, true, ring).await?;
         }
         // 4. Nobody forgets anything before all have all.
         ring.gather_one_each(vec![0.0]).await?;
@@ -228,7 +231,7 @@ impl LanguageTrainee {
         };
         let into = Takes::File(file.clone());
         let sources = sharding.cutting.own_of_each(ring.world_size());
-        bring(&store, &sources, (&Gives::Engine, &into), false, ring).await?;
+        bring(&store, &sources, &Gives::Engine, &into, false, ring).await?;
         self.collected = file.map(|file| (sharding.of_step, file));
         Ok(())
     }

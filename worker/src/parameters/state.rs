@@ -9,7 +9,6 @@ use super::{
     unnamed_file::UnnamedFile,
 };
 use crate::{
-    engine::EngineHandle,
     fault::Refusal,
     rank::Error,
     rank_state::{RankState, TakenState},
@@ -18,17 +17,19 @@ use crate::{
     training,
 };
 
-// The names that a checkpoint has for the state's counters.
-const COUNT: &str = "gpt2.adamw_count";
-const SKIPPED: &str = "gpt2.skipped_in_a_row";
+// The names that a checkpoint has for the state's counters, behind the section's.
+const COUNT: &str = "adamw_count";
+const SKIPPED: &str = "skipped_in_a_row";
 /// Steps that are not finite, one after the other, that a job survives is one less.
 const MOST_SKIPPED_IN_A_ROW: u64 = 10;
-/// The job's field that a state comes from.
-const CHECKPOINT: &str = "gpt2.resume_from_checkpoint";
+/// The job's option that a state comes from.
+const CHECKPOINT: &str = "resume_from_checkpoint";
 
 /// The same on every rank after every step.
 #[derive(Clone, Debug)]
-pub(super) struct LanguageState {
+pub(super) struct State {
+    /// See [`super::Model::SECTION`].
+    section: &'static str,
     /// Steps of the optimizer: those that were not skipped.
     pub(super) count: u64,
     pub(super) skipped_in_a_row: u64,
@@ -39,16 +40,11 @@ pub(super) struct LanguageState {
     pub(super) tensors: Tensors,
 }
 
-impl LanguageState {
-    /// Before the first step.
-    pub(super) fn new(
-        (patience, keeps_best): (u64, bool),
-        engine: EngineHandle,
-        layout: Arc<Layout>,
-        moments: Moments,
-    ) -> Self {
-        let tensors = Tensors::new(engine, layout, moments, None);
-        Self { count: 0, skipped_in_a_row: 0, selection: Selection::new(patience), keeps_best, tensors }
+impl State {
+    /// Before the first step. `patience`: validations without a lower loss that end training; 0: none do.
+    pub(super) fn new(section: &'static str, patience: u64, keeps_best: bool, tensors: Tensors) -> Self {
+        let selection = Selection::new(patience);
+        Self { section, count: 0, skipped_in_a_row: 0, selection, keeps_best, tensors }
     }
 
     /// As others see it, with all moments in a file.
@@ -60,10 +56,15 @@ impl LanguageState {
     /// As others see it.
     pub(super) fn to_state(&self) -> RankState {
         let mut saved = SavedState::default();
-        saved.put_number(COUNT, self.count);
-        saved.put_number(SKIPPED, self.skipped_in_a_row);
+        saved.put_number(&self.name(COUNT), self.count);
+        saved.put_number(&self.name(SKIPPED), self.skipped_in_a_row);
         self.selection.save(&mut saved);
         RankState::large(saved, Arc::new(self.tensors.clone()))
+    }
+
+    /// A counter's name in a checkpoint.
+    fn name(&self, counter: &str) -> String {
+        format!("{}.{counter}", self.section)
     }
 
     /// What a step did to the counters.
@@ -149,10 +150,11 @@ impl LanguageState {
             crate::train::Error::Checkpoint { problem } => RestoreError::Other(problem),
             error => RestoreError::Other(error.to_string()),
         };
-        let count = small.take_number(COUNT).map_err(other)?;
-        let skipped_in_a_row = small.take_number(SKIPPED).map_err(other)?;
+        let count = small.take_number(&self.name(COUNT)).map_err(other)?;
+        let skipped_in_a_row = small.take_number(&self.name(SKIPPED)).map_err(other)?;
         if skipped_in_a_row >= MOST_SKIPPED_IN_A_ROW {
-            return Err(RestoreError::Other(format!("{SKIPPED} is {skipped_in_a_row}: that job had failed")));
+            let name = self.name(SKIPPED);
+            return Err(RestoreError::Other(format!("{name} is {skipped_in_a_row}: that job had failed")));
         }
         let selection = self.selection.clone().restored(&mut small, 0).map_err(other)?;
         if (self.keeps_best && selection.best().is_some()) != places.has_best {
@@ -161,7 +163,8 @@ impl LanguageState {
             ));
         }
         small.finish().map_err(other)?;
-        Ok((Self { count, skipped_in_a_row, selection, keeps_best: self.keeps_best, tensors }, moments))
+        let Self { section, keeps_best, .. } = *self;
+        Ok((Self { section, count, skipped_in_a_row, selection, keeps_best, tensors }, moments))
     }
 }
 
@@ -181,21 +184,21 @@ impl From<StateError> for RestoreError {
 }
 
 impl RestoreError {
-    /// Of the checkpoint that a rank begins with.
-    pub(super) fn of_checkpoint(self, assignment: &Assignment) -> Error {
+    /// Of the checkpoint that a rank begins with; `section`: see [`super::Model::SECTION`].
+    pub(super) fn of_checkpoint(self, section: &str, assignment: &Assignment) -> Error {
         match self {
             Self::State(error) => training::unreadable(error, assignment),
-            other => other.into(),
+            Self::Other(_) => self.of_state(section),
         }
     }
-}
 
-impl From<RestoreError> for Error {
-    fn from(error: RestoreError) -> Self {
-        match error {
-            RestoreError::State(error) => error.into(),
-            RestoreError::Other(problem) => {
-                Refusal::of(CHECKPOINT, format!("the state does not fit the job: {problem}")).into()
+    /// Of the state that another rank gives.
+    pub(super) fn of_state(self, section: &str) -> Error {
+        match self {
+            Self::State(error) => error.into(),
+            Self::Other(problem) => {
+                let problem = format!("the state does not fit the job: {problem}");
+                Refusal::of(&format!("{section}.{CHECKPOINT}"), problem).into()
             }
         }
     }

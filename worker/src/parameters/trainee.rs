@@ -9,62 +9,53 @@ use std::{
 
 use ringtune_shared::{
     ids::Epoch,
-    job::kinds::gpt2_finetune::{Gpt2Exchange, Gpt2Spec},
-    ring::{Reach, Spread},
+    ring::{Element, Reach, Spread},
     state::TensorInfo,
 };
 use ringtune_sources::LocalModel;
 use tokio::{task::JoinHandle, time::timeout};
 
 use super::{
-    batches::Batches,
-    exchange::{Outlet, Spares, StepSums},
-    language_state::{LanguageState, RestoreError},
-    looked_up::Ahead,
-    results::{LearnedModel, Results},
-    schedule::learning_rate,
+    LearnedParameters, Model, Options,
+    exchange::{Exchange, Outlet, Spares, StepSums},
     sharding::Sharding,
     shares::Held,
+    state::{RestoreError, State},
     step::{Computed, StepBegun},
-    tokens,
     unnamed_file::UnnamedFile,
 };
 use crate::{
     engine::{
-        AlignedFloats, Applied, EngineError, EngineHandle, OptimizerStep, PassSummary, Shares, TokenBatch,
+        AlignedFloats, Applied, EmbeddingRows, EngineError, EngineHandle, OptimizerStep, PassSummary, Shares,
     },
     http::Metrics,
     rank::{Durations, Error, Rank},
     rank_state::{RankState, TakenState},
     ring::{self, RankRing},
     session::StepSummary,
-    train::{Selection, mean_loss},
+    train::{AdamWOptions, Selection, mean_loss},
     training::{
         Collect, Course, Origin, Previews, Recovered, Shown, StepJudged, Trainee, Validation, Wish, measure,
     },
 };
 
-/// Added to the root of AdamW's second moment, as torch has it.
-const EPSILON: f64 = 1e-8;
-
 /// What is learned by one rank. The parameters are the engine's.
 #[derive(Debug)]
-pub(crate) struct LanguageTrainee {
+pub(crate) struct ParameterTrainee<M> {
+    pub(super) model: M,
+    pub(super) options: Options,
     pub(super) engine: EngineHandle,
     pub(super) metrics: Arc<Metrics>,
-    pub(super) job: Gpt2Spec,
     pub(super) course: Course,
     pub(super) origin: Origin,
     /// Of the ring that it is in.
     pub(super) epoch: Epoch,
-    pub(super) batches: Batches,
-    pub(super) ahead: Ahead,
-    /// Numbers of a row of the token table.
+    /// Numbers of an embedding row.
     pub(super) width: usize,
     /// What chunks of buckets begin at multiples of.
     pub(super) granule: usize,
     pub(super) spares: Spares,
-    pub(super) state: LanguageState,
+    pub(super) state: State,
     /// With what was found out after the last step, which the next step takes into the state.
     pub(super) judged: Selection,
     /// A step whose update has begun, and is not taken into the counters yet.
@@ -81,10 +72,9 @@ pub(crate) struct LanguageTrainee {
     pub(super) collected: Option<(u64, Arc<UnnamedFile>)>,
     /// Of a microbatch's gradient.
     pub(super) durations: Durations,
-    pub(super) results: Results,
     /// Where large files are put that nobody else sees.
     pub(super) folder: PathBuf,
-    /// The base model's files, and those of tokens: held as long as they may be read.
+    /// The base model's files, and those that it learns from: held as long as they may be read.
     pub(super) _held: Vec<Arc<LocalModel>>,
 }
 
@@ -104,30 +94,35 @@ pub(super) struct Applying {
 pub(super) struct Restoring {
     /// After which it is.
     step: u64,
-    work: JoinHandle<Result<LanguageState, RestoreError>>,
+    work: JoinHandle<Result<State, RestoreError>>,
 }
 
 /// What an update leaves.
 #[derive(Debug)]
 struct Updated {
-    state: LanguageState,
+    state: State,
     applied: Applied,
     buckets: Vec<AlignedFloats>,
     /// Of the optimizer.
     seconds: f64,
 }
 
-impl LanguageTrainee {
+impl<M: Model> ParameterTrainee<M> {
     /// The gradient of one microbatch; one that takes far longer than the others will never come.
-    async fn gradient(&mut self, batch: TokenBatch, outlet: Outlet) -> Result<PassSummary, Error> {
+    async fn gradient(
+        &mut self,
+        batch: M::Batch,
+        looked_up: EmbeddingRows,
+        outlet: Outlet,
+    ) -> Result<PassSummary, Error> {
         let started = Instant::now();
         self.engine.activity().allow_silence(self.durations.patience());
-        let computing = self.engine.language_gradient(batch, outlet);
+        let computing = M::gradient(&self.engine, batch, looked_up, outlet);
         let gradient = match self.durations.limit() {
             None => computing.await,
             Some(limit) => timeout(limit, computing).await.map_err(|_| Error::Hung { limit })?,
         };
-        let (gradient, _outlet) = gradient.map_err(Error::of_engine)?;
+        let gradient = gradient.map_err(Error::of_engine)?;
         self.durations.add(started.elapsed());
         Ok(gradient)
     }
@@ -136,20 +131,17 @@ impl LanguageTrainee {
     async fn gradients(&mut self, step: u64, ring: &mut RankRing) -> Result<Computed, Error> {
         ring.begin_step();
         let total = ring.all_microbatches();
-        let looked_up = self.ahead.of_step(step, u32::try_from(total).unwrap_or(u32::MAX)).await?;
+        let looked_up = self.model.embedding_rows(step, u32::try_from(total).unwrap_or(u32::MAX)).await?;
         let spares = self.spares.of_step(looked_up.count() * self.width);
-        let mut sums = StepSums::new(&spares, self.job.exchange, total, self.spread());
+        let mut sums = StepSums::new(&spares, self.options.exchange, total, self.spread());
         let own = ring.microbatches();
         let (mut rows, mut compute_seconds, mut computed) = (Vec::new(), 0.0, Instant::now());
         for microbatch in own.clone() {
-            let batches = self.batches.clone();
-            let build = move || batches.of_step(step, microbatch);
-            let mut batch = ringtune_shared::tasks::spawn_blocking(build).await?.map_err(tokens::unusable)?;
+            let batch = self.model.batch(step, microbatch).await?;
             let (outlet, given) = sums.outlet();
-            (batch.add, batch.looked_up) = (outlet.adds(), looked_up.clone());
             let index = microbatch as usize;
             let computing = async {
-                let gradient = self.gradient(batch, outlet).await?;
+                let gradient = self.gradient(batch, looked_up.clone(), outlet).await?;
                 Ok::<_, Error>((gradient, Instant::now()))
             };
             let (gradient, ended) = if microbatch + 1 < own.end {
@@ -224,7 +216,7 @@ impl LanguageTrainee {
             None => {
                 buckets.into_iter().enumerate().for_each(|(bucket, memory)| self.spares.put(bucket, memory))
             }
-            Some(squares) => self.share_was_applied((summary.step, squares), applied.skipped, buckets),
+            Some(squares) => self.share_was_applied(summary.step, squares, applied.skipped, buckets),
         }
         self.judged = state.selection.clone();
         self.state = state;
@@ -239,7 +231,7 @@ impl LanguageTrainee {
         let Some(restoring) = &mut self.restoring else { return Ok(None) };
         let restored = (&mut restoring.work).await;
         let Some(Restoring { step, .. }) = self.restoring.take() else { return Ok(None) };
-        let state = restored??;
+        let state = restored?.map_err(|error| error.of_state(M::SECTION))?;
         self.judged = state.selection.clone();
         self.state = state;
         Ok(Some(step))
@@ -261,10 +253,10 @@ async fn both<T>(
     tokio::try_join!(computing, travelling).map(|(computed, ())| computed)
 }
 
-impl Trainee for LanguageTrainee {
+impl<M: Model> Trainee for ParameterTrainee<M> {
     const IN_PLACE: bool = true;
 
-    type Learned = LearnedModel;
+    type Learned = LearnedParameters;
 
     fn course(&self) -> &Course {
         &self.course
@@ -280,9 +272,10 @@ impl Trainee for LanguageTrainee {
         let wanted = spec.common.cluster.world_size;
         if ranks != wanted as usize && spec.ring_decides() && rank.assignment.is_first() {
             let warning = format!(
-                "NOT BIT-EXACT: gpt2.exchange is \"{}\", and this ring has {ranks} rank(s), not {wanted}: from its first step \
+                "NOT BIT-EXACT: {}.exchange is \"{}\", and this ring has {ranks} rank(s), not {wanted}: from its first step \
                  on the result differs slightly from that of a ring of {wanted}",
-                self.job.exchange
+                M::SECTION,
+                self.options.exchange
             );
             rank.journal.warn(warning).await;
         }
@@ -301,7 +294,7 @@ impl Trainee for LanguageTrainee {
         let seconds: Vec<f32> = gathered.rows.iter().filter_map(|row| row.last().copied()).collect();
         let exchanged = ring.step_exchanged(computed.computed, &seconds);
         // 3. The same update on every rank.
-        let rate = learning_rate(&self.job, step);
+        let rate = self.model.learning_rate(step);
         let summary = StepSummary {
             step,
             loss,
@@ -319,15 +312,15 @@ impl Trainee for LanguageTrainee {
             epoch: self.epoch,
             state: None,
         };
-        let job = &self.job;
+        let AdamWOptions { beta1, beta2, epsilon, weight_decay } = self.options.adamw;
         let optimizer = OptimizerStep {
             number: self.state.count + 1,
             learning_rate: rate,
-            beta1: job.beta1,
-            beta2: job.beta2,
-            epsilon: EPSILON,
-            weight_decay: job.weight_decay,
-            max_grad_norm: Some(job.grad_clip).filter(|clip| *clip > 0.0),
+            beta1,
+            beta2,
+            epsilon,
+            weight_decay,
+            max_grad_norm: self.options.max_grad_norm,
             divide_by: u32::try_from(ring.all_microbatches()).unwrap_or(u32::MAX),
         };
         optimizer.check().map_err(|error| Error::of_engine(EngineError::OfJob(Box::new(error))))?;
@@ -343,19 +336,17 @@ impl Trainee for LanguageTrainee {
     }
 
     fn is_validated_after(&self, step: u64) -> bool {
-        self.job.validation_is_due(step, self.course.total)
+        self.model.is_validated_after(step, self.course.total)
     }
 
     /// The same bits on each rank, for any number of them.
     async fn validate(&mut self, step: u64, ring: &mut RankRing) -> Result<Validation, Error> {
         let started = Instant::now();
-        let count = self.job.eval_iters;
+        let count = self.options.held_out;
         let mut own = Vec::new();
         for microbatch in ring.share_of(count as usize) {
-            let batches = self.batches.clone();
-            let build = move || batches.held_out(microbatch as u32);
-            let batch = ringtune_shared::tasks::spawn_blocking(build).await?.map_err(tokens::unusable)?;
-            own.push(vec![self.engine.language_loss(batch).await.map_err(Error::of_engine)?]);
+            let batch = self.model.held_out(microbatch as u32).await?;
+            own.push(vec![M::loss(&self.engine, batch).await.map_err(Error::of_engine)?]);
         }
         let gathered = ring.gather_of(count as usize, 1, own).await?;
         let loss = mean_loss(&gathered.rows)?;
@@ -374,7 +365,7 @@ impl Trainee for LanguageTrainee {
     async fn draw(
         &mut self,
         _shown: Shown,
-        _learned: &LearnedModel,
+        _learned: &LearnedParameters,
         _ring: &mut RankRing,
     ) -> Result<Option<Previews>, Error> {
         Ok(None)
@@ -444,11 +435,11 @@ impl Trainee for LanguageTrainee {
         &self.judged
     }
 
-    fn learned(&self) -> LearnedModel {
-        LearnedModel::of(&self.state, &self.judged)
+    fn learned(&self) -> LearnedParameters {
+        LearnedParameters::of(&self.state, &self.judged)
     }
 
-    fn best_step(learned: &LearnedModel) -> Option<u64> {
+    fn best_step(learned: &LearnedParameters) -> Option<u64> {
         learned.best_step()
     }
 
@@ -465,22 +456,22 @@ impl Trainee for LanguageTrainee {
         // A gradient is as large as what it is of.
         let bytes = self.state.tensors.layout.parameters.iter().map(TensorInfo::bytes);
         let bytes = bytes.fold(0, u64::saturating_add);
-        match self.job.exchange {
-            Gpt2Exchange::FastBf16 => bytes / 2,
-            Gpt2Exchange::Exact | Gpt2Exchange::Fast => bytes,
+        match self.options.exchange {
+            Exchange::Fast(Element::Bf16) => bytes / 2,
+            Exchange::Exact | Exchange::Fast(Element::Fp32) => bytes,
         }
     }
 
     fn is_hashed_after(&self, step: u64) -> bool {
         let is_here = self.sharding.as_ref().is_none_or(|sharding| !sharding.incomplete);
-        is_here && (step.is_multiple_of(self.job.compare_interval.max(1)) || step == self.course.total)
+        is_here && (step.is_multiple_of(self.options.compare_interval.max(1)) || step == self.course.total)
     }
 
     async fn write_step(
         &self,
         _folder: &Path,
         _judged: StepJudged,
-        _learned: &LearnedModel,
+        _learned: &LearnedParameters,
     ) -> Result<Vec<String>, Error> {
         Ok(Vec::new())
     }
@@ -489,9 +480,9 @@ impl Trainee for LanguageTrainee {
         &self,
         folder: &Path,
         last: StepJudged,
-        learned: LearnedModel,
+        learned: LearnedParameters,
         names: &mut Vec<String>,
     ) -> Result<(), Error> {
-        self.results.write(folder, last, learned, names).await
+        self.model.write_results(folder, last, learned, names).await
     }
 }

@@ -1,0 +1,120 @@
+//! GPT-2, as a model whose parameters are trained.
+
+use std::path::Path;
+
+use ringtune_shared::{
+    job::kinds::gpt2_finetune::{Gpt2Exchange, Gpt2Spec},
+    ring::Element,
+};
+use ringtune_text::Error as TextError;
+
+use super::{ahead::Ahead, batches::Batches, results::Results, schedule::learning_rate, tokens};
+use crate::{
+    engine::{EmbeddingRows, EngineError, EngineHandle, PassSummary, TokenBatch},
+    parameters::{Exchange, LearnedParameters, Model, Options, Outlet},
+    rank::Error,
+    train::AdamWOptions,
+    training::StepJudged,
+};
+
+/// Added to the root of AdamW's second moment, as torch has it.
+const EPSILON: f64 = 1e-8;
+
+/// What a rank learns, and from what.
+#[derive(Debug)]
+pub(crate) struct Gpt2Model {
+    pub(super) job: Gpt2Spec,
+    pub(super) batches: Batches,
+    pub(super) ahead: Ahead,
+    pub(super) results: Results,
+}
+
+/// How the job's parameters are trained.
+pub(super) fn options(job: &Gpt2Spec) -> Options {
+    Options {
+        exchange: job.exchange.into(),
+        shard_optimizer: job.shard_optimizer,
+        adamw: AdamWOptions {
+            beta1: job.beta1,
+            beta2: job.beta2,
+            epsilon: EPSILON,
+            weight_decay: job.weight_decay,
+        },
+        max_grad_norm: Some(job.grad_clip).filter(|clip| *clip > 0.0),
+        compare_interval: job.compare_interval,
+        held_out: job.eval_iters,
+        early_stop_patience: job.early_stop_patience,
+        select_best: job.select_best,
+    }
+}
+
+impl From<Gpt2Exchange> for Exchange {
+    fn from(exchange: Gpt2Exchange) -> Self {
+        match exchange {
+            Gpt2Exchange::Exact => Self::Exact,
+            Gpt2Exchange::Fast => Self::Fast(Element::Fp32),
+            Gpt2Exchange::FastBf16 => Self::Fast(Element::Bf16),
+        }
+    }
+}
+
+impl Gpt2Model {
+    /// Tokens are read from the disk: off the runtime's threads.
+    async fn build(
+        &self,
+        build: impl FnOnce(&Batches) -> Result<TokenBatch, TextError> + Send + 'static,
+    ) -> Result<TokenBatch, Error> {
+        let batches = self.batches.clone();
+        ringtune_shared::tasks::spawn_blocking(move || build(&batches)).await?.map_err(tokens::unusable)
+    }
+}
+
+impl Model for Gpt2Model {
+    const SECTION: &'static str = "gpt2";
+
+    type Batch = TokenBatch;
+
+    async fn embedding_rows(&mut self, step: u64, microbatches: u32) -> Result<EmbeddingRows, Error> {
+        self.ahead.of_step(step, microbatches).await
+    }
+
+    async fn batch(&self, step: u64, microbatch: u32) -> Result<TokenBatch, Error> {
+        self.build(move |batches| batches.of_step(step, microbatch)).await
+    }
+
+    async fn gradient(
+        engine: &EngineHandle,
+        batch: TokenBatch,
+        looked_up: EmbeddingRows,
+        outlet: Outlet,
+    ) -> Result<PassSummary, EngineError> {
+        let batch = TokenBatch { add: outlet.adds(), looked_up, ..batch };
+        engine.language_gradient(batch, outlet).await.map(|(pass, _outlet)| pass)
+    }
+
+    async fn held_out(&self, microbatch: u32) -> Result<TokenBatch, Error> {
+        self.build(move |batches| batches.held_out(microbatch)).await
+    }
+
+    async fn loss(engine: &EngineHandle, batch: TokenBatch) -> Result<f32, EngineError> {
+        engine.language_loss(batch).await
+    }
+
+    fn learning_rate(&self, step: u64) -> f64 {
+        learning_rate(&self.job, step)
+    }
+
+    fn is_validated_after(&self, step: u64, last: u64) -> bool {
+        self.job.validation_is_due(step, last)
+    }
+
+    async fn write_results(
+        &self,
+        folder: &Path,
+        last: StepJudged,
+        learned: LearnedParameters,
+        names: &mut Vec<String>,
+    ) -> Result<(), Error> {
+        self.results.write(folder, last, learned, names).await
+    }
+}
