@@ -4,9 +4,9 @@
 use std::path::Path;
 
 pub use ringtune_engine::{
-    Activity, AlignedFloats, Applied, Bucket, BucketPlan, BucketSizes, Buckets, DrawPictures, Dropout,
-    EmbeddingRows, EncodeImages, Engine, EngineError, EngineHandle, EngineIdentity, FeedTokens, GenerateText,
-    Gradient, HeldState, HoldParameters, ImageRequest, LanguageModelFolder, LanguageModelInfo,
+    Activity, AdamWScalars, AlignedFloats, Applied, Bucket, BucketPlan, BucketSizes, Buckets, DrawPictures,
+    Dropout, EmbeddingRows, EncodeImages, Engine, EngineError, EngineHandle, EngineIdentity, FeedTokens,
+    GenerateText, Gradient, HeldState, HoldParameters, ImageRequest, LanguageModelFolder, LanguageModelInfo,
     LanguageModelSource, LoadModel, MOST_CHUNKS, MOST_PICTURES, MachineRates, Microbatch, ModelInfo,
     ModelOptions, Moments, NewLanguageModel, OpenLanguageModel, OpenTextModel, Operator, OperatorScope,
     OptimizerStep, Parameter, ParametersInfo, PassSummary, Piece, Pixels, Precision, PredictionType,

@@ -66,7 +66,6 @@ impl<M: Model> Prepared<M> {
             metrics: Arc::clone(&rank.context.metrics),
             course,
             origin,
-            epoch: rank.assignment.ring.epoch,
             width: parameters.width,
             granule: parameters.part,
             spares: Spares::new(&parameters.plan),

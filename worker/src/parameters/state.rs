@@ -13,15 +13,13 @@ use crate::{
     rank::Error,
     rank_state::{RankState, TakenState},
     session::Assignment,
-    train::{SavedState, Selection},
+    train::{self, SavedState, Selection, SkippedInARow},
     training,
 };
 
 // The names that a checkpoint has for the state's counters, behind the section's.
 const COUNT: &str = "adamw_count";
 const SKIPPED: &str = "skipped_in_a_row";
-/// Steps that are not finite, one after the other, that a job survives is one less.
-const MOST_SKIPPED_IN_A_ROW: u64 = 10;
 /// The job's option that a state comes from.
 const CHECKPOINT: &str = "resume_from_checkpoint";
 
@@ -32,7 +30,7 @@ pub(super) struct State {
     section: &'static str,
     /// Steps of the optimizer: those that were not skipped.
     pub(super) count: u64,
-    pub(super) skipped_in_a_row: u64,
+    skipped_in_a_row: SkippedInARow,
     /// What the validations say that were taken before the last step.
     pub(super) selection: Selection,
     /// Whether the parameters with the lowest loss are kept.
@@ -44,7 +42,7 @@ impl State {
     /// Before the first step. `patience`: validations without a lower loss that end training; 0: none do.
     pub(super) fn new(section: &'static str, patience: u64, keeps_best: bool, tensors: Tensors) -> Self {
         let selection = Selection::new(patience);
-        Self { section, count: 0, skipped_in_a_row: 0, selection, keeps_best, tensors }
+        Self { section, count: 0, skipped_in_a_row: SkippedInARow::default(), selection, keeps_best, tensors }
     }
 
     /// As others see it, with all moments in a file.
@@ -57,7 +55,7 @@ impl State {
     pub(super) fn to_state(&self) -> RankState {
         let mut saved = SavedState::default();
         saved.put_number(&self.name(COUNT), self.count);
-        saved.put_number(&self.name(SKIPPED), self.skipped_in_a_row);
+        self.skipped_in_a_row.save(&self.name(SKIPPED), &mut saved);
         self.selection.save(&mut saved);
         RankState::large(saved, Arc::new(self.tensors.clone()))
     }
@@ -71,22 +69,9 @@ impl State {
     ///
     /// # Errors
     /// It is the tenth in a row that was skipped.
-    pub(super) fn count_step(
-        &mut self,
-        step: u64,
-        skipped: bool,
-        loss: f32,
-    ) -> Result<(), crate::train::Error> {
-        if !skipped {
-            (self.count, self.skipped_in_a_row) = (self.count + 1, 0);
-            return Ok(());
-        }
-        self.skipped_in_a_row += 1;
-        if self.skipped_in_a_row < MOST_SKIPPED_IN_A_ROW {
-            return Ok(());
-        }
-        let in_a_row = u32::try_from(self.skipped_in_a_row).unwrap_or(u32::MAX);
-        Err(crate::train::Error::NotFinite { step, in_a_row, loss })
+    pub(super) fn count_step(&mut self, step: u64, skipped: bool, loss: f32) -> Result<(), train::Error> {
+        self.count += u64::from(!skipped);
+        self.skipped_in_a_row.take_in(step, skipped, loss)
     }
 
     /// With the same engine, in the state that comes. Parameters and moments are changed while it comes, so that after an
@@ -146,16 +131,12 @@ impl State {
             }
         }
         // 2. The counters.
-        let other = |error: crate::train::Error| match error {
-            crate::train::Error::Checkpoint { problem } => RestoreError::Other(problem),
+        let other = |error: train::Error| match error {
+            train::Error::Checkpoint { problem } => RestoreError::Other(problem),
             error => RestoreError::Other(error.to_string()),
         };
         let count = small.take_number(&self.name(COUNT)).map_err(other)?;
-        let skipped_in_a_row = small.take_number(&self.name(SKIPPED)).map_err(other)?;
-        if skipped_in_a_row >= MOST_SKIPPED_IN_A_ROW {
-            let name = self.name(SKIPPED);
-            return Err(RestoreError::Other(format!("{name} is {skipped_in_a_row}: that job had failed")));
-        }
+        let skipped_in_a_row = SkippedInARow::restored(&self.name(SKIPPED), &mut small).map_err(other)?;
         let selection = self.selection.clone().restored(&mut small, 0).map_err(other)?;
         if (self.keeps_best && selection.best().is_some()) != places.has_best {
             return Err(RestoreError::Other(

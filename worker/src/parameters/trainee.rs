@@ -8,16 +8,15 @@ use std::{
 };
 
 use ringtune_shared::{
-    ids::Epoch,
     ring::{Element, Reach, Spread},
     state::TensorInfo,
 };
 use ringtune_sources::LocalModel;
-use tokio::{task::JoinHandle, time::timeout};
+use tokio::task::JoinHandle;
 
 use super::{
     LearnedParameters, Model, Options,
-    exchange::{Exchange, Outlet, Spares, StepSums},
+    exchange::{Exchange, Spares, StepSums},
     sharding::Sharding,
     shares::Held,
     state::{RestoreError, State},
@@ -25,9 +24,7 @@ use super::{
     unnamed_file::UnnamedFile,
 };
 use crate::{
-    engine::{
-        AlignedFloats, Applied, EmbeddingRows, EngineError, EngineHandle, OptimizerStep, PassSummary, Shares,
-    },
+    engine::{AlignedFloats, Applied, EngineError, EngineHandle, OptimizerStep, Shares},
     http::Metrics,
     rank::{Durations, Error, Rank},
     rank_state::{RankState, TakenState},
@@ -36,6 +33,7 @@ use crate::{
     train::{AdamWOptions, Selection, mean_loss},
     training::{
         Collect, Course, Origin, Previews, Recovered, Shown, StepJudged, Trainee, Validation, Wish, measure,
+        step_summary,
     },
 };
 
@@ -48,8 +46,6 @@ pub(crate) struct ParameterTrainee<M> {
     pub(super) metrics: Arc<Metrics>,
     pub(super) course: Course,
     pub(super) origin: Origin,
-    /// Of the ring that it is in.
-    pub(super) epoch: Epoch,
     /// Numbers of an embedding row.
     pub(super) width: usize,
     /// What chunks of buckets begin at multiples of.
@@ -108,25 +104,6 @@ struct Updated {
 }
 
 impl<M: Model> ParameterTrainee<M> {
-    /// The gradient of one microbatch; one that takes far longer than the others will never come.
-    async fn gradient(
-        &mut self,
-        batch: M::Batch,
-        looked_up: EmbeddingRows,
-        outlet: Outlet,
-    ) -> Result<PassSummary, Error> {
-        let started = Instant::now();
-        self.engine.activity().allow_silence(self.durations.patience());
-        let computing = M::gradient(&self.engine, batch, looked_up, outlet);
-        let gradient = match self.durations.limit() {
-            None => computing.await,
-            Some(limit) => timeout(limit, computing).await.map_err(|_| Error::Hung { limit })?,
-        };
-        let gradient = gradient.map_err(Error::of_engine)?;
-        self.durations.add(started.elapsed());
-        Ok(gradient)
-    }
-
     /// This rank's microbatches, one after the other, while what is done of them travels.
     async fn gradients(&mut self, step: u64, ring: &mut RankRing) -> Result<Computed, Error> {
         ring.begin_step();
@@ -141,7 +118,8 @@ impl<M: Model> ParameterTrainee<M> {
             let (outlet, given) = sums.outlet();
             let index = microbatch as usize;
             let computing = async {
-                let gradient = self.gradient(batch, looked_up.clone(), outlet).await?;
+                let gradient = M::gradient(&self.engine, batch, looked_up.clone(), outlet);
+                let gradient = self.durations.timed(&self.engine, gradient).await?;
                 Ok::<_, Error>((gradient, Instant::now()))
             };
             let (gradient, ended) = if microbatch + 1 < own.end {
@@ -267,7 +245,6 @@ impl<M: Model> Trainee for ParameterTrainee<M> {
     }
 
     async fn enter(&mut self, rank: &Rank, ring: &mut RankRing) -> Result<(), Error> {
-        self.epoch = rank.assignment.ring.epoch;
         let (ranks, spec) = (ring.world_size(), &rank.assignment.spec);
         let wanted = spec.common.cluster.world_size;
         if ranks != wanted as usize && spec.ring_decides() && rank.assignment.is_first() {
@@ -295,23 +272,8 @@ impl<M: Model> Trainee for ParameterTrainee<M> {
         let exchanged = ring.step_exchanged(computed.computed, &seconds);
         // 3. The same update on every rank.
         let rate = self.model.learning_rate(step);
-        let summary = StepSummary {
-            step,
-            loss,
-            learning_rate: rate,
-            step_seconds: 0.0,
-            compute_seconds: computed.compute_seconds,
-            exchange_seconds: exchanged.exchange_seconds,
-            wait_seconds: exchanged.wait_seconds,
-            traffic: exchanged.traffic,
-            skipped: false,
-            world_size: ring.world_size(),
-            validation_loss: None,
-            validation_seconds: 0.0,
-            preview_seconds: 0.0,
-            epoch: self.epoch,
-            state: None,
-        };
+        let mut summary = step_summary(step, ring, exchanged, loss, rate);
+        summary.compute_seconds = computed.compute_seconds;
         let AdamWOptions { beta1, beta2, epsilon, weight_decay } = self.options.adamw;
         let optimizer = OptimizerStep {
             number: self.state.count + 1,

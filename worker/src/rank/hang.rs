@@ -3,7 +3,16 @@
 //! The service manager's watchdog is the last resort behind it, for what nobody times: it waits for [`SAY`] longer than the
 //! limit that is found here, so that a worker that can still say why it ends does.
 
-use std::{collections::VecDeque, time::Duration};
+use std::{
+    collections::VecDeque,
+    future::Future,
+    time::{Duration, Instant},
+};
+
+use tokio::time::timeout;
+
+use super::Error;
+use crate::engine::{EngineError, EngineHandle};
 
 /// So many times the usual duration is too long, whatever else the machine does.
 const TIMES_THE_USUAL: u32 = 20;
@@ -23,8 +32,28 @@ pub(crate) struct Durations {
 }
 
 impl Durations {
+    /// Waits for one on the engine. One that takes far longer than the others will never come.
+    ///
+    /// # Errors
+    /// The engine's; [`Error::Hung`].
+    pub(crate) async fn timed<T>(
+        &mut self,
+        engine: &EngineHandle,
+        computing: impl Future<Output = Result<T, EngineError>>,
+    ) -> Result<T, Error> {
+        let started = Instant::now();
+        engine.activity().allow_silence(self.patience());
+        let computed = match self.limit() {
+            None => computing.await,
+            Some(limit) => timeout(limit, computing).await.map_err(|_| Error::Hung { limit })?,
+        };
+        let computed = computed.map_err(Error::of_engine)?;
+        self.add(started.elapsed());
+        Ok(computed)
+    }
+
     /// Takes one in.
-    pub(crate) fn add(&mut self, duration: Duration) {
+    fn add(&mut self, duration: Duration) {
         if self.newest.len() >= MOST_KNOWN {
             self.newest.pop_front();
         }
@@ -32,12 +61,12 @@ impl Durations {
     }
 
     /// How long the next one may be silent before others than its rank take it for dead.
-    pub(crate) fn patience(&self) -> Duration {
+    fn patience(&self) -> Duration {
         self.limit().map_or(Duration::ZERO, |limit| limit + SAY)
     }
 
     /// After what time the next one hangs. None: it is not known how long one takes.
-    pub(crate) fn limit(&self) -> Option<Duration> {
+    fn limit(&self) -> Option<Duration> {
         hangs_after(self.newest.iter().copied().collect())
     }
 }

@@ -7,6 +7,7 @@ use std::{
 };
 
 use ringtune_shared::{
+    ids::Epoch,
     ring::{Buffer, Element, Reach, Ring, RingError, Spread, Summed, block_of, tree::TreeSum},
     version::REFORMING_RING_PROTOCOL,
 };
@@ -76,6 +77,11 @@ impl Seat {
 }
 
 impl RankRing {
+    /// Which membership of the job's ring it is.
+    pub fn epoch(&self) -> Epoch {
+        self.ring.place().epoch
+    }
+
     /// This rank.
     pub fn rank(&self) -> usize {
         self.ring.place().rank

@@ -1,6 +1,8 @@
 //! AdamW as torch.optim.AdamW computes it on the CPU (one tensor at a time, not fused), in fp32.
 //! Source: Loshchilov & Hutter 2019; torch/optim/adam.py, `_single_tensor_adam`.
 
+use crate::engine::{AdamWScalars, OptimizerStep};
+
 /// Settings of the optimizer. The default is that of torch and of diffusers' textual_inversion.py.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AdamWOptions {
@@ -58,12 +60,21 @@ impl AdamW {
     pub fn step(&mut self, weights: &mut [f32], gradient: &[f32], learning_rate: f64) {
         let AdamWOptions { beta1, beta2, epsilon, weight_decay } = self.options;
         self.count += 1;
-        let correction = |beta: f64| 1.0 - libm::pow(beta, self.count as f64);
-        let keep = (1.0 - learning_rate * weight_decay) as f32;
-        let (new_mean, keep_square, new_square) = ((1.0 - beta1) as f32, beta2 as f32, (1.0 - beta2) as f32);
-        let scale = libm::sqrt(correction(beta2)) as f32;
-        let step_size = -(learning_rate / correction(beta1)) as f32;
-        let epsilon = epsilon as f32;
+        let step = OptimizerStep {
+            number: self.count,
+            learning_rate,
+            beta1,
+            beta2,
+            epsilon,
+            weight_decay,
+            max_grad_norm: None,
+            divide_by: 1,
+        };
+        let AdamWScalars { keep, new_mean, keep_square, new_square, scale, step_size, epsilon } =
+            step.scalars(true);
+        let [keep, new_mean, keep_square, new_square] =
+            [keep, new_mean, keep_square, new_square].map(|number| number as f32);
+        let [scale, step_size, epsilon] = [scale, step_size, epsilon].map(|number| number as f32);
         let state = self.mean.iter_mut().zip(&mut self.square);
         for ((weight, gradient), (mean, square)) in weights.iter_mut().zip(gradient).zip(state) {
             *weight *= keep;

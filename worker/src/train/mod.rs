@@ -62,6 +62,7 @@ mod posterior;
 pub mod reduce;
 pub mod saved;
 pub mod selection;
+mod skipped;
 pub mod state;
 mod training_set;
 
@@ -76,5 +77,6 @@ pub use posterior::{Posterior, StoredPosterior, latent};
 pub use reduce::{MicrobatchResult, ReducedStep, ordered_mean, reduce_rows, row_length};
 pub use saved::SavedState;
 pub use selection::{Best, Selection, mean_loss};
+pub use skipped::SkippedInARow;
 pub use state::{StepOutcome, TrainState};
 pub use training_set::{ConceptSet, TrainingImage, TrainingSet, View};

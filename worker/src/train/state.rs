@@ -2,10 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{AdamW, AdamWOptions, Error, ReducedStep, SavedState, Selection, clip::clipped};
-
-/// Steps that are not finite, one after the other, that a job survives is one less.
-const MOST_SKIPPED_IN_A_ROW: u32 = 10;
+use super::{AdamW, AdamWOptions, Error, ReducedStep, SavedState, Selection, SkippedInARow, clip::clipped};
 
 // The names that a checkpoint has for the state's parts.
 const ROWS: &str = "train.rows";
@@ -20,7 +17,7 @@ pub struct TrainState {
     rows: Arc<Vec<f32>>,
     optimizer: AdamW,
     max_grad_norm: Option<f64>,
-    skipped_in_a_row: u32,
+    skipped_in_a_row: SkippedInARow,
     selection: Selection,
 }
 
@@ -42,7 +39,7 @@ impl TrainState {
             rows: Arc::new(rows),
             optimizer,
             max_grad_norm: None,
-            skipped_in_a_row: 0,
+            skipped_in_a_row: SkippedInARow::default(),
             selection: Selection::default(),
         }
     }
@@ -79,7 +76,7 @@ impl TrainState {
             saved.put_tensor(name, vector.to_vec());
         }
         saved.put_number(COUNT, self.optimizer.count());
-        saved.put_number(SKIPPED, u64::from(self.skipped_in_a_row));
+        self.skipped_in_a_row.save(SKIPPED, saved);
         self.selection.save(saved);
     }
 
@@ -92,11 +89,7 @@ impl TrainState {
         let rows = saved.take_tensor(ROWS, length)?;
         let (mean, square) = (saved.take_tensor(MEAN, length)?, saved.take_tensor(SQUARE, length)?);
         let count = saved.take_number(COUNT)?;
-        let skipped_in_a_row = u32::try_from(saved.take_number(SKIPPED)?).unwrap_or(u32::MAX);
-        if skipped_in_a_row >= MOST_SKIPPED_IN_A_ROW {
-            let problem = format!("{SKIPPED} is {skipped_in_a_row}: that job had failed");
-            return Err(Error::Checkpoint { problem });
-        }
+        let skipped_in_a_row = SkippedInARow::restored(SKIPPED, saved)?;
         Ok(Self {
             rows: Arc::new(rows),
             optimizer: self.optimizer.resumed(count, mean, square),
@@ -119,18 +112,14 @@ impl TrainState {
         if reduced.gradient.len() != self.rows.len() {
             return Err(Error::GradientLength { found: reduced.gradient.len(), expected: self.rows.len() });
         }
+        self.skipped_in_a_row.take_in(step, !reduced.finite, reduced.loss)?;
         if reduced.finite {
-            self.skipped_in_a_row = 0;
             let rows: &mut Vec<f32> = Arc::make_mut(&mut self.rows);
             match self.max_grad_norm {
                 None => self.optimizer.step(rows, &reduced.gradient, learning_rate),
                 Some(most) => self.optimizer.step(rows, &clipped(&reduced.gradient, most), learning_rate),
             }
             return Ok(StepOutcome::Applied);
-        }
-        self.skipped_in_a_row += 1;
-        if self.skipped_in_a_row >= MOST_SKIPPED_IN_A_ROW {
-            return Err(Error::NotFinite { step, in_a_row: self.skipped_in_a_row, loss: reduced.loss });
         }
         Ok(StepOutcome::Skipped)
     }

@@ -6,7 +6,7 @@ use super::trainee::{Previews, Shown, Trainee, Validation};
 use crate::{
     http::Metrics,
     rank::{Error, Rank},
-    ring::RankRing,
+    ring::{RankRing, StepExchange},
     session::StepSummary,
 };
 
@@ -94,6 +94,35 @@ async fn say_validation(rank: &Rank, step: u64, judged: &Validation) {
     if rank.assignment.is_first() {
         let best = if judged.is_best { ", the lowest so far" } else { "" };
         rank.journal.info(format!("step {step}: validation loss {:.6}{best}", judged.loss)).await;
+    }
+}
+
+/// A step whose losses have come together in a ring. What it took else, and whether it is skipped, its trainee says; what is found out
+/// after it comes later.
+pub(crate) fn step_summary(
+    step: u64,
+    ring: &RankRing,
+    exchanged: StepExchange,
+    loss: f32,
+    learning_rate: f64,
+) -> StepSummary {
+    let StepExchange { exchange_seconds, wait_seconds, traffic } = exchanged;
+    StepSummary {
+        step,
+        loss,
+        learning_rate,
+        step_seconds: 0.0,
+        compute_seconds: 0.0,
+        exchange_seconds,
+        wait_seconds,
+        traffic,
+        skipped: false,
+        world_size: ring.world_size(),
+        validation_loss: None,
+        validation_seconds: 0.0,
+        preview_seconds: 0.0,
+        epoch: ring.epoch(),
+        state: None,
     }
 }
 

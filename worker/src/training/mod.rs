@@ -2,6 +2,7 @@
 //! a [`Trainee`]; what stands here knows none.
 
 mod checkpoints;
+mod facts;
 mod files;
 mod history;
 mod judging;
@@ -15,7 +16,8 @@ mod together;
 mod trainee;
 mod writing;
 
-pub(crate) use judging::measure;
+pub(crate) use facts::deciding_job;
+pub(crate) use judging::{measure, step_summary};
 pub(crate) use resume::{Start, fetch, read, unreadable};
 pub(crate) use steps::Training;
 pub(crate) use trainee::{

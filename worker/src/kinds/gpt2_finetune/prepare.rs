@@ -25,8 +25,8 @@ use crate::{
     node,
     output::language_model,
     parameters::{ParameterTrainee, Prepared, memory},
-    rank::{Error, JOB_FILE, Rank},
-    training::{self, Course, Named, Origin, Start},
+    rank::{Error, Rank},
+    training::{self, Course, Named, Origin, Start, deciding_job},
 };
 
 /// What it learns from.
@@ -218,17 +218,7 @@ fn facts(rank: &Rank, options: &Gpt2Spec, origin: &Origin) -> Result<Value, Erro
         "compare_interval",
         "shard_optimizer",
     ];
-    let spec = &rank.assignment.spec;
-    let mut job = serde_json::to_value(spec).map_err(|error| Refusal::of(JOB_FILE, error.to_string()))?;
-    if let Value::Object(sections) = &mut job {
-        for place in ["model", "debug"] {
-            sections.remove(place);
-        }
-        if let Some(Value::Object(options)) = sections.get_mut("gpt2") {
-            WITHOUT_EFFECT.iter().for_each(|option| drop(options.remove(*option)));
-        }
-        sections.insert("precision".to_owned(), Value::from(rank.assignment.precision.name()));
-    }
+    let job = deciding_job(&rank.assignment, &["model", "debug"], "gpt2", &WITHOUT_EFFECT)?;
     let mut facts = json!({
         "data_hash": origin.data_hash.to_string(),
         "job": job,
@@ -236,7 +226,7 @@ fn facts(rank: &Rank, options: &Gpt2Spec, origin: &Origin) -> Result<Value, Erro
         "numerics_class": origin.provenance,
         "version": rank.assignment.version,
     });
-    if let (true, Value::Object(facts)) = (spec.ring_decides(), &mut facts) {
+    if let (true, Value::Object(facts)) = (rank.assignment.spec.ring_decides(), &mut facts) {
         facts.insert("sums".to_owned(), Value::from(format!("{}: {DEPEND_ON_THE_RING}", options.exchange)));
     }
     Ok(facts)

@@ -5,11 +5,8 @@ use serde_json::{Value, json};
 
 use super::prepare::Prepared;
 use crate::{
-    base_model::base_model_name,
-    fault::Refusal,
-    output::EmbeddingFacts,
-    rank::{Error, JOB_FILE},
-    session::Assignment,
+    base_model::base_model_name, output::EmbeddingFacts, rank::Error, session::Assignment,
+    training::deciding_job,
 };
 
 /// Everything that decides the learned bits and nothing that does not: where model and images lie is replaced by
@@ -22,26 +19,16 @@ pub(super) fn facts(
     let spec = &assignment.spec;
     let origin = prepared.base_model.origin.as_ref();
     let train = &job.train;
-    let mut job = serde_json::to_value(spec).map_err(|error| Refusal::of(JOB_FILE, error.to_string()))?;
-    if let Value::Object(sections) = &mut job {
-        for place in ["model", "data", "debug"] {
-            sections.remove(place);
+    let mut job =
+        deciding_job(assignment, &["model", "data", "debug"], "train", &TRAIN_OPTIONS_WITHOUT_EFFECT)?;
+    if let Some(prediction) = spec.common.model.prediction_type {
+        job.insert("model".to_owned(), json!({ "prediction_type": prediction.as_str() }));
+    }
+    let concepts = job.get_mut("concepts").and_then(Value::as_array_mut);
+    for concept in concepts.into_iter().flatten().filter_map(Value::as_object_mut) {
+        for key in ["images", "folders"] {
+            concept.remove(key);
         }
-        if let Some(prediction) = spec.common.model.prediction_type {
-            sections.insert("model".to_owned(), json!({ "prediction_type": prediction.as_str() }));
-        }
-        if let Some(Value::Object(options)) = sections.get_mut("train") {
-            for option in TRAIN_OPTIONS_WITHOUT_EFFECT {
-                options.remove(option);
-            }
-        }
-        let concepts = sections.get_mut("concepts").and_then(Value::as_array_mut);
-        for concept in concepts.into_iter().flatten().filter_map(Value::as_object_mut) {
-            for key in ["images", "folders"] {
-                concept.remove(key);
-            }
-        }
-        sections.insert("precision".to_owned(), Value::from(assignment.precision.name()));
     }
     Ok(EmbeddingFacts {
         title: spec.common.name.clone(),
@@ -50,7 +37,7 @@ pub(super) fn facts(
         base_model_commit: origin.map(|origin| origin.commit.clone()),
         model_hash: prepared.origin.model_hash.to_string(),
         data_hash: prepared.origin.data_hash.to_string(),
-        job,
+        job: Value::Object(job),
         numerics_class: prepared.origin.provenance.clone(),
         version: assignment.version.clone(),
         seed: train.seed,

@@ -7,7 +7,6 @@ use std::{
 };
 
 use ringtune_shared::{
-    ids::Epoch,
     job::{
         PathUse, ReportTo,
         kinds::textual_inversion::{TextualInversionSpec, TrainSpec},
@@ -15,7 +14,6 @@ use ringtune_shared::{
     version::ON_DEMAND_RING_PROTOCOL,
 };
 use ringtune_sources::LocalModel;
-use tokio::time::timeout;
 
 use super::{
     prepare::{Inputs, Prepared, prepare},
@@ -38,7 +36,9 @@ use crate::{
         self, LrSchedule, MicrobatchBuilder, MicrobatchResult, ReducedStep, SavedState, Selection,
         StepOutcome, TrainState, mean_loss, reduce_rows,
     },
-    training::{Course, Origin, Previews, Recovered, Shown, StepJudged, Trainee, Validation, measure},
+    training::{
+        Course, Origin, Previews, Recovered, Shown, StepJudged, Trainee, Validation, measure, step_summary,
+    },
 };
 
 /// What is learned by one rank: the rows, their optimizer, and all that microbatches are made of.
@@ -51,8 +51,6 @@ pub(crate) struct Inverter {
     train: TrainSpec,
     course: Course,
     origin: Origin,
-    /// Of the ring that it is in.
-    epoch: Epoch,
     posteriors: Posteriors,
     inputs: Inputs,
     /// Makes microbatches, once all posteriors are known.
@@ -99,7 +97,6 @@ impl Inverter {
             train,
             course,
             origin,
-            epoch: rank.assignment.ring.epoch,
             posteriors,
             inputs,
             builder: None,
@@ -172,20 +169,6 @@ impl Inverter {
         self.posteriors.encode(&missing, ring, &self.context, &self.journal).await
     }
 
-    /// One that takes far longer than the others will never come.
-    async fn gradient(&mut self, inputs: Microbatch) -> Result<Gradient, Error> {
-        let started = Instant::now();
-        self.engine.activity().allow_silence(self.durations.patience());
-        let computing = self.engine.gradient(inputs);
-        let gradient = match self.durations.limit() {
-            None => computing.await,
-            Some(limit) => timeout(limit, computing).await.map_err(|_| Error::Hung { limit })?,
-        };
-        let gradient = gradient.map_err(Error::of_engine)?;
-        self.durations.add(started.elapsed());
-        Ok(gradient)
-    }
-
     /// Drawing normal numbers is computing, and posteriors may be on the disk: off the runtime's threads.
     async fn build(&self, step: u64, microbatch: u32, ring: &RankRing) -> Result<Microbatch, Error> {
         let (builder, rows) = (self.builder()?, self.rows());
@@ -247,7 +230,6 @@ impl Trainee for Inverter {
     }
 
     async fn enter(&mut self, rank: &Rank, ring: &mut RankRing) -> Result<(), Error> {
-        self.epoch = rank.assignment.ring.epoch;
         let at_once = rank.assignment.ring_protocol < ON_DEMAND_RING_PROTOCOL;
         let images = self.posteriors.enter(ring, at_once, &rank.context, &rank.journal).await?;
         if self.builder.is_none() {
@@ -269,7 +251,7 @@ impl Trainee for Inverter {
         for microbatch in ring.microbatches() {
             let inputs = self.build(step, microbatch, ring).await?;
             let traced = self.trace.is_some().then(|| inputs.clone());
-            let gradient = self.gradient(inputs).await?;
+            let gradient = self.durations.timed(&self.engine, self.engine.gradient(inputs)).await?;
             let seconds = gradient.forward_seconds + gradient.backward_seconds;
             compute_seconds += seconds;
             if let Some(inputs) = traced {
@@ -301,24 +283,9 @@ impl Trainee for Inverter {
         if ring.rank() == 0 {
             self.trace_step(step, before, &reduced, learning_rate).await?;
         }
-        let summary = StepSummary {
-            step,
-            loss: reduced.loss,
-            learning_rate,
-            step_seconds: started.elapsed().as_secs_f64(),
-            compute_seconds,
-            exchange_seconds: exchanged.exchange_seconds,
-            wait_seconds: exchanged.wait_seconds,
-            traffic: exchanged.traffic,
-            skipped: outcome == StepOutcome::Skipped,
-            world_size: ring.world_size(),
-            validation_loss: None,
-            validation_seconds: 0.0,
-            preview_seconds: 0.0,
-            epoch: self.epoch,
-            // Not all is found out yet.
-            state: None,
-        };
+        let mut summary = step_summary(step, ring, exchanged, reduced.loss, learning_rate);
+        (summary.step_seconds, summary.compute_seconds) = (started.elapsed().as_secs_f64(), compute_seconds);
+        summary.skipped = outcome == StepOutcome::Skipped;
         measure(&self.metrics, &summary);
         Ok(summary)
     }
