@@ -32,8 +32,7 @@ use crate::{
     session::StepSummary,
     train::{AdamWOptions, Selection, mean_loss},
     training::{
-        Collect, Course, Origin, Previews, Recovered, Shown, StepJudged, Trainee, Validation, Wish, measure,
-        step_summary,
+        Collect, Course, Origin, Previews, Recovered, Shown, StepJudged, Trainee, Wish, measure, step_summary,
     },
 };
 
@@ -301,23 +300,21 @@ impl<M: Model> Trainee for ParameterTrainee<M> {
         self.model.is_validated_after(step, self.course.total)
     }
 
-    /// The same bits on each rank, for any number of them.
-    async fn validate(&mut self, step: u64, ring: &mut RankRing) -> Result<Validation, Error> {
-        let started = Instant::now();
-        let count = self.options.held_out;
-        let mut own = Vec::new();
-        for microbatch in ring.share_of(count as usize) {
-            let batch = self.model.held_out(microbatch as u32).await?;
-            own.push(vec![M::loss(&self.engine, batch).await.map_err(Error::of_engine)?]);
-        }
-        let gathered = ring.gather_of(count as usize, 1, own).await?;
-        let loss = mean_loss(&gathered.rows)?;
+    async fn hold_out(&mut self, _ring: &mut RankRing) -> Result<u32, Error> {
+        Ok(self.options.held_out)
+    }
+
+    async fn held_out_loss(&mut self, microbatch: u32, _count: u32) -> Result<f32, Error> {
+        let batch = self.model.held_out(microbatch).await?;
+        M::loss(&self.engine, batch).await.map_err(Error::of_engine)
+    }
+
+    fn take_in(&mut self, step: u64, loss: f32) -> bool {
         // Taken again after a ring was lost, it is the same.
         let mut judged = self.state.selection.clone();
         let is_best = judged.take_in(step, loss, &Arc::default());
         self.judged = judged;
-        self.metrics.validation_loss.set(f64::from(loss));
-        Ok(Validation { loss, is_best, seconds: started.elapsed().as_secs_f64() })
+        is_best
     }
 
     fn is_shown_after(&self, _step: u64) -> bool {

@@ -1,13 +1,16 @@
 //! A step, and what is found out after it: how good it is, and what it looks like.
 
+use std::time::Instant;
+
 use ringtune_traces::Open;
 
-use super::trainee::{Previews, Shown, Trainee, Validation};
+use super::trainee::{Previews, Shown, Trainee};
 use crate::{
     http::Metrics,
     rank::{Error, Rank},
     ring::{RankRing, StepExchange},
     session::StepSummary,
+    train::mean_loss,
 };
 
 /// A step and what was found out after it.
@@ -15,6 +18,16 @@ pub(super) struct StepTaken<L> {
     pub(super) summary: StepSummary,
     pub(super) learned: L,
     pub(super) previews: Vec<(Shown, Previews)>,
+}
+
+/// A loss on the held-out samples.
+pub(super) struct Validation {
+    /// Their mean.
+    loss: f32,
+    /// It is the lowest so far.
+    is_best: bool,
+    /// How long it took.
+    seconds: f64,
 }
 
 /// The update itself.
@@ -48,7 +61,7 @@ pub(super) async fn judge<T: Trainee>(
     // 1. How good it is.
     if trainee.is_validated_after(step) {
         let _span = rank.span_below(span, "validation");
-        let judged = trainee.validate(step, ring).await?;
+        let judged = validate(trainee, rank, step, ring).await?;
         (summary.validation_loss, summary.validation_seconds) = (Some(judged.loss), judged.seconds);
         say_validation(rank, step, &judged).await;
     }
@@ -61,6 +74,26 @@ pub(super) async fn judge<T: Trainee>(
     // Not sum(): of nothing, that is -0, and is written so.
     summary.preview_seconds = previews.iter().fold(0.0, |sum, (_, drawn)| sum + drawn.seconds);
     Ok(StepTaken { summary, learned, previews })
+}
+
+/// Takes the loss on the held-out samples after `step`: the same bits on each rank, for any number of them.
+pub(super) async fn validate<T: Trainee>(
+    trainee: &mut T,
+    rank: &Rank,
+    step: u64,
+    ring: &mut RankRing,
+) -> Result<Validation, Error> {
+    let started = Instant::now();
+    let count = trainee.hold_out(ring).await?;
+    let mut own = Vec::new();
+    for microbatch in ring.share_of(count as usize) {
+        own.push(vec![trainee.held_out_loss(microbatch as u32, count).await?]);
+    }
+    let gathered = ring.gather_of(count as usize, 1, own).await?;
+    let loss = mean_loss(&gathered.rows)?;
+    let is_best = trainee.take_in(step, loss);
+    rank.context.metrics.validation_loss.set(f64::from(loss));
+    Ok(Validation { loss, is_best, seconds: started.elapsed().as_secs_f64() })
 }
 
 /// The pictures that are due after `step`; at the end also those of the best state.

@@ -21,5 +21,5 @@ pub(crate) use judging::{measure, step_summary};
 pub(crate) use resume::{Start, fetch, read, unreadable};
 pub(crate) use steps::Training;
 pub(crate) use trainee::{
-    Collect, Course, Named, Origin, Previews, Recovered, Shown, StepJudged, Trainee, Validation, Wish,
+    Collect, Course, Named, Origin, Previews, Recovered, Shown, StepJudged, Trainee, Wish,
 };

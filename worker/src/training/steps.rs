@@ -14,7 +14,7 @@ use ringtune_traces::Open;
 
 use super::{
     files::TrainingFiles,
-    judging::{StepTaken, judge, previews, update},
+    judging::{StepTaken, judge, previews, update, validate},
     reports::Reports,
     settled::{Settled, compare},
     telling::{plan, say_early_stop},
@@ -346,7 +346,7 @@ impl<T: Trainee> Training<T> {
         let Some(open) = self.open else {
             if self.trainee.is_validated_after(step) {
                 tokio::select! {
-                    judged = self.trainee.validate(step, ring) => drop(judged?),
+                    judged = validate(&mut self.trainee, rank, step, ring) => { judged?; }
                     error = given_up.reason() => return Err(error),
                 }
             }

@@ -61,17 +61,6 @@ pub(crate) struct Named {
     pub(crate) key: &'static str,
 }
 
-/// A loss on the held-out samples.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Validation {
-    /// Their mean.
-    pub(crate) loss: f32,
-    /// It is the lowest so far.
-    pub(crate) is_best: bool,
-    /// How long it took.
-    pub(crate) seconds: f64,
-}
-
 /// A step, and the loss that was taken after it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct StepJudged {
@@ -172,12 +161,19 @@ pub(crate) trait Trainee: Send + Sync + 'static {
     /// Whether the loss on held-out samples is to be taken after `step`.
     fn is_validated_after(&self, step: u64) -> bool;
 
-    /// Takes it.
-    fn validate(
+    /// Gets ready for that together, and gives how many held-out microbatches there are.
+    fn hold_out(&mut self, ring: &mut RankRing) -> impl Future<Output = Result<u32, Error>> + Send;
+
+    /// The loss of held-out microbatch `microbatch` of so many: the same bits on each rank.
+    fn held_out_loss(
         &mut self,
-        step: u64,
-        ring: &mut RankRing,
-    ) -> impl Future<Output = Result<Validation, Error>> + Send;
+        microbatch: u32,
+        count: u32,
+    ) -> impl Future<Output = Result<f32, Error>> + Send;
+
+    /// Takes in the mean of those losses, with what is learned as it is after `step`; whether it is the lowest so far. Of one step it
+    /// may come again, after a ring was lost.
+    fn take_in(&mut self, step: u64, loss: f32) -> bool;
 
     /// Whether pictures are to be drawn after `step`, if the job wants any at all.
     fn is_shown_after(&self, step: u64) -> bool;

@@ -34,11 +34,9 @@ use crate::{
     session::StepSummary,
     train::{
         self, LrSchedule, MicrobatchBuilder, MicrobatchResult, ReducedStep, SavedState, Selection,
-        StepOutcome, TrainState, mean_loss, reduce_rows,
+        StepOutcome, TrainState, reduce_rows,
     },
-    training::{
-        Course, Origin, Previews, Recovered, Shown, StepJudged, Trainee, Validation, measure, step_summary,
-    },
+    training::{Course, Origin, Previews, Recovered, Shown, StepJudged, Trainee, measure, step_summary},
 };
 
 /// What is learned by one rank: the rows, their optimizer, and all that microbatches are made of.
@@ -117,20 +115,6 @@ impl Inverter {
 
     fn rows(&self) -> Arc<Vec<f32>> {
         Arc::clone(self.state.rows())
-    }
-
-    fn held_out_microbatches(&self) -> Result<u32, Error> {
-        let builder = self.builder()?;
-        let builder = builder.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(builder.held_out_microbatches(self.train.validation.validation_loss_samples))
-    }
-
-    async fn build_held_out(&self, count: u32, microbatch: u32) -> Result<Microbatch, Error> {
-        let (builder, rows) = (self.builder()?, self.rows());
-        let build = move || {
-            builder.lock().unwrap_or_else(PoisonError::into_inner).build_held_out(count, microbatch, rows)
-        };
-        Ok(ringtune_shared::tasks::spawn_blocking(build).await??)
     }
 
     /// Has encoded what a step shows. All ranks draw the same, so that they need not ask each other.
@@ -294,21 +278,27 @@ impl Trainee for Inverter {
         self.train.validation.is_due(step, self.course.total)
     }
 
-    /// The same bits on each rank, for any number of them: the rows are as they are after `step`.
-    async fn validate(&mut self, step: u64, ring: &mut RankRing) -> Result<Validation, Error> {
-        let started = Instant::now();
-        let count = self.held_out_microbatches()?;
+    async fn hold_out(&mut self, ring: &mut RankRing) -> Result<u32, Error> {
+        let count = {
+            let builder = self.builder()?;
+            let builder = builder.lock().unwrap_or_else(PoisonError::into_inner);
+            builder.held_out_microbatches(self.train.validation.validation_loss_samples)
+        };
         self.encode_held_out(count, ring).await?;
-        let mut own = Vec::new();
-        for microbatch in ring.share_of(count as usize) {
-            let inputs = self.build_held_out(count, microbatch as u32).await?;
-            own.push(vec![self.engine.loss(inputs).await.map_err(Error::of_engine)?]);
-        }
-        let gathered = ring.gather_of(count as usize, 1, own).await?;
-        let loss = mean_loss(&gathered.rows)?;
-        let is_best = self.state.judge(step, loss);
-        self.metrics.validation_loss.set(f64::from(loss));
-        Ok(Validation { loss, is_best, seconds: started.elapsed().as_secs_f64() })
+        Ok(count)
+    }
+
+    async fn held_out_loss(&mut self, microbatch: u32, count: u32) -> Result<f32, Error> {
+        let (builder, rows) = (self.builder()?, self.rows());
+        let build = move || {
+            builder.lock().unwrap_or_else(PoisonError::into_inner).build_held_out(count, microbatch, rows)
+        };
+        let inputs = ringtune_shared::tasks::spawn_blocking(build).await??;
+        self.engine.loss(inputs).await.map_err(Error::of_engine)
+    }
+
+    fn take_in(&mut self, step: u64, loss: f32) -> bool {
+        self.state.judge(step, loss)
     }
 
     fn is_shown_after(&self, step: u64) -> bool {
