@@ -6,6 +6,7 @@ mod facts;
 mod files;
 mod history;
 mod judging;
+mod previews;
 mod recovery;
 mod reports;
 mod resume;
@@ -18,6 +19,7 @@ mod writing;
 
 pub(crate) use facts::deciding_job;
 pub(crate) use judging::{measure, step_summary};
+pub(crate) use previews::{PreviewPlan, WantedPreviews};
 pub(crate) use resume::{Start, fetch, read, unreadable};
 pub(crate) use steps::Training;
 pub(crate) use trainee::{

@@ -3,7 +3,6 @@
 mod facts;
 mod initializers;
 mod prepare;
-mod preview;
 pub(super) mod rehearsal;
 mod results;
 mod trainee;

@@ -11,7 +11,6 @@ use ringtune_sources::LocalModel;
 
 use super::{
     initializers::{self, Initializer},
-    preview::PreviewPlan,
     words,
 };
 use crate::{
@@ -26,7 +25,7 @@ use crate::{
         AdamWOptions, BatchOptions, ConceptSet, LrOptions, LrSchedule, MicrobatchBuilder, TrainState,
         TrainingImage, TrainingSet,
     },
-    training::{self, Named, Origin, Start},
+    training::{self, Named, Origin, PreviewPlan, Start},
     while_wanted,
 };
 

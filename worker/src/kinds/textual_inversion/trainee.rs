@@ -17,7 +17,6 @@ use ringtune_sources::LocalModel;
 
 use super::{
     prepare::{Inputs, Prepared, prepare},
-    preview::PreviewPlan,
     results::{LearnedRows, Results},
 };
 use crate::{
@@ -36,7 +35,9 @@ use crate::{
         self, LrSchedule, MicrobatchBuilder, MicrobatchResult, ReducedStep, SavedState, Selection,
         StepOutcome, TrainState, reduce_rows,
     },
-    training::{Course, Origin, Previews, Recovered, Shown, StepJudged, Trainee, measure, step_summary},
+    training::{
+        Course, Origin, PreviewPlan, Previews, Recovered, Shown, StepJudged, Trainee, measure, step_summary,
+    },
 };
 
 /// What is learned by one rank: the rows, their optimizer, and all that microbatches are made of.

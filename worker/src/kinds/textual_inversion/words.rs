@@ -2,9 +2,10 @@
 
 use std::{path::Path, sync::Arc};
 
-use ringtune_shared::job::kinds::textual_inversion::{ConceptSpec, LearnableProperty, TextualInversionSpec};
+use ringtune_shared::job::kinds::textual_inversion::{
+    ConceptSpec, LearnableProperty, PreviewSpec, TextualInversionSpec, TrainSpec,
+};
 
-use super::preview::PreviewPlan;
 use crate::{
     data::{
         self, ClipTokenizer, Placeholders, Prompts, caption_words::CaptionOptions, prompts::Caption,
@@ -14,6 +15,7 @@ use crate::{
     fault::Refusal,
     inputs,
     rank::Error,
+    training::{PreviewPlan, WantedPreviews},
 };
 
 /// One concept's words.
@@ -75,8 +77,33 @@ pub(super) fn read(
         words.push(ConceptWords { prompts: prompts.map_err(blame(index, "templates"))?, initializers });
     }
     // 4. What is drawn.
-    let previews = PreviewPlan::new(&job.train, model, &tokenizer, &placeholders)?;
+    let previews = previews(&job.train, model, &tokenizer, &placeholders)?;
     Ok((words, previews))
+}
+
+/// What pictures are drawn from. None where the job wants none.
+fn previews(
+    train: &TrainSpec,
+    model: &ModelInfo,
+    tokenizer: &ClipTokenizer,
+    placeholders: &[Placeholders],
+) -> Result<Option<PreviewPlan>, Error> {
+    let PreviewSpec { validation_prompt, num_validation_images, .. } = &train.previews;
+    if validation_prompt.is_empty() {
+        return Ok(None);
+    }
+    // Every vector of a token, as diffusers' pipeline puts them in.
+    let several = placeholders.iter().filter(|placeholders| placeholders.tokens.len() > 1);
+    let prompt = several.fold(validation_prompt.clone(), |prompt, placeholders| {
+        prompt.replace(&placeholders.tokens[0], &placeholders.text())
+    });
+    let wanted = WantedPreviews {
+        prompt: &prompt,
+        count: *num_validation_images,
+        side: train.resolution as usize,
+        seed: train.seed,
+    };
+    PreviewPlan::new(wanted, model, tokenizer).map(Some)
 }
 
 fn another_models(tokenizer: &ClipTokenizer, model: &ModelInfo) -> Refusal {

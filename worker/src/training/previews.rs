@@ -2,16 +2,14 @@
 
 use std::time::Instant;
 
-use ringtune_shared::job::kinds::textual_inversion::{PreviewSpec, TrainSpec};
-
+use super::trainee::Previews;
 use crate::{
-    data::{ClipTokenizer, Placeholders},
+    data::ClipTokenizer,
     engine::{EngineHandle, ImageRequest, ModelInfo, RgbImage, SamplerKind},
     fault::Refusal,
     rank::Error,
     ring::RankRing,
     train::Draws,
-    training::Previews,
 };
 
 /// Those of diffusers' textual_inversion.py, in `log_validation`, and of its pipeline.
@@ -22,10 +20,23 @@ const GUIDANCE: f64 = 7.5;
 /// Pixels that are sent around the ring at a time: no rank holds more of every other's picture than this twice.
 const PIXELS_SENT_AT_ONCE: usize = 1 << 16;
 
+/// What a job says of the pictures that it wants while training goes on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WantedPreviews<'a> {
+    /// With the tokens of all learned words.
+    pub(crate) prompt: &'a str,
+    /// How many.
+    pub(crate) count: u32,
+    /// Pixels of a side.
+    pub(crate) side: usize,
+    /// The job's.
+    pub(crate) seed: u64,
+}
+
 /// What the pictures of a job are drawn from. They are those of `ringtune generate` with the job's seed, the same
 /// scheduler, steps and guidance, and the embedding of the step.
 #[derive(Clone, Debug)]
-pub(super) struct PreviewPlan {
+pub(crate) struct PreviewPlan {
     prompt_ids: Vec<i64>,
     negative_ids: Vec<i64>,
     count: u32,
@@ -35,40 +46,24 @@ pub(super) struct PreviewPlan {
 }
 
 impl PreviewPlan {
-    /// None where the job wants no pictures.
+    /// Of pictures by the model that is loaded.
     ///
     /// # Errors
     /// The prompt is longer than the text encoder reads.
-    pub(super) fn new(
-        train: &TrainSpec,
+    pub(crate) fn new(
+        wanted: WantedPreviews<'_>,
         model: &ModelInfo,
         tokenizer: &ClipTokenizer,
-        placeholders: &[Placeholders],
-    ) -> Result<Option<Self>, Error> {
-        let PreviewSpec { validation_prompt, num_validation_images, .. } = &train.previews;
-        if validation_prompt.is_empty() {
-            return Ok(None);
-        }
-        // Every vector of a token, as diffusers' pipeline puts them in.
-        let several = placeholders.iter().filter(|placeholders| placeholders.tokens.len() > 1);
-        let prompt = several.fold(validation_prompt.clone(), |prompt, placeholders| {
-            prompt.replace(&placeholders.tokens[0], &placeholders.text())
-        });
-        let (found, most) = (tokenizer.count_tokens(&prompt)?, tokenizer.length() - 2);
+    ) -> Result<Self, Error> {
+        let WantedPreviews { prompt, count, side, seed } = wanted;
+        let (found, most) = (tokenizer.count_tokens(prompt)?, tokenizer.length() - 2);
         if found > most {
             let problem = format!("got {found} tokens ({prompt:?}); allowed: at most {most}");
             return Err(Refusal::of("train.validation_prompt", problem).into());
         }
-        let side = train.resolution as usize;
         let latent = model.latent_channels * (side / model.vae_factor).pow(2);
-        Ok(Some(Self {
-            prompt_ids: tokenizer.encode(&prompt)?,
-            negative_ids: tokenizer.encode("")?,
-            count: *num_validation_images,
-            side,
-            latent,
-            draws: Draws::new(train.seed),
-        }))
+        let (prompt_ids, negative_ids) = (tokenizer.encode(prompt)?, tokenizer.encode("")?);
+        Ok(Self { prompt_ids, negative_ids, count, side, latent, draws: Draws::new(seed) })
     }
 
     fn request(&self, number: u32, rows: &[f32]) -> ImageRequest {
@@ -93,7 +88,7 @@ impl PreviewPlan {
     ///
     /// # Errors
     /// The ring broke. A picture that a rank cannot draw is no error.
-    pub(super) async fn draw(
+    pub(crate) async fn draw(
         &self,
         engine: &EngineHandle,
         ring: &mut RankRing,
