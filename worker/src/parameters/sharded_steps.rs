@@ -24,8 +24,10 @@ use crate::{
     engine::AlignedFloats,
     fault::{Blame, Fault},
     rank::Error,
+    rank_state::RankState,
     ring::{self, RankRing},
     session::StepSummary,
+    training::{Collect, StateTogether, Wish},
 };
 
 /// Moments that nobody has any more.
@@ -144,13 +146,47 @@ impl<M: Model> ParameterTrainee<M> {
         Ok(())
     }
 
+    /// Puts all moments, of the step that all ranks have taken, into a file of this rank, or of others only.
+    async fn collect_moments(&mut self, keep: bool, ring: &mut RankRing) -> Result<(), Error> {
+        let Some(sharding) = &mut self.sharding else { return Ok(()) };
+        let store = sharding.store(&self.state.tensors);
+        let file = match keep {
+            true => Some(Arc::new(create(self.folder.clone()).await?)),
+            false => None,
+        };
+        let into = Takes::File(file.clone());
+        let sources = sharding.cutting.own_of_each(ring.world_size());
+        bring(&store, &sources, &Gives::Engine, &into, false, ring).await?;
+        self.collected = file.map(|file| (sharding.of_step, file));
+        Ok(())
+    }
+
+    /// Goes on with all moments in the file that was made last: whoever is in the next ring, nothing is missing there.
+    fn hold_all(&mut self) {
+        let (Some(sharding), Some((step, file))) = (&mut self.sharding, &self.collected) else { return };
+        if *step == sharding.of_step {
+            (sharding.held, sharding.all) = (Held::All, Some(Arc::clone(file)));
+        }
+    }
+
+    fn put_back(&self, buckets: Vec<AlignedFloats>) {
+        buckets.into_iter().enumerate().for_each(|(bucket, memory)| self.spares.put(bucket, memory));
+    }
+
+    fn put_back_unshared(&mut self) {
+        let unshared = std::mem::take(&mut self.unshared);
+        self.put_back(unshared);
+    }
+}
+
+impl<M: Model> StateTogether for ParameterTrainee<M> {
+    fn is_shared(&self) -> bool {
+        self.sharding.is_some()
+    }
+
     /// All ranks of a ring come to have what falls to them there, of the newest step that any of them has taken. Gives that step where this
     /// rank takes it now.
-    pub(super) async fn assemble_shares(
-        &mut self,
-        step: u64,
-        ring: &mut RankRing,
-    ) -> Result<Option<StepSummary>, Error> {
+    async fn assemble(&mut self, step: u64, ring: &mut RankRing) -> Result<Option<StepSummary>, Error> {
         let Some(sharding) = &mut self.sharding else { return Ok(None) };
         let (rank, ranks) = (ring.rank(), ring.world_size());
         // 1. Where all stand.
@@ -221,36 +257,33 @@ impl<M: Model> ParameterTrainee<M> {
         Ok(self.tell())
     }
 
-    /// Puts all moments, of the step that all ranks have taken, into a file of this rank, or of others only.
-    pub(super) async fn collect_moments(&mut self, keep: bool, ring: &mut RankRing) -> Result<(), Error> {
-        let Some(sharding) = &mut self.sharding else { return Ok(()) };
-        let store = sharding.store(&self.state.tensors);
-        let file = match keep {
-            true => Some(Arc::new(create(self.folder.clone()).await?)),
-            false => None,
-        };
-        let into = Takes::File(file.clone());
-        let sources = sharding.cutting.own_of_each(ring.world_size());
-        bring(&store, &sources, &Gives::Engine, &into, false, ring).await?;
-        self.collected = file.map(|file| (sharding.of_step, file));
-        Ok(())
-    }
-
-    /// Goes on with all moments in the file that was made last: whoever is in the next ring, nothing is missing there.
-    pub(super) fn hold_all(&mut self) {
-        let (Some(sharding), Some((step, file))) = (&mut self.sharding, &self.collected) else { return };
-        if *step == sharding.of_step {
-            (sharding.held, sharding.all) = (Held::All, Some(Arc::clone(file)));
+    async fn collect(&mut self, wanted: Collect, ring: &mut RankRing) -> Result<(), Error> {
+        match wanted {
+            Collect::Here => self.collect_moments(true, ring).await,
+            Collect::Elsewhere => self.collect_moments(false, ring).await,
+            Collect::Everywhere => {
+                self.collect_moments(true, ring).await?;
+                self.hold_all();
+                Ok(())
+            }
         }
     }
 
-    fn put_back(&self, buckets: Vec<AlignedFloats>) {
-        buckets.into_iter().enumerate().for_each(|(bucket, memory)| self.spares.put(bucket, memory));
+    fn whole_state(&self, step: u64) -> Option<RankState> {
+        let sharding = self.sharding.as_ref()?;
+        let collected = self.collected.as_ref().filter(|(of_step, _)| *of_step == step);
+        let file = collected.map(|(_, file)| Arc::clone(file)).or_else(|| sharding.all_after(step))?;
+        Some(self.state.to_whole_state(file))
     }
 
-    fn put_back_unshared(&mut self) {
-        let unshared = std::mem::take(&mut self.unshared);
-        self.put_back(unshared);
+    fn wish(&mut self, wish: Wish) {
+        if let Some(sharding) = &mut self.sharding {
+            sharding.wish = wish;
+        }
+    }
+
+    fn wished(&self) -> Wish {
+        self.sharding.as_ref().map(|sharding| sharding.wished).unwrap_or_default()
     }
 }
 

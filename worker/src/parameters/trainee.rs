@@ -31,9 +31,7 @@ use crate::{
     ring::{self, RankRing},
     session::StepSummary,
     train::{AdamWOptions, Selection, mean_loss},
-    training::{
-        Collect, Course, Origin, Previews, Recovered, Shown, StepJudged, Trainee, Wish, measure, step_summary,
-    },
+    training::{Course, Origin, Previews, Recovered, Shown, StepJudged, Trainee, measure, step_summary},
 };
 
 /// What is learned by one rank. The parameters are the engine's.
@@ -341,43 +339,6 @@ impl<M: Model> Trainee for ParameterTrainee<M> {
             self.untold = Some(taken);
         }
         Ok(self.tell().map(Recovered::Step))
-    }
-
-    fn is_shared(&self) -> bool {
-        self.sharding.is_some()
-    }
-
-    async fn assemble(&mut self, step: u64, ring: &mut RankRing) -> Result<Option<StepSummary>, Error> {
-        self.assemble_shares(step, ring).await
-    }
-
-    async fn collect(&mut self, wanted: Collect, ring: &mut RankRing) -> Result<(), Error> {
-        match wanted {
-            Collect::Here => self.collect_moments(true, ring).await,
-            Collect::Elsewhere => self.collect_moments(false, ring).await,
-            Collect::Everywhere => {
-                self.collect_moments(true, ring).await?;
-                self.hold_all();
-                Ok(())
-            }
-        }
-    }
-
-    fn whole_state(&self, step: u64) -> Option<RankState> {
-        let Some(sharding) = &self.sharding else { return Some(self.state()) };
-        let collected = self.collected.as_ref().filter(|(of_step, _)| *of_step == step);
-        let file = collected.map(|(_, file)| Arc::clone(file)).or_else(|| sharding.all_after(step))?;
-        Some(self.state.to_whole_state(file))
-    }
-
-    fn wish(&mut self, wish: Wish) {
-        if let Some(sharding) = &mut self.sharding {
-            sharding.wish = wish;
-        }
-    }
-
-    fn wished(&self) -> Wish {
-        self.sharding.as_ref().map(|sharding| sharding.wished).unwrap_or_default()
     }
 
     async fn restore(&mut self, state: TakenState, step: u64) -> Result<(), Error> {

@@ -11,6 +11,7 @@ mod recovery;
 mod reports;
 mod resume;
 mod settled;
+mod state_together;
 mod steps;
 mod telling;
 mod together;
@@ -21,7 +22,6 @@ pub(crate) use facts::deciding_job;
 pub(crate) use judging::{measure, step_summary};
 pub(crate) use previews::{PreviewPlan, WantedPreviews};
 pub(crate) use resume::{Start, fetch, read, unreadable};
+pub(crate) use state_together::{Collect, StateTogether, Wish};
 pub(crate) use steps::Training;
-pub(crate) use trainee::{
-    Collect, Course, Named, Origin, Previews, Recovered, Shown, StepJudged, Trainee, Wish,
-};
+pub(crate) use trainee::{Course, Named, Origin, Previews, Recovered, Shown, StepJudged, Trainee};

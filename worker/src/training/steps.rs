@@ -17,8 +17,9 @@ use super::{
     judging::{StepTaken, judge, previews, update, validate},
     reports::Reports,
     settled::{Settled, compare},
+    state_together::{Collect, Wish},
     telling::{plan, say_early_stop},
-    trainee::{Collect, Recovered, Trainee, Wish},
+    trainee::{Recovered, Trainee},
 };
 use crate::{
     rank::{Error, GivenUp, Left, LentRing, Orders, Rank, StepPace, Work},

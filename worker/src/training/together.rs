@@ -6,8 +6,9 @@ use ringtune_shared::ring::RingError;
 
 use super::{
     files::TrainingFiles,
+    state_together::{Collect, Wish},
     steps::Training,
-    trainee::{Collect, Course, Trainee, Wish},
+    trainee::{Course, Trainee},
 };
 use crate::{
     rank::{Error, GivenUp, Orders, Rank},

@@ -4,6 +4,7 @@ use std::{future::Future, path::Path};
 
 use ringtune_shared::ids::ContentHash;
 
+use super::state_together::StateTogether;
 use crate::{
     engine::RgbImage,
     rank::{Error, Rank},
@@ -98,29 +99,6 @@ pub(crate) struct Previews {
     pub(crate) seconds: f64,
 }
 
-/// What the ranks want besides the next step.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Wish {
-    /// Nothing.
-    #[default]
-    Nothing,
-    /// Rank 0 wants to keep the state.
-    State,
-    /// The job is to end, and its state to be kept.
-    End,
-}
-
-/// Where the whole of a state is wanted that the ranks have together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Collect {
-    /// On this rank, and perhaps on others.
-    Here,
-    /// On others alone.
-    Elsewhere,
-    /// On all ranks: their ring ends, and who is in the next one is not known.
-    Everywhere,
-}
-
 /// What a call that was dropped half-way came to all the same.
 #[derive(Debug)]
 pub(crate) enum Recovered {
@@ -133,7 +111,7 @@ pub(crate) enum Recovered {
 /// What is trained. It outlives its rings, which it is lent for each thing that the ranks do together, always all of
 /// them and in the same order. A call that is dropped half-way leaves the state of the step before; but see
 /// [`Trainee::IN_PLACE`].
-pub(crate) trait Trainee: Send + Sync + 'static {
+pub(crate) trait Trainee: StateTogether {
     /// A step changes what is too large to be kept twice, and so does another rank's state that is restored: once that has begun, it
     /// is taken to its end whatever happens to its ring. A step is settled before anything is found out after it. So what a validation says of a step belongs to the
     /// state of the next one; whoever enters a ring at a step that is validated takes that loss again.
@@ -200,49 +178,6 @@ pub(crate) trait Trainee: Send + Sync + 'static {
     /// # Errors
     /// It is the state of something else.
     fn restore(&mut self, state: TakenState, step: u64) -> impl Future<Output = Result<(), Error>> + Send;
-
-    /// Whether the ranks have parts of the state together: then no rank's own is all of it.
-    fn is_shared(&self) -> bool {
-        false
-    }
-
-    /// Where they do: brings what falls to this rank of the ring that it enters, after `step`, its last one. Gives a step that it could
-    /// take to its end only now.
-    ///
-    /// # Errors
-    /// The ring's; parts that are lost.
-    fn assemble(
-        &mut self,
-        _step: u64,
-        _ring: &mut RankRing,
-    ) -> impl Future<Output = Result<Option<StepSummary>, Error>> + Send {
-        async { Ok(None) }
-    }
-
-    /// Where they do: brings all parts of the last step's state together, see [`Trainee::whole_state`].
-    ///
-    /// # Errors
-    /// The ring's, or the disk's.
-    fn collect(
-        &mut self,
-        _wanted: Collect,
-        _ring: &mut RankRing,
-    ) -> impl Future<Output = Result<(), Error>> + Send {
-        async { Ok(()) }
-    }
-
-    /// All that the steps after `step` depend on, the last settled one. None: it was not brought together here.
-    fn whole_state(&self, _step: u64) -> Option<RankState> {
-        Some(self.state())
-    }
-
-    /// What this rank tells the others with its next step, where they have the state together.
-    fn wish(&mut self, _wish: Wish) {}
-
-    /// What any rank told with the last step.
-    fn wished(&self) -> Wish {
-        Wish::Nothing
-    }
 
     /// What the validations so far say.
     fn selection(&self) -> &Selection;

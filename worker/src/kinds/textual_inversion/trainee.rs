@@ -36,7 +36,8 @@ use crate::{
         StepOutcome, TrainState, reduce_rows,
     },
     training::{
-        Course, Origin, PreviewPlan, Previews, Recovered, Shown, StepJudged, Trainee, measure, step_summary,
+        Course, Origin, PreviewPlan, Previews, Recovered, Shown, StateTogether, StepJudged, Trainee, measure,
+        step_summary,
     },
 };
 
@@ -200,6 +201,9 @@ impl Inverter {
         Ok(ringtune_shared::tasks::spawn_blocking(write).await??)
     }
 }
+
+/// Each rank has all of the rows.
+impl StateTogether for Inverter {}
 
 impl Trainee for Inverter {
     const IN_PLACE: bool = false;
