@@ -366,12 +366,13 @@ fn only_registrations_name_a_kind_of_work() -> Result<()> {
 }
 
 /// Parts of the worker, and what they never name.
-const NEVER: [(&str, &[&str]); 8] = [
-    ("rank", &["kinds", "training", "inputs"]),
+const NEVER: [(&str, &[&str]); 9] = [
+    ("rank", &["kinds", "training", "inputs", "parameters"]),
     ("contents", &["kinds", "training", "inputs", "rank"]),
     ("base_model", &["kinds", "training", "inputs", "rank"]),
     ("inputs", &["kinds", "training"]),
-    ("training", &["kinds", "inputs"]),
+    ("training", &["kinds", "inputs", "parameters"]),
+    ("parameters", &["kinds", "inputs"]),
     ("data", &["contents", "session", "ring", "rank", "http"]),
     ("train", &["contents", "session", "ring", "rank", "http"]),
     ("output", &["contents", "session", "ring", "rank", "http"]),

@@ -3,7 +3,7 @@
 
 use std::ffi::c_int;
 
-use tch::{Kind, Tensor};
+use tch::Tensor;
 use torch_sys::C_tensor;
 
 use super::dropout::{Mask, RawMask};
@@ -93,7 +93,7 @@ pub(crate) fn place_backward(
     add: bool,
     target: &mut Tensor,
 ) -> Result<()> {
-    // SAFETY: as above.
+    // SAFETY: live tensors; the shim writes to the one that is lent to be written.
     done(unsafe {
         ringtune_language_place_backward(gradient.as_ptr(), tokens, first, add, target.as_mut_ptr())
     })
@@ -191,7 +191,7 @@ pub(crate) fn times_turned(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
 
 /// `target` [rows, width] (+)= `x` [width, rows], whose rows may lie apart; whether all of the target is finite then.
 pub(crate) fn put_turned(x: &Tensor, add: bool, target: &mut Tensor) -> Result<bool> {
-    // SAFETY: as above.
+    // SAFETY: live tensors; the shim writes to the one that is lent to be written.
     yes_or_no(unsafe { ringtune_language_put_turned(x.as_ptr(), add, target.as_mut_ptr()) })
 }
 

@@ -143,7 +143,7 @@ pub(crate) fn forget(x: &mut Tensor) -> Result<()> {
 
 /// Whether all numbers are finite.
 pub(crate) fn finite(x: &Tensor) -> Result<bool> {
-    // SAFETY: as above.
+    // SAFETY: a live tensor that the shim only reads.
     yes_or_no(unsafe { ringtune_language_finite(x.as_ptr()) })
 }
 
