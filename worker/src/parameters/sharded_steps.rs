@@ -15,7 +15,7 @@ use ringtune_shared::{state::StateError, tasks::spawn_blocking};
 use super::{
     Model,
     sharding::{Gives, Pending, Takes, bring},
-    shares::{Entry, Held, Standing, squares_from_row, squares_to_row},
+    shares::{Entrant, Entry, Held, norm_parts_from_row, norm_parts_to_row},
     step::{Computed, StepBegun, also_exchanged},
     trainee::ParameterTrainee,
     unnamed_file::UnnamedFile,
@@ -56,12 +56,12 @@ impl<M: Model> ParameterTrainee<M> {
         computed: Computed,
         ring: &mut RankRing,
     ) -> Result<StepSummary, Error> {
-        let squares = self.squares(begun, computed, ring).await?;
+        let squared_norm = self.squared_norm(begun, computed, ring).await?;
         // A checkpoint of the state before it may still be on its way to the disk. The others have begun their updates.
         self.state.tensors.holds.all_let_go().await;
         let pending = self.sharding.as_mut().and_then(|sharding| sharding.pending.take());
         let Pending { begun, computed } = pending.ok_or(Error::Ring(ring::Error::Rows))?;
-        self.begin(begun, computed, Some(squares));
+        self.begin(begun, computed, Some(squared_norm));
         self.untold = self.applied().await?;
         // Each rank has moved a part: here come the others'. Nothing hides that.
         self.share_out(ring).await?;
@@ -69,7 +69,7 @@ impl<M: Model> ParameterTrainee<M> {
     }
 
     /// The squares of the whole gradient. What the step is stays pending.
-    async fn squares(
+    async fn squared_norm(
         &mut self,
         begun: StepBegun,
         mut computed: Computed,
@@ -80,20 +80,20 @@ impl<M: Model> ParameterTrainee<M> {
         let own = self.engine.squared_norm_parts(looked_up, buckets, sharding.shares(ring)).await;
         let (own, buckets) = own.map_err(Error::of_engine)?;
         computed.buckets = buckets;
-        let row = squares_to_row(&own, sharding.wish, sharding.cutting.most_parts(ring.world_size()));
+        let row = norm_parts_to_row(&own, sharding.wish, sharding.cutting.most_parts(ring.world_size()));
         sharding.pending = Some(Pending { begun, computed });
         ring.begin_step();
         let computed_at = Instant::now();
         let rows = ring.gather_one_each(row).await?;
         let seen = ring.step_exchanged(computed_at, &[]);
         let missing = || Error::Ring(ring::Error::Rows);
-        let rows: Option<Vec<_>> = rows.iter().map(|row| squares_from_row(row)).collect();
+        let rows: Option<Vec<_>> = rows.iter().map(|row| norm_parts_from_row(row)).collect();
         let (parts, wishes): (Vec<_>, Vec<_>) = rows.ok_or_else(missing)?.into_iter().unzip();
-        let squares = sharding.cutting.squares(&parts).ok_or_else(missing)?;
+        let squared_norm = sharding.cutting.squared_norm(&parts).ok_or_else(missing)?;
         sharding.wished = wishes.into_iter().max().unwrap_or_default();
         let pending = sharding.pending.as_mut().ok_or_else(missing)?;
         also_exchanged(&mut pending.begun.summary, seen);
-        Ok(squares)
+        Ok(squared_norm)
     }
 
     /// Takes note of a step that was taken, and keeps its buckets where others are to have what is in them.
@@ -190,24 +190,27 @@ impl<M: Model> StateTogether for ParameterTrainee<M> {
         let Some(sharding) = &mut self.sharding else { return Ok(None) };
         let (rank, ranks) = (ring.rank(), ring.world_size());
         // 1. Where all stand.
-        let own = Standing {
+        let own = Entrant {
             step,
             pending: sharding.pending.as_ref().map_or(0, |pending| pending.begun.summary.step),
             held: if sharding.of_step == step { sharding.held } else { Held::Nothing },
             incomplete: sharding.incomplete,
-            squares: sharding.taken.filter(|(taken, _)| *taken == step).map(|(_, squares)| squares),
+            squared_norm: sharding
+                .taken
+                .filter(|(taken, _)| *taken == step)
+                .map(|(_, squared_norm)| squared_norm),
         };
         let rows = ring.gather_one_each(own.to_row()).await?;
-        let all: Option<Vec<Standing>> = rows.iter().map(|row| Standing::from_row(row)).collect();
+        let all: Option<Vec<Entrant>> = rows.iter().map(|row| Entrant::from_row(row)).collect();
         let entry = Entry::of(&all.ok_or(Error::Ring(ring::Error::Rows))?, &sharding.cutting);
         // 2. A step that another rank has taken, and of which this one lacked the squares alone. It stays here while others hold what it
         // changes.
         self.state.tensors.holds.all_let_go().await;
         let Some(sharding) = &mut self.sharding else { return Ok(None) };
         if let Some(Pending { begun, computed }) = sharding.pending.take() {
-            match entry.squares.filter(|_| own.step + 1 == entry.last && own.pending == entry.last) {
-                Some(squares) => {
-                    self.begin(begun, computed, Some(squares));
+            match entry.squared_norm.filter(|_| own.step + 1 == entry.last && own.pending == entry.last) {
+                Some(squared_norm) => {
+                    self.begin(begun, computed, Some(squared_norm));
                     // Should this ring break too, it is told in the next one.
                     self.untold = self.applied().await?;
                 }

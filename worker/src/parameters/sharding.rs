@@ -6,7 +6,7 @@ use std::{ops::Range, sync::Arc};
 use ringtune_shared::{state::StateError, tasks::spawn_blocking};
 
 use super::{
-    shares::{Cutting, Held, Source},
+    shares::{Cutting, Held, PartSource},
     step::{Computed, StepBegun},
     tensors::{Layout, Tensors, engine_error},
     unnamed_file::UnnamedFile,
@@ -117,17 +117,17 @@ pub(super) enum Takes {
 /// Takes each part around the ring, from its source to all. `parameters`: they go with the moments.
 pub(super) async fn bring(
     store: &Store,
-    sources: &[Source],
+    sources: &[PartSource],
     from: &Gives,
     into: &Takes,
     parameters: bool,
     ring: &mut RankRing,
 ) -> Result<(), Error> {
     let kinds = MOMENTS.len() + usize::from(parameters);
-    for Source { bucket, places, rank } in sources {
+    for PartSource { bucket, places, rank } in sources {
         for start in places.clone().step_by(MOST_AT_ONCE) {
             let places = start..places.end.min(start + MOST_AT_ONCE);
-            let part = Part { bucket: *bucket, places };
+            let part = BucketPart { bucket: *bucket, places };
             let is_source = *rank == ring.rank();
             let numbers = match is_source {
                 true => store.clone().read(part.clone(), from, parameters).await?,
@@ -142,7 +142,7 @@ pub(super) async fn bring(
 
 /// Some numbers of a bucket.
 #[derive(Clone, Debug)]
-struct Part {
+struct BucketPart {
     bucket: usize,
     places: Range<usize>,
 }
@@ -160,7 +160,7 @@ pub(super) struct Store {
 }
 
 /// A part of one tensor.
-struct Place {
+struct TensorPart {
     name: String,
     /// In bytes.
     offset: u64,
@@ -170,7 +170,11 @@ struct Place {
 
 impl Store {
     /// The parts of tensors of one kind that a part of a bucket is.
-    fn places<'a>(&'a self, part: &'a Part, kind: &'a str) -> impl Iterator<Item = Place> + 'a {
+    fn tensor_parts<'a>(
+        &'a self,
+        part: &'a BucketPart,
+        kind: &'a str,
+    ) -> impl Iterator<Item = TensorPart> + 'a {
         let bucket = self.cutting.plan().buckets.get(part.bucket);
         let pieces = bucket.map_or(&[][..], |bucket| &bucket.pieces);
         pieces.iter().filter_map(move |piece: &Piece| {
@@ -178,7 +182,7 @@ impl Store {
             let name = self.names.get(piece.parameter).filter(|_| !places.is_empty())?;
             let first = piece.first + places.start - piece.offset;
             let within = places.start - part.places.start..places.end - part.places.start;
-            Some(Place { name: format!("{kind}{name}"), offset: 4 * first as u64, within })
+            Some(TensorPart { name: format!("{kind}{name}"), offset: 4 * first as u64, within })
         })
     }
 
@@ -190,7 +194,7 @@ impl Store {
     }
 
     /// Parameters first, where they are wanted, then the moments.
-    async fn read(self, part: Part, from: &Gives, parameters: bool) -> Result<Vec<f32>, Error> {
+    async fn read(self, part: BucketPart, from: &Gives, parameters: bool) -> Result<Vec<f32>, Error> {
         let file = match from {
             Gives::Engine => None,
             Gives::All(file) => Some(file.clone()),
@@ -202,7 +206,7 @@ impl Store {
             for kind in kinds {
                 let first = numbers.len();
                 numbers.resize(first + length, 0.0);
-                for Place { name, offset, within } in self.places(&part, kind) {
+                for TensorPart { name, offset, within } in self.tensor_parts(&part, kind) {
                     let bytes = vec![0; 4 * within.len()];
                     let bytes = match &file {
                         Some(all) if kind != PARAMETERS => {
@@ -234,7 +238,13 @@ impl Store {
         Ok(bytes)
     }
 
-    async fn write(self, part: Part, numbers: Vec<f32>, into: &Takes, parameters: bool) -> Result<(), Error> {
+    async fn write(
+        self,
+        part: BucketPart,
+        numbers: Vec<f32>,
+        into: &Takes,
+        parameters: bool,
+    ) -> Result<(), Error> {
         let (wanted, file, with_parameters) = match into {
             Takes::Engine { parameters: wanted, shares } => {
                 (shares.held(part.bucket).collect::<Vec<_>>(), None, *wanted)
@@ -257,8 +267,8 @@ impl Store {
                 let within = places.iter().map(|wanted| common(wanted, &part.places));
                 for places in within.filter(|places| !places.is_empty()) {
                     let numbers = &numbers[places.start - part.places.start..places.end - part.places.start];
-                    let part = Part { bucket: part.bucket, places };
-                    for Place { name, offset, within } in self.places(&part, kind) {
+                    let part = BucketPart { bucket: part.bucket, places };
+                    for TensorPart { name, offset, within } in self.tensor_parts(&part, kind) {
                         let bytes = numbers[within].iter().flat_map(|number| number.to_le_bytes()).collect();
                         self.put(&name, offset, bytes, file.as_deref())?;
                     }
@@ -297,9 +307,9 @@ impl Store {
         for bucket in 0..self.cutting.plan().buckets.len() {
             for held in wanted.held(bucket) {
                 for start in held.clone().step_by(MOST_AT_ONCE) {
-                    let part = Part { bucket, places: start..held.end.min(start + MOST_AT_ONCE) };
+                    let part = BucketPart { bucket, places: start..held.end.min(start + MOST_AT_ONCE) };
                     for kind in MOMENTS {
-                        for Place { name, offset, within } in self.places(&part, kind) {
+                        for TensorPart { name, offset, within } in self.tensor_parts(&part, kind) {
                             let bytes =
                                 self.read_all(Some(file), &name, offset, vec![0; 4 * within.len()])?;
                             self.put(&name, offset, bytes, None)?;

@@ -35,7 +35,7 @@ pub(super) struct Cutting {
 
 /// A part of a bucket, and a rank that has its moments.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Source {
+pub(super) struct PartSource {
     pub(super) bucket: usize,
     pub(super) places: Range<usize>,
     pub(super) rank: usize,
@@ -86,7 +86,7 @@ impl Cutting {
 
     /// From which rank each part of the moments comes, where `all` says what each rank of a ring has: every number once. None: some
     /// have been lost.
-    pub(super) fn sources(&self, all: &[Held]) -> Option<Vec<Source>> {
+    pub(super) fn sources(&self, all: &[Held]) -> Option<Vec<PartSource>> {
         let mut sources = Vec::new();
         for (bucket, about) in self.plan.buckets.iter().enumerate() {
             let mut next = 0;
@@ -98,7 +98,7 @@ impl Cutting {
                 });
                 let (end, rank) =
                     reaches.reduce(|best, other| if other.0 > best.0 { other } else { best })?;
-                sources.push(Source { bucket, places: next..end, rank });
+                sources.push(PartSource { bucket, places: next..end, rank });
                 next = end;
             }
         }
@@ -106,13 +106,13 @@ impl Cutting {
     }
 
     /// From each rank what is its own.
-    pub(super) fn own_of_each(&self, ranks: usize) -> Vec<Source> {
+    pub(super) fn own_of_each(&self, ranks: usize) -> Vec<PartSource> {
         let mut sources = Vec::new();
         for rank in 0..ranks {
             for (bucket, about) in self.plan.buckets.iter().enumerate() {
                 let [places, _] = held_chunks(rank, ranks, about.length, self.part);
                 if !places.is_empty() {
-                    sources.push(Source { bucket, places, rank });
+                    sources.push(PartSource { bucket, places, rank });
                 }
             }
         }
@@ -134,7 +134,7 @@ impl Cutting {
 
     /// All squares, added up as if one rank had had all: those of a bucket one after the other, and then those of the buckets. `all`: of each rank
     /// what it has of its own. None: somebody has another number of them.
-    pub(super) fn squares(&self, all: &[Vec<f64>]) -> Option<f64> {
+    pub(super) fn squared_norm(&self, all: &[Vec<f64>]) -> Option<f64> {
         let ranks = all.len();
         let mut left: Vec<_> = all.iter().map(|parts| parts.iter()).collect();
         let mut sum = 0.0;
@@ -158,7 +158,7 @@ impl Cutting {
 const WISHES: [Wish; 3] = [Wish::Nothing, Wish::State, Wish::End];
 
 /// A rank's own sums of squares as they travel, with what it wishes: as many floats on all ranks.
-pub(super) fn squares_to_row(parts: &[f64], wish: Wish, most_parts: usize) -> Vec<f32> {
+pub(super) fn norm_parts_to_row(parts: &[f64], wish: Wish, most_parts: usize) -> Vec<f32> {
     let count = whole::to_floats(parts.len() as u64);
     let wish = WISHES.iter().position(|one| *one == wish).unwrap_or_default() as f32;
     let mut row: Vec<f32> = [wish].into_iter().chain(count).collect();
@@ -168,8 +168,8 @@ pub(super) fn squares_to_row(parts: &[f64], wish: Wish, most_parts: usize) -> Ve
     row
 }
 
-/// The other way round. None: it is no such row.
-pub(super) fn squares_from_row(row: &[f32]) -> Option<(Vec<f64>, Wish)> {
+/// Decodes; None if malformed.
+pub(super) fn norm_parts_from_row(row: &[f32]) -> Option<(Vec<f64>, Wish)> {
     let (wish, rest) = row.split_first()?;
     let mut numbers = rest.chunks_exact(whole::FLOATS).map(whole::from_floats);
     let count = usize::try_from(numbers.next()??).ok()?;
@@ -179,9 +179,9 @@ pub(super) fn squares_from_row(row: &[f32]) -> Option<(Vec<f64>, Wish)> {
     (parts.len() == count).then_some((parts, wish))
 }
 
-/// Where a rank stands that enters a ring.
+/// A rank that enters a ring, and where it stands.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Standing {
+pub(super) struct Entrant {
     /// Its last step.
     pub(super) step: u64,
     /// A step of which it has all but the others' squares; 0: none.
@@ -191,10 +191,10 @@ pub(super) struct Standing {
     /// Some of its parameters are not those of `step` yet.
     pub(super) incomplete: bool,
     /// The squares of the gradient of `step`, where it has taken that step itself.
-    pub(super) squares: Option<f64>,
+    pub(super) squared_norm: Option<f64>,
 }
 
-impl Standing {
+impl Entrant {
     /// As it travels.
     pub(super) fn to_row(self) -> Vec<f32> {
         let (kind, rank, ranks) = match self.held {
@@ -202,24 +202,25 @@ impl Standing {
             Held::All => (1, 0, 0),
             Held::Share { rank, ranks } => (2, rank as u64, ranks as u64),
         };
-        let squares = self.squares.map_or(0, f64::to_bits);
-        let (incomplete, has_squares) = (u64::from(self.incomplete), u64::from(self.squares.is_some()));
-        let numbers = [self.step, self.pending, kind, rank, ranks, incomplete, has_squares, squares];
+        let squared_norm = self.squared_norm.map_or(0, f64::to_bits);
+        let (incomplete, has_squares) = (u64::from(self.incomplete), u64::from(self.squared_norm.is_some()));
+        let numbers = [self.step, self.pending, kind, rank, ranks, incomplete, has_squares, squared_norm];
         numbers.into_iter().flat_map(whole::to_floats).collect()
     }
 
-    /// The other way round. None: it is no such row.
+    /// Decodes; None if malformed.
     pub(super) fn from_row(row: &[f32]) -> Option<Self> {
         let numbers: Vec<u64> = row.chunks(whole::FLOATS).map(whole::from_floats).collect::<Option<_>>()?;
-        let [step, pending, kind, rank, ranks, incomplete, has_squares, squares] = numbers.try_into().ok()?;
+        let [step, pending, kind, rank, ranks, incomplete, has_squares, squared_norm] =
+            numbers.try_into().ok()?;
         let held = match kind {
             0 => Held::Nothing,
             1 => Held::All,
             2 => Held::Share { rank: usize::try_from(rank).ok()?, ranks: usize::try_from(ranks).ok()? },
             _ => return None,
         };
-        let squares = (has_squares == 1).then_some(f64::from_bits(squares));
-        Some(Self { step, pending, held, incomplete: incomplete != 0, squares })
+        let squared_norm = (has_squares == 1).then_some(f64::from_bits(squared_norm));
+        Some(Self { step, pending, held, incomplete: incomplete != 0, squared_norm })
     }
 }
 
@@ -229,7 +230,7 @@ pub(super) struct Entry {
     /// The step.
     pub(super) last: u64,
     /// The squares of its gradient, for those who have all else of it.
-    pub(super) squares: Option<f64>,
+    pub(super) squared_norm: Option<f64>,
     /// What each rank has of its moments, once those have taken it.
     pub(super) held: Vec<Held>,
     /// Nobody needs anything of another rank.
@@ -238,19 +239,19 @@ pub(super) struct Entry {
 
 impl Entry {
     /// `all`: where each rank stands.
-    pub(super) fn of(all: &[Standing], cutting: &Cutting) -> Self {
+    pub(super) fn of(all: &[Entrant], cutting: &Cutting) -> Self {
         let last = all.iter().map(|one| one.step).max().unwrap_or(0);
-        let squares = all.iter().filter(|one| one.step == last).find_map(|one| one.squares);
-        let takes = |one: &Standing| squares.is_some() && one.pending == last && one.step + 1 == last;
+        let squared_norm = all.iter().filter(|one| one.step == last).find_map(|one| one.squared_norm);
+        let takes = |one: &Entrant| squared_norm.is_some() && one.pending == last && one.step + 1 == last;
         let held: Vec<Held> = all
             .iter()
             .map(|one| if one.step == last || takes(one) { one.held } else { Held::Nothing })
             .collect();
-        let has_all = |(rank, one): (usize, &Standing)| {
+        let has_all = |(rank, one): (usize, &Entrant)| {
             one.step == last && !one.incomplete && cutting.covers(one.held, rank, all.len())
         };
         let is_whole = all.iter().enumerate().all(has_all);
-        Self { last, squares, held, is_whole }
+        Self { last, squared_norm, held, is_whole }
     }
 }
 
@@ -284,7 +285,7 @@ mod tests {
                 };
                 let sources = without(&[lost]).unwrap();
                 let mut next = (0, 0);
-                for Source { bucket, places, rank } in sources {
+                for PartSource { bucket, places, rank } in sources {
                     if bucket != next.0 {
                         next = (bucket, 0);
                     }
@@ -300,7 +301,7 @@ mod tests {
         assert!(cutting.sources(&[Held::Nothing, share(1, 2)]).is_some());
         assert_eq!(cutting.sources(&[Held::Nothing, Held::Nothing]), None);
         let sources = cutting.sources(&[share(2, 3), Held::All]).unwrap();
-        assert_eq!(sources[0], Source { bucket: 0, places: 0..100, rank: 1 });
+        assert_eq!(sources[0], PartSource { bucket: 0, places: 0..100, rank: 1 });
         assert_eq!(sources.len(), 3);
         let own: usize = cutting.own_of_each(3).iter().map(|source| source.places.len()).sum();
         assert_eq!(own, 144);
@@ -315,44 +316,50 @@ mod tests {
             let places = chunks.into_iter().enumerate();
             places.flat_map(|(bucket, own)| own.step_by(4).map(move |place| part(bucket, place))).collect()
         };
-        let expected = cutting.squares(&[parts_of(0, 1)]).unwrap();
+        let expected = cutting.squared_norm(&[parts_of(0, 1)]).unwrap();
         for ranks in 2..7 {
             let all: Vec<Vec<f64>> = (0..ranks).map(|rank| parts_of(rank, ranks)).collect();
-            assert_eq!(cutting.squares(&all).map(f64::to_bits), Some(expected.to_bits()), "{ranks}");
+            assert_eq!(cutting.squared_norm(&all).map(f64::to_bits), Some(expected.to_bits()), "{ranks}");
             assert!(all.iter().map(Vec::len).max() == Some(cutting.most_parts(ranks)));
             let mut wrong = all.clone();
             wrong[0].push(1.0);
-            assert_eq!(cutting.squares(&wrong), None);
-            assert_eq!(cutting.squares(&all[..ranks - 1]), None);
+            assert_eq!(cutting.squared_norm(&wrong), None);
+            assert_eq!(cutting.squared_norm(&all[..ranks - 1]), None);
         }
     }
 
     #[test]
     fn rows_bring_back_what_they_were_made_of() {
         let parts = [0.1, f64::NAN, f64::INFINITY, 0.0, 1e300];
-        let row = squares_to_row(&parts, Wish::End, 9);
-        assert_eq!(row.len(), squares_to_row(&[], Wish::Nothing, 9).len());
-        let (back, wish) = squares_from_row(&row).unwrap();
+        let row = norm_parts_to_row(&parts, Wish::End, 9);
+        assert_eq!(row.len(), norm_parts_to_row(&[], Wish::Nothing, 9).len());
+        let (back, wish) = norm_parts_from_row(&row).unwrap();
         assert_eq!((back.len(), wish, back[0], back[1].is_nan()), (5, Wish::End, 0.1, true));
-        assert_eq!(squares_from_row(&squares_to_row(&[], Wish::State, 0)), Some((vec![], Wish::State)));
-        assert_eq!(squares_from_row(&[]), None);
-        assert_eq!(squares_from_row(&row[..9]), None);
+        assert_eq!(norm_parts_from_row(&norm_parts_to_row(&[], Wish::State, 0)), Some((vec![], Wish::State)));
+        assert_eq!(norm_parts_from_row(&[]), None);
+        assert_eq!(norm_parts_from_row(&row[..9]), None);
         assert!(Wish::Nothing < Wish::State && Wish::State < Wish::End);
         for held in [Held::Nothing, Held::All, share(2, 5)] {
-            let one = Standing { step: 7, pending: 8, held, incomplete: true, squares: Some(0.3) };
-            assert_eq!(Standing::from_row(&one.to_row()), Some(one));
+            let one = Entrant { step: 7, pending: 8, held, incomplete: true, squared_norm: Some(0.3) };
+            assert_eq!(Entrant::from_row(&one.to_row()), Some(one));
         }
-        assert_eq!(Standing::from_row(&[0.0; 7]), None);
+        assert_eq!(Entrant::from_row(&[0.0; 7]), None);
     }
 
     #[test]
     fn whoever_has_all_but_the_squares_takes_the_step_too() {
         let cutting = cutting(&[100], 4);
-        let at = |step, pending, held, squares| Standing { step, pending, held, incomplete: false, squares };
+        let at = |step, pending, held, squared_norm| Entrant {
+            step,
+            pending,
+            held,
+            incomplete: false,
+            squared_norm,
+        };
         // Rank 1 of three was lost; rank 0 has taken step 9, rank 2 has not.
         let entry =
             Entry::of(&[at(9, 0, share(0, 3), Some(2.0)), at(8, 9, share(2, 3), Some(1.0))], &cutting);
-        assert_eq!((entry.last, entry.squares, entry.is_whole), (9, Some(2.0), false));
+        assert_eq!((entry.last, entry.squared_norm, entry.is_whole), (9, Some(2.0), false));
         assert_eq!(entry.held, [share(0, 3), share(2, 3)]);
         // A newcomer has nothing of it.
         let entry = Entry::of(&[at(9, 0, share(0, 2), Some(2.0)), at(0, 0, Held::All, None)], &cutting);
@@ -366,7 +373,7 @@ mod tests {
         assert!(Entry::of(&same, &cutting).is_whole);
         let swapped = [same[1], same[0]];
         assert!(!Entry::of(&swapped, &cutting).is_whole);
-        let incomplete = [same[0], Standing { incomplete: true, ..same[1] }];
+        let incomplete = [same[0], Entrant { incomplete: true, ..same[1] }];
         assert!(!Entry::of(&incomplete, &cutting).is_whole);
     }
 }

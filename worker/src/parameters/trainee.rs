@@ -78,7 +78,7 @@ pub(super) struct Applying {
     summary: StepSummary,
     began: Instant,
     /// Of the whole gradient, where this rank has a part of it alone.
-    squares: Option<f64>,
+    squared_norm: Option<f64>,
     update: JoinHandle<Result<Updated, Error>>,
 }
 
@@ -139,9 +139,9 @@ impl<M: Model> ParameterTrainee<M> {
         Spread { granule: self.granule, reach }
     }
 
-    /// Begins the update. From here on the step is taken to its end. `squares`: of the whole gradient, where this rank has a
+    /// Begins the update. From here on the step is taken to its end. `squared_norm`: of the whole gradient, where this rank has a
     /// part of it alone.
-    pub(super) fn begin(&mut self, begun: StepBegun, computed: Computed, squares: Option<f64>) {
+    pub(super) fn begin(&mut self, begun: StepBegun, computed: Computed, squared_norm: Option<f64>) {
         let StepBegun { optimizer: step, summary, began } = begun;
         self.collected = None;
         let mut state = self.state.clone();
@@ -166,9 +166,9 @@ impl<M: Model> ParameterTrainee<M> {
             // 2. They change.
             let began = Instant::now();
             let (engine, Computed { looked_up, buckets, .. }) = (&state.tensors.engine, computed);
-            let applied = match squares {
+            let applied = match squared_norm {
                 None => engine.apply(step, looked_up, buckets).await,
-                Some(squares) => engine.apply_share(step, squares, buckets, held).await,
+                Some(squared_norm) => engine.apply_share(step, squared_norm, buckets, held).await,
             };
             let (applied, buckets) = applied.map_err(Error::of_engine)?;
             let seconds = began.elapsed().as_secs_f64();
@@ -176,22 +176,24 @@ impl<M: Model> ParameterTrainee<M> {
             Ok(Updated { state, applied, buckets, seconds })
         };
         let update = ringtune_shared::tasks::spawn(update);
-        self.applying = Some(Applying { summary, began, squares, update });
+        self.applying = Some(Applying { summary, began, squared_norm, update });
     }
 
     /// Waits for the end of an update that has begun.
     pub(super) async fn applied(&mut self) -> Result<Option<StepSummary>, Error> {
         let Some(applying) = &mut self.applying else { return Ok(None) };
         let updated = (&mut applying.update).await;
-        let Some(Applying { mut summary, began, squares, .. }) = self.applying.take() else {
+        let Some(Applying { mut summary, began, squared_norm, .. }) = self.applying.take() else {
             return Ok(None);
         };
         let Updated { state, applied, buckets, seconds } = updated??;
-        match squares {
+        match squared_norm {
             None => {
                 buckets.into_iter().enumerate().for_each(|(bucket, memory)| self.spares.put(bucket, memory))
             }
-            Some(squares) => self.share_was_applied(summary.step, squares, applied.skipped, buckets),
+            Some(squared_norm) => {
+                self.share_was_applied(summary.step, squared_norm, applied.skipped, buckets)
+            }
         }
         self.judged = state.selection.clone();
         self.state = state;
