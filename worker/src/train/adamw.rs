@@ -1,5 +1,8 @@
 //! AdamW as torch.optim.AdamW computes it on the CPU (one tensor at a time, not fused), in fp32.
 //! Source: Loshchilov & Hutter 2019; torch/optim/adam.py, `_single_tensor_adam`.
+//!
+//! A step's scalars are those of [`OptimizerStep::scalars`], as those of parameters that the engine holds. The elements of the
+//! latter are moved by `worker/model/csrc/language_body.h`, which rounds in other places: for one source jobs would have other bits.
 
 use crate::engine::{AdamWScalars, OptimizerStep};
 

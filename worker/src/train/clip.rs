@@ -1,5 +1,8 @@
 //! Gradient clipping by norm, as torch.nn.utils.clip_grad_norm_ does it for one tensor.
 //! Source: Pascanu, Mikolov & Bengio 2013, algorithm 1; torch/nn/utils/clip_grad.py.
+//!
+//! The norm of parameters that the engine holds is divided by in 64 bits (`worker/model/src/parameters/optimizer.rs`): for one source
+//! jobs would have other bits.
 
 /// Added to the norm by torch, so that nothing is divided by zero.
 const SMALL: f32 = 1e-6;

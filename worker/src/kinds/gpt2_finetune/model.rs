@@ -118,3 +118,15 @@ impl Model for Gpt2Model {
         self.results.write(folder, last, learned, names).await
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exchanges_are_called_as_in_job_files() {
+        for given in [Gpt2Exchange::Exact, Gpt2Exchange::Fast, Gpt2Exchange::FastBf16] {
+            assert_eq!(Exchange::from(given).to_string(), given.to_string());
+        }
+    }
+}
