@@ -6,6 +6,12 @@
 //! TLS is rustls with ring, version 1.3 alone. A call learns from [`Peer`] who makes it,
 //! and [`CallRates`] bound how many one caller makes. What a caller may do is for
 //! others to decide.
+//!
+//! # Invariants
+//!
+//! - This crate reaches no other crate of the workspace, and of tonic names one trait. Nobody else names rustls (except
+//!   `worker/sources`, for hubs, and tests), rcgen or x509-parser.
+//! - Nothing shows a key or a secret but the functions that are there for it, and no error quotes a token.
 
 pub mod accept;
 pub mod authority;

@@ -2,6 +2,10 @@
 //!
 //! Listeners and connectors look at it with each new connection, so that a renewal, a rotation or a revocation needs no
 //! restart. Open connections of whoever is revoked end, those that came and those that were made.
+//!
+//! A revocation ends open connections on both sides, and so does the end of a certificate; a rotation ends none.
+//! Whoever wants a connection for longer asks when its certificates end (`Connector::valid`, `Peer`) and opens another
+//! one before: a worker its session (`worker/src/session/link.rs`), a ring all its connections (`News`).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

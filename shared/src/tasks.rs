@@ -1,5 +1,7 @@
 //! Tasks and threads whose log lines are about what those are about who starts them
 //! ([`ABOUT`](crate::daemon::logging::ABOUT)).
+//!
+//! Whatever works on behalf of a rank starts tasks and threads here.
 
 use std::future::Future;
 

@@ -4,6 +4,10 @@
 //! protocol that both know and use the features that both have; without a protocol in common, neither begins.
 //! A protocol's number grows when a message changes its meaning or a new one must be understood; what may be
 //! skipped needs none, and what only some builds can do is a feature.
+//!
+//! A worker's hello names its protocols and features, the welcome those of both sides, and a ring speaks the newest
+//! protocol that all its members know. A message, or a value of an enum, that one side does not know is skipped and
+//! counted; it ends no session.
 
 use std::fmt;
 

@@ -4,6 +4,13 @@
 //! tokens and certificates. The ports ask and answer.
 //!
 //! Invariant: what is revoked is stored before anybody is told so.
+//!
+//! Invariant: each method of both ports has a row in the table, or the coordinator does not start. A layer
+//! (`grpc/access/layer.rs`) decides each call by its row before any handler sees it; a handler only narrows down which
+//! jobs the call reaches (`grpc/reach.rs`). For a submitter another one's job does not exist.
+//!
+//! Invariant: what several callers may want at once, the last use of a token or the id of a worker, is decided in one
+//! transaction of the store.
 
 mod attempts;
 mod audit;

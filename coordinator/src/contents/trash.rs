@@ -6,6 +6,11 @@
 //! ```
 //!
 //! Nothing is copied: a content moves here and back by a rename, so that it takes no more room than before.
+//!
+//! Nothing is lost by a start, whatever is missing, old or damaged: a content that no job of the database wants is
+//! moved here, and returns at the next start if a job wants it. A content in the trash is removed for good after its
+//! days. Where room is needed, contents that somebody deleted are removed first, and the others once they have been
+//! here for a whole day.
 
 use std::{
     collections::BTreeSet,

@@ -2,6 +2,15 @@
 //!
 //! It has the other job's spec and pin, and so its steps come to the same bits. Its ring has one member, because the sum of
 //! a step is the same for any number.
+//!
+//! The checkpoint of its spec is the newest one of the other job before the first step, so that contents, retries and
+//! restarts work as for any job. Its assignment carries a proof. The worker runs the ordinary loop, validations
+//! included, because the state holds the best rows so far; but it writes no file, draws nothing and ends after
+//! `proof.last_step`. `max_train_steps`, which decides the learning rate, stays. As a step comes in, the service reads
+//! the one hash that is stored of it (`service/handle.rs`) and hands both to the core, which compares: memory does not
+//! grow with the steps.
+//!
+//! Invariant: a verification keeps only steps that are the same; it succeeds only if its last step is kept.
 
 use ringtune_shared::ids::{ContentHash, JobId};
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,6 @@
 //! Tells each connection of the calls that it has: one without calls is closed after a while.
+//!
+//! Invariant: each call that is served holds a `Call` of its connection until the last byte of its answer.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};

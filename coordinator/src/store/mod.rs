@@ -1,6 +1,10 @@
 //! What survives a restart: jobs with their events, steps and artifacts.
 //!
 //! Invariant: what [`Store::commit`] returned from is on disk; a commit that failed left nothing.
+//!
+//! Invariant: a row that cannot be read becomes a job that says so, and disturbs no other job.
+//!
+//! Invariant: once SQLite reports a damaged file, to whichever caller, the coordinator ends (`sqlite/readers.rs`).
 
 pub mod access;
 #[cfg(test)]

@@ -1,4 +1,11 @@
 // The page: who looks, which view is shown, and the stream that keeps it true.
+//
+// `view_*` are the views of addresses, `part_*` parts of a job's view. `stream.js` has the one stream of events; `job_model.js`
+// and `jobs.js` turn events into what is shown. Whatever decides (formats, routes, series, scales, rings, merging, reading job
+// files) is pure, and tested in node.
+//
+// Invariant: texts become text nodes. Nothing makes markup or a script of a string; the page's policy forbids both, too.
+// Invariant: a page has one stream at most, and none while its tab is hidden. What the stream says twice counts once.
 import { CallError, session } from "./api.js";
 import { element, setAttribute, setText, show } from "./dom.js";
 import { addSample } from "./eta.js";

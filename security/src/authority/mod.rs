@@ -4,6 +4,8 @@
 //! same key's certificate by the root before it (the cross certificate). So whoever trusts the old root alone believes
 //! what the new one signs. A rotation makes the next root, and retiring drops the older one when everybody has a
 //! certificate of the newer.
+//!
+//! Invariant: a certificate holds what this module decides. Only the public key of a request is used.
 
 mod issue;
 mod root;

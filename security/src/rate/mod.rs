@@ -3,6 +3,9 @@
 //! Each caller has a rate of its own, so that none can make the others wait. Calls over it wait for their turns, in the
 //! order in which they came: an honest burst only becomes slower. Where so many wait that a turn would be long in coming,
 //! a call is refused.
+//!
+//! Invariant: each call to a daemon's ports waits for its caller's turn before anything is looked up for it. Only
+//! callers of the same machine on a port without TLS are not counted.
 
 mod counted;
 

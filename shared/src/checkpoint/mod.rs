@@ -6,6 +6,11 @@
 //!
 //! Invariant: draws and the learning rate are functions of the seed and the step, so that a state and a step are all
 //! that there is to keep.
+//!
+//! A job may resume from a checkpoint. The command, CreateJob and every rank ask one pure function whether the
+//! checkpoint belongs to the job: all options that decide a bit must be the same, and an option counts as deciding
+//! unless it is listed as not. The coordinator reads nothing but the header, and prefers workers of the checkpoint's
+//! numerics class for the first ring; the ranks compare the hashes of model and pictures.
 
 mod compare;
 mod file;

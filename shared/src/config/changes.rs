@@ -1,4 +1,7 @@
 //! What a running daemon takes from settings that are read again.
+//!
+//! Each daemon's settings list once what a reload changes (`CHANGE_BY_RELOAD`): the code that reloads, docs/settings.md
+//! and the log follow that list.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,7 @@
 //! What a daemon keeps is for its own user alone: what it makes, and what an earlier release left open.
+//!
+//! The process' umask is set before anything else is done. Each state folder has one list of what is in it, by which
+//! files that an earlier release left open are closed.
 
 use std::{
     ffi::CStr,

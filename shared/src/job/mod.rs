@@ -6,6 +6,8 @@
 //! from JSON: by the checks of its day where it was stored ([`JobSpec::from_stored`]), by today's otherwise.
 //!
 //! Everything that belongs to one kind stands in its folder under `kinds`; [`Work`] is where the kinds are registered.
+//!
+//! What a [`JobSpec`] holds may decide a bit of the result. Whose a job is and how urgent ([`QueueSpec`]) is beside it.
 
 mod check;
 mod choices;

@@ -3,6 +3,9 @@
 //!
 //! A collective cuts its buffer into **slots**, one for each segment that travels. A slot that is lent is read by whoever
 //! sends it, perhaps on another thread, and stays as it is until all of its loan is dropped.
+//!
+//! Invariant: nothing writes a segment that is on its way. A collective runs in the runtime in which its ring began,
+//! and lends the buffer that it was given instead of copying it. This is the only `unsafe` of the crate.
 
 use std::cell::UnsafeCell;
 use std::ops::{DerefMut, Range};

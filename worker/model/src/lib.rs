@@ -4,6 +4,56 @@
 //! plain data ([`api`], [`ringtune_engine`]). Every random draw is the caller's. The networks' blocks are public modules so that each
 //! can be checked against the reference implementation: open a [`weights::Weights`], take a
 //! [`weights::Scope`] of it, build the block, call `forward` with tensors.
+//!
+//! # The training step
+//!
+//! The VAE is loaded to encode pictures, and dropped before the step that shows them. In the UNet everything is
+//! channels-last. The residual blocks' projections of the time embedding are computed at once. In bf16 these kernels,
+//! in `csrc/`, are our own, each with a test against libtorch's operations:
+//!
+//! - Layers whose channels are multiples of 32 (`frozen_layers.cpp`): 3x3 and 1x1 convolutions that keep the size, and
+//!   linear layers. With AMX they are multiplied on its tiles (`tiled_product.cpp`). Without, 3x3 convolutions go by
+//!   Winograd's method in fp32 (`winograd.cpp`), those of the smallest pictures directly (`direct_convolution.cpp`),
+//!   and rows by `vector_rows.cpp`. docs/performance.md has the measurements.
+//! - The text encoder's products in fp32 beside a UNet in bf16 (`split_linear.cpp` with AMX, `few_rows.cpp` without).
+//! - Attention, tiled and recomputed in the backward pass (`attention*.cpp`): on AMX tiles (`attention_tiles*.cpp`;
+//!   with a causal mask or dropout the other kernels are used there too), by vdpbf16ps with AVX-512 bf16, and
+//!   libtorch's elsewhere.
+//! - Convolutions whose weights are packed once for the forward pass and once, when a gradient is first taken, for the
+//!   backward pass (`convolution.cpp`): frozen weights need no reorder per call. They stay in their file until then
+//!   (`packed_weights.rs`, `packing.cpp`), so that opening a model reads next to nothing. A training job has all of
+//!   them packed while the model is hashed, by a walk through the layers that computes nothing (`lay_out`). Doubling
+//!   the sides before a 3x3 convolution is one transposed convolution with summed weights, 4/9 of the products
+//!   (`growing.rs`).
+//! - Linear layers, packed in the same way except for the largest, with bias and residual in the same sweep
+//!   (`linear.cpp`); queries, keys and values come from one product.
+//! - Group norm with SiLU (also of two inputs, which are never concatenated), layer norm and GEGLU, each in one sweep
+//!   (`group_norm.cpp`, `fused.cpp`). Norms return their input beside the result: if the residual continues with it,
+//!   its gradient is added in the norm's own sweep.
+//! - Memory that is kept for the next step (`blocks.cpp`), on huge pages; packed weights lie apart. It serves
+//!   libtorch's tensors and oneDNN's scratch space (`allocator.cpp`), and our own kernels. After the first steps a step
+//!   has next to no page faults. After a picture all kept memory goes back to the system in bf16, whose packed weights
+//!   need the room; in fp32 only what live and kept blocks have beyond 3 GB. In fp32 no weights are packed while the
+//!   model is hashed: the system clears meanwhile the memory that the first picture is encoded in.
+//!
+//! In fp32 libtorch computes, except on processors with AVX2 and no AVX-512. There 3x3 and 1x1 convolutions that keep
+//! the size and linear layers, both with channels that are multiples of 16, attention, norms and GEGLU are our own
+//! (`float_layers.h`, `plain_convolution.cpp`, `float_fused.cpp`: the same sweeps as in bf16, compiled for other
+//! vectors). They read weights where they lie in the mapped file, forward and backward: nothing is packed or copied,
+//! and all workers of a machine share a model's pages.
+//!
+//! # Invariants
+//!
+//! - The order in which numbers are added depends on shapes and the number of threads at most, never on scheduling,
+//!   addresses, or what was computed before. libtorch's fp32 kernels do choose by addresses, so weights that they
+//!   compute with begin at multiples of 64 bytes, and are copied from the mapped file if they do not. oneDNN's do not:
+//!   weights of linear layers (in fp32 most of the text encoder's) and of the time embedding stay on the mapped file
+//!   where their type is the wanted one. So a model in one file gives the same bits as the same model in a folder.
+//! - This crate alone names tch or torch-sys; plain data crosses its boundary. It hands libtorch's folder on through
+//!   its `links` metadata, so that binaries find it by themselves.
+//!
+//! `make sanitize` runs the kernels without libtorch (`sanitize/`) under sanitizers, on shapes that fill no vector or
+//! tile.
 
 #![deny(clippy::disallowed_types)]
 

@@ -2,6 +2,14 @@
 //!
 //! The steps are those of a worker: the engine that the daemon starts computes them on its thread. Beside each stands what library
 //! and machine can do at that moment, because a shared machine is now fast and now slow.
+//!
+//! Measurements of step, library and machine are taken in turns. With `--profile` libtorch calls back at each operator
+//! (`csrc/profile.cpp` of the model crate); our kernels announce themselves with `RINGTUNE_RECORD`, and `class.rs` says
+//! what each is. `make bench` runs the step beside diffusers' own, in turns, `make bench-draw` a picture, `make
+//! bench-gpt2` a GPT-2's step; `make bench-first` times a job from its submission to its first step.
+//!
+//! Invariant: a new kernel announces itself, forward and backward, with the tensors that say how much there is to do; a
+//! test of the worker's daemon knows all their names.
 
 mod account;
 mod arguments;

@@ -1,4 +1,7 @@
 //! `doctor`: is this machine fit to be a worker? And with a job: what would it do?
+//!
+//! `machine` and `addresses` judge what was read below a root, `cluster` has what only others can tell, `neighbours`
+//! measures the ways to other workers.
 
 mod addresses;
 mod checks;

@@ -1,4 +1,10 @@
 //! `generate-text`: a prompt, continued by a language model.
+//!
+//! `generation.rs` makes the texts for whoever wants them, this command and jobs of kind `generate_text`; `sampling.rs`
+//! draws; the engine's `text_context.rs` decides what the engine is fed.
+//!
+//! Invariant: the engine gives logits and draws nothing. A token follows from them, the options and (seed, number of
+//! the text, place).
 
 mod arguments;
 mod error;

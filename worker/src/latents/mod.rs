@@ -4,6 +4,10 @@
 //! The VAE is frozen, so a picture's posterior is a function of the VAE's files, the picture's bytes, the size and
 //! the crop that it is brought to, whether it is mirrored, and what computes. All of this is in the name of an entry; nothing else can change
 //! its bits, so an entry that is found is as good as encoding again.
+//!
+//! Before step 1 the ranks tell each other over the ring who has which entry, and a pure function of that (`plan.rs`)
+//! decides who gives which. Entries are checked to be readable before step 1. A job keeps `storage.latent_memory_bytes`
+//! of posteriors in memory (`shelf.rs`) and reads the others from disk.
 
 mod cache;
 mod entry;

@@ -1,5 +1,8 @@
 //! A worker's place in a secured cluster: how it gets in by a token, keeps its certificate alive, and follows what the
 //! coordinator says about whom to trust.
+//!
+//! Invariant: a certificate is on the disk before it is used. A token is in neither the arguments nor the environment
+//! of a running worker.
 
 mod brought;
 mod call;

@@ -2,6 +2,8 @@
 //!
 //! A measurement takes what the network gives, so that one runs at a time, for a bounded time, and none beside a ring: one
 //! that runs ends when the worker takes a place in a ring.
+//!
+//! Of addresses it dials its caller's alone.
 
 mod meter;
 mod service;

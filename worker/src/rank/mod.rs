@@ -1,6 +1,11 @@
 //! The life of a rank, whatever it works on: it takes its seat, prepares, says that it is ready, enters the ring, agrees
 //! with the others, works, leaves, and says how it ended. Where the ring breaks, or is to change, it goes on in the next one
 //! with all that it has. What the work is stands in [`crate::kinds`], which nothing here knows.
+//!
+//! A worker holds a rank by its job; the epoch belongs to the ring. The life lends the ring to its work for each thing
+//! that the ranks do together (`lent_ring.rs`), so that a trainee and what it prepared outlive the ring. As the rank
+//! enters the next ring (`rings.rs`), the ranks compare the steps and hashes of their states, and a rank that is behind
+//! takes the state from one that is not (`entering.rs`).
 
 mod agreement;
 mod context;

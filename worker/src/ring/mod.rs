@@ -10,6 +10,32 @@
 //!
 //! A rank that enters a ring may be behind. One that is not offers its state ([`Rings::offer_state`]), and the other one
 //! fetches it ([`Rings::fetch_state`]).
+//!
+//! # Streams
+//!
+//! A stream is an ordinary gRPC stream, but framed by hand (`wire.rs`, `stream.rs`) on an HTTP/2 connection that the
+//! rank opens itself (`call.rs`). A segment is one frame. It is written from where its head and payload lie, and an
+//! incoming segment is a slice of what the connection has read: a payload is never copied into a message or out of one.
+//! Checksums are computed part by part while a segment is added to.
+//!
+//! Between workers of one machine the stream goes through a Unix socket. The called worker invites the caller to it on
+//! its port (`lines.rs`; `accept/local.rs` of the security crate), and large payloads go through shared memory
+//! (`memory/`).
+//!
+//! Between machines there are up to 8 streams, each on a connection of its own. If a step brings enough to the ring,
+//! the rank measures the rate of one connection to the next rank and of several (`measure.rs`), and a pure function
+//! chooses (`stripes.rs`). Signals are dealt out to the streams and taken from them in turns (`striped.rs` of the
+//! shared crate).
+//!
+//! All connections of a worker's rings, and its gRPC port, are on one thread (`thread.rs`). `make bench-ring` times
+//! all-reduces beside Gloo's.
+//!
+//! # Invariants
+//!
+//! - Every chunk carries its epoch, and an older one is refused. A peer that dies or stalls is a typed error by a
+//!   deadline that runs from its last sign of life, never a hang.
+//! - A stream or a state is given only to the worker that the ring's view has at that rank, by its certificate
+//!   (`admission.rs`).
 
 mod admission;
 mod call;

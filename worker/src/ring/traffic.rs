@@ -1,4 +1,7 @@
 //! What the exchanges of a step cost one rank: how much of them its computation hid, what it waited for, and how much travelled.
+//!
+//! It follows from when each collective began, had its first frame and ended, and from when the rank had computed. The
+//! ranks exchange these with their timings; the coordinator (`core/timing.rs`) decides who straggles.
 
 use std::{
     ops::Range,

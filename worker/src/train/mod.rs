@@ -3,6 +3,27 @@
 //!
 //! Pure functions and small values: no clock, no file, no libtorch, the same bits on every processor.
 //!
+//! # What decides the bits
+//!
+//! - The global batch is fixed when the job is accepted: M = world_size x gradient_accumulation_steps microbatches. Rank r
+//!   of n computes a contiguous block of them. The ring's size changes who computes a microbatch and nothing else.
+//! - Everything random in sample i of step s is a pure function of (seed, purpose, s, i): Philox, with normals computed by
+//!   the same Rust code everywhere. No generator has a state that could be lost.
+//! - Without buckets a pass is a permutation of all pictures; with them a permutation of microbatches, each of one size
+//!   (`bucket_order.rs`). Both depend on the seed, the pictures and the microbatch's size alone. bf16 weights are packed for
+//!   one size before the first microbatch, so that no rank is slower for the sizes that it meets first; no bit depends on it.
+//! - Only the learned rows have a gradient; no gradient or optimizer state of the whole token table ever exists.
+//! - AdamW, gradient clipping and the schedules are in fp32, equal to PyTorch's and diffusers' to the last bits that matter.
+//!   All ranks alike skip a step whose gradient is not finite.
+//! - The validation loss is taken on samples drawn by purposes that training never uses, and added up in microbatch order,
+//!   so that every rank finds the same best embedding and stops at the same step.
+//! - A job runs on workers of one numerics class (libtorch version, processor, instruction set, revision of our kernels, and
+//!   the hash of a small computation through each of them), and with one number of threads.
+//!
+//! Golden tensors of diffusers check every layer, and replays of traces whole runs.
+//!
+//! # A step
+//!
 //! ```
 //! # use std::sync::Arc;
 //! # use ringtune_shared::job::LrScheduler;

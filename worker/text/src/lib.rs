@@ -11,6 +11,8 @@
 //! with its tokens, and about 50 bytes for each byte of the longest unbroken word besides. Nothing is queued between threads.
 //!
 //! Names neither tonic nor tch, and asks no network.
+//!
+//! `train.bin` and `val.bin` get their names when they are complete, and `meta.json` is written last.
 
 #![deny(clippy::disallowed_types)]
 

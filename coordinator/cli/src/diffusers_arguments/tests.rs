@@ -149,14 +149,12 @@ fn every_known_option_has_a_place_in_the_job_file() {
     }
 }
 
-/// Each option of the script stands once in the README's table, and the last column says what becomes of it.
+/// Each option of the script is in the page's table once, and the last column says what becomes of it.
 #[test]
-fn the_table_of_the_readme_says_what_becomes_of_each_option() {
-    let readme = include_str!("../../../../README.md");
-    let table = readme.split("## Coming from diffusers' script").nth(1).expect("a chapter");
-    let table = table.split("\n## ").next().expect("its end");
+fn the_page_for_those_who_come_from_diffusers_has_each_option() {
+    let page = include_str!("../../../../docs/coming-from-diffusers.md");
     let mut said = BTreeMap::new();
-    for row in table.lines().filter(|line| line.starts_with("| `")) {
+    for row in page.lines().filter(|line| line.starts_with("| `")) {
         let cells: Vec<&str> = row.split(" | ").collect();
         for option in cells[0].split('`').skip(1).step_by(2).filter(|option| !option.starts_with('-')) {
             assert!(said.insert(option, cells[2]).is_none(), "{option} stands twice");

@@ -2,6 +2,52 @@
 //!
 //! The ring itself notices that a member is gone, and every rank that does says that it waits, and whom it lost. What is
 //! decided here is who is lost, who stays, and who comes in for them.
+//!
+//! # When a ring loses a member
+//!
+//! 1. **The ring notices.** A connection ends, or there is no sign of life for 2.5 seconds. The rank drops what it was
+//!    doing, even in the middle of a gradient, keeps state, model and pictures, breaks its other connection, so that
+//!    all ranks learn of it, and reports that it waits and whom it lost (`worker/src/rank/rings.rs`).
+//! 2. **The coordinator decides**, here. A member is lost when its worker came back without the rank, or when another
+//!    member named it and it says nothing for 0.4 seconds, or its session is gone. A worker whose session is gone while
+//!    its ring goes on is only away. What a single loss means for a job in any state is the table in `core/loss.rs`. If
+//!    every member may be alive, a link broke: the coordinator asks the members whom they reach (`core/turn/links.rs`,
+//!    answered by `worker/src/session/looking.rs`), and leaves out the member with the most broken links (`links.rs`).
+//! 3. **The next epoch** is stored, and then its members are told to enter it. The survivors keep their order, so the
+//!    lowest of them is rank 0. As they enter, the ranks exchange step and hash of their states;
+//!    `shared/src/ring/membership.rs` decides who is behind and takes the state from whom.
+//! 4. **Too few members** keep their state and wait for another worker, for `ring.spare_seconds`. After that they save
+//!    a checkpoint, and the job returns to the queue and goes on from there. So does a job that lost all workers, from
+//!    its newest checkpoint or from the recovery point that rank 0 uploads every minute
+//!    (`worker/src/training/recovery.rs`), which is no file of the user's and goes with the job's end. A checkpoint
+//!    that turns out damaged is taken off the job, and the one before it is used.
+//!
+//! A rank that enters a ring waits for its neighbours as long as they answer. One that does not answer is lost after
+//! the lease, whoever was to call whom (`worker/src/ring/reach.rs`), and the rank waits as if its ring had broken.
+//!
+//! A free worker joins a ring with room. It prepares beside the ring and comes in between two steps, once it and all
+//! members have checked that they reach each other. A worker that was left out, or not reached, is asked again after
+//! growing waits (`Links::apart`). The newest epoch that a rank knows travels with the gradients, so that all ranks
+//! leave the old ring after the same step. A worker that is drained or told to end leaves in the same way. A new rank 0
+//! makes `metrics.csv` and the TensorBoard events from the steps that the coordinator has and those that it kept
+//! itself.
+//!
+//! # Invariants
+//!
+//! - The next epoch is stored before anybody is told of it. Whatever a rank says or sends under an older epoch (chunks,
+//!   streams, reports, steps, files) changes nothing in the newer one.
+//! - Nothing that a rank waits for while a ring is formed has a timeout of its own: a neighbour that answers is waited
+//!   for, one that does not is lost by the lease.
+//! - A running ring is stopped for a worker that joins only when every link between them was tried both ways in this
+//!   epoch.
+//! - A state is taken from a rank that is furthest, and used only with the hash that it announced.
+//! - A change of a state in place, by an update or by another rank's state, is completed before the rank reports where
+//!   it stands, whatever becomes of its ring; step, state and hash are set together (`worker/src/training/steps.rs`:
+//!   `settle`, `restored`).
+//! - A ring has a member with the state, or none is formed: newcomers alone continue nothing (`Member.newcomer`).
+//! - A checkpoint is at the coordinator only when the reports of its step and of all steps before it are, so that
+//!   whatever continues from it leaves no hole in the history. Rank 0 holds it back until then
+//!   (`worker/src/contents/uploads.rs`).
 
 mod broken;
 mod links;

@@ -3,6 +3,9 @@
 //! Either the coordinator has its own CA, or its certificate comes from elsewhere, by path: then it signs nothing. Its
 //! own certificate is in memory alone. Those of the machine's admin are in the state folder, for `ringtune` on the same
 //! machine.
+//!
+//! Invariant: whatever changes whom the coordinator believes goes through `Pki`. The ports, the sessions and the
+//! workers follow by themselves.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

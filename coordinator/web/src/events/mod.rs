@@ -3,6 +3,8 @@
 //! A stream watches all jobs that its caller may see, the cluster and, if asked to, one job. It reads of those watches
 //! only while its browser takes what it is sent; what it has to remember meanwhile is in `jobs`, `history` and
 //! `waiting`, which are bounded.
+//!
+//! Invariant: of jobs it remembers ids, and a hash of what was told of those that wait, never the jobs.
 
 mod history;
 mod jobs;

@@ -5,6 +5,9 @@
 //! Without a manager nothing is sent.
 //!
 //! The socket never blocks: a manager that is busy gets what it missed with the next message.
+//!
+//! In the coordinator progress is a commit that went well, or a disk that was found to be full; in a worker a pass of
+//! the session's loop while the engine is not silent (`activity.rs` of the engine's crate).
 
 mod message;
 mod socket;

@@ -176,13 +176,13 @@ fn a_wrong_queue_is_named_with_its_line_or_its_setting() {
 
 /// What is not written down is not there.
 #[test]
-fn the_readme_and_the_pages_beside_it_have_every_key() {
+fn the_pages_of_the_kinds_have_every_key() {
     let repository = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let read = |page: &str| std::fs::read_to_string(repository.join(page)).unwrap();
-    let (readme, generate) = (read("README.md"), read("docs/generate.md"));
+    let (training, generate) = (read("docs/textual-inversion.md"), read("docs/generate.md"));
     for key in <TrainDraft as Keys>::KEYS {
         assert!(
-            readme.contains(&format!("train.{key}`")) || readme.contains(&format!("`{key}`")),
+            training.contains(&format!("train.{key}`")) || training.contains(&format!("`{key}`")),
             "train.{key}"
         );
     }

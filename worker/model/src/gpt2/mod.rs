@@ -1,8 +1,30 @@
-//! GPT-2, trained: the fp32 parameters with their optimizer, and gradients of all of them in the caller's buckets.
+//! GPT-2, trained: forward and backward pass over fp32 parameters (`crate::parameters`, which has their optimizer too), and gradients of
+//! all of them in the caller's buckets.
 //!
 //! Both passes are written out layer by layer, so that memory and the order of gradients are ours. In bf16 it computes as
 //! transformers' GPT2LMHeadModel does under torch's CPU autocast: products and attention take and give bf16, the
 //! residual stream, norms and the loss are fp32; but GELU is rounded once instead of after each of its operations.
+//!
+//! `forward.rs` keeps activations, which `backward.rs` releases layer by layer. `crate::parameters` puts each gradient into
+//! its bucket as soon as it is computed, and returns a bucket as soon as it is full, in the order of the backward pass.
+//! The token table is the head too. The head's part of its gradient is the first to end, and is in the plan's buckets;
+//! the part of the lookup is the last, and has one more bucket behind them, with only those rows that any microbatch of
+//! the step looks up (`EmbeddingRows`). The optimizer adds it to the table's before it takes the norm. The optimizer also
+//! rounds the copies that products use, in the sweep that moves the parameters. The head never has more logits than
+//! those of 2,048 rows: GPT-2 124M with 4 x 1,024 tokens takes 4 GB in all.
+//!
+//! What libtorch lacks, or does in several sweeps, is in `csrc/language*`: plain kernels, compiled once per instruction
+//! set (`language_kernels.cpp`). Products with the model's own weights, which change in every step, are oneDNN's layer
+//! in bf16 without AMX, and libtorch's otherwise (`language_products.cpp`). Attention is that of the UNet with a causal
+//! mask (`csrc/causal_attention.cpp`), libtorch's in fp32. Dropout has masks by place (`dropout.rs` names them,
+//! `csrc/dropout.h` says which numbers a name keeps), which both passes compute when they need them; dropped attention
+//! in fp32 is `csrc/dropped_attention.cpp`.
+//!
+//! Golden tensors are transformers' (`tests/reference/goldens/gpt2.py`, `dropout.py`): each layer, all gradients, and
+//! optimizer steps by nanoGPT's recipe. `tests/bench/gpt2.sh` times the step beside PyTorch's, with and without its
+//! compiler, `tests/bench/overlap.sh` the gradients of several ranks, with and without overlap.
+//!
+//! Invariant: sums over rows consist of stretches of fixed lengths, each computed by one thread, and added in order.
 
 mod backward;
 mod config;

@@ -2,6 +2,8 @@
 //!
 //! Source of the routes, the variables and the cache's layout: Python's huggingface_hub (`file_download.py`,
 //! `constants.py`). The crate hf-hub does not go on with a partial file, checks no content and knows no offline mode.
+//!
+//! Invariant: only the hub's own address ever gets the hub's token.
 
 mod cache;
 mod client;

@@ -1,5 +1,13 @@
 //! The posteriors of a job's pictures and of their mirror images: from this worker's cache, from another rank's, or
 //! encoded, each by one rank and not before a step shows it; but what step 1 shows is begun with while the model is hashed.
+//!
+//! All ranks draw the same samples, so they agree without a message on which views step by step have no posterior yet,
+//! and on which rank encodes each; its row goes to all ranks before the step. While a worker hashes a model that is new
+//! to it, it encodes the first view of step 1 that its rank would have to encode. Each later time more views are
+//! encoded at once, those of the next steps included, because the VAE takes memory from the steps. A picture is encoded
+//! at most twice in a cluster, as it is and mirrored, and later jobs find both.
+//!
+//! Invariant: between any two exchanges of a ring, all its ranks know the same posteriors.
 
 mod slot;
 #[cfg(test)]

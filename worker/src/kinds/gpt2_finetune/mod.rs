@@ -1,4 +1,9 @@
-//! GPT-2 finetuning: all parameters of a language model are learned from files of tokens.
+//! GPT-2 finetuning: all parameters of a language model are learned from files of tokens. How their gradients are added up, and how
+//! they move, is [`crate::parameters`]'s; a GPT-2 is a [`Model`](crate::parameters::Model) over it.
+//!
+//! Each rank works out by itself which rows of the token table a step looks up, from all ranks' windows, one step ahead (`ahead`).
+//!
+//! Invariant: the buckets of a step, the rows that it looks up, and its windows follow from the job and the step, never from the ring.
 
 mod ahead;
 mod batches;

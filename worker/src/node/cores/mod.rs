@@ -1,4 +1,9 @@
 //! Which cores a worker computes on: pure functions of what the system says of its processors.
+//!
+//! Each compute thread has a physical core of its own where the worker's cores are its own. A worker claims cores
+//! (`claim.rs`), and the native shim keeps OpenMP's threads there (`csrc/threads.cpp` of the model crate). The other
+//! threads of the process run on any core. Products of our own are cut into tasks that threads take as they finish, so
+//! that none waits long for a core on which something else runs.
 
 mod claim;
 mod share;

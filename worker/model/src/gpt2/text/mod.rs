@@ -3,6 +3,10 @@
 //! A prompt goes through all layers at once; then each token alone, whose products are with whole matrices that are read
 //! once (`csrc/text_kernels.h`), and whose attention is over what is kept. In bf16 it rounds where the training's forward
 //! pass does, but the logits, which are fp32.
+//!
+//! It is another model than the one that is trained: the parameters once, in the type that they are computed with,
+//! matrices transposed so that a row gives one result. A prompt takes libtorch's products and the training's attention;
+//! a single token takes kernels of our own, which read each weight once and in order.
 
 mod native;
 mod parameters;
