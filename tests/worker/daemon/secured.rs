@@ -165,7 +165,7 @@ async fn a_certificate_that_has_ended_needs_a_token() {
         let folder = state.path().join("credentials");
         until(|| {
             let credentials = Credentials::load(&folder).unwrap().unwrap();
-            credentials.validity().until < std::time::SystemTime::now()
+            credentials.validity().is_over(std::time::SystemTime::now())
         })
         .await;
         let over = refusal(settings(&coordinator, &state), None).await.to_string();
