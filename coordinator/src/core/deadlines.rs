@@ -2,8 +2,8 @@
 
 use ringtune_shared::ids::{JobId, WorkerId};
 
-use super::shared_map::SharedMap;
 use super::time::Time;
+use super::{SharedMap, SharedSet};
 
 /// Whose deadline it is. Workers come first: whether a member of a ring is lost decides about its job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -17,7 +17,7 @@ pub(super) enum Subject {
 /// A sign of life moves a deadline on without touching this: who is looked at too early is entered again, for later.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Deadlines {
-    queue: SharedMap<(Time, Subject), ()>,
+    queue: SharedSet<(Time, Subject)>,
     entered: SharedMap<Subject, Time>,
 }
 
@@ -29,23 +29,24 @@ impl Deadlines {
             return;
         }
         if let Some(before) = before {
-            self.queue.remove(&(before, subject));
+            self.queue.remove_mut(&(before, subject));
         }
-        self.entered.insert(subject, time);
-        self.queue.insert((time, subject), ());
+        self.entered.insert_mut(subject, time);
+        self.queue.insert_mut((time, subject));
     }
 
     /// The subject is gone.
     pub(super) fn forget(&mut self, subject: Subject) {
-        if let Some(time) = self.entered.remove(&subject) {
-            self.queue.remove(&(time, subject));
+        if let Some(time) = self.entered.get(&subject) {
+            self.queue.remove_mut(&(*time, subject));
+            self.entered.remove_mut(&subject);
         }
     }
 
     /// Takes out whoever is to be looked at by now, workers first.
     pub(super) fn take_due(&mut self, now: Time) -> Vec<Subject> {
         let mut due = Vec::new();
-        while let Some((&(time, subject), ())) = self.queue.first()
+        while let Some(&(time, subject)) = self.queue.first()
             && time <= now
         {
             self.forget(subject);

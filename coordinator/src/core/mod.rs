@@ -25,7 +25,6 @@ mod reform;
 mod refusal;
 pub mod scheduler;
 mod session;
-mod shared_map;
 mod stop;
 mod time;
 mod timing;
@@ -33,6 +32,10 @@ mod turn;
 mod verification;
 mod waiting;
 mod worker;
+
+// Copies share what they have in common, so that a copy of the state costs a few counted references and a change of one
+// entry copies the nodes above it.
+use rpds::{RedBlackTreeMapSync as SharedMap, RedBlackTreeSetSync as SharedSet};
 
 pub use cluster::{Cluster, Options, Recovered};
 pub use effect::{Action, Assignment, Down, Effects, EnterRing, LookAtLinks, OtherEpoch, Reformed, Write};

@@ -13,7 +13,6 @@ use crate::core::job::{Job, Ring};
 use crate::core::job_state::JobState;
 use crate::core::pool::Standing;
 use crate::core::record::Checkpoint;
-use crate::core::shared_map::SharedMap;
 use crate::core::worker::{Place, Worker};
 
 impl Cluster {
@@ -28,17 +27,18 @@ impl Cluster {
             self.seat(job.id, ring);
         }
         self.short.enter(&job);
-        self.jobs.insert(job.id, job);
+        self.jobs.insert_mut(job.id, job);
     }
 
     /// Takes out a job that ended.
     pub(in crate::core) fn remove_job(&mut self, id: JobId) -> Option<Arc<Job>> {
-        let job = self.jobs.remove(&id)?;
+        let job = self.jobs.get(&id)?.clone();
+        self.jobs.remove_mut(&id);
         self.job_counts[job.state as usize] -= 1;
         self.requests.ended(&job);
         self.short.leave(&job);
-        self.checkpoints.remove(&id);
-        self.hashes.remove(&id);
+        self.checkpoints.remove_mut(&id);
+        self.hashes.remove_mut(&id);
         self.deadlines.forget(Subject::Job(id));
         Some(job)
     }
@@ -108,10 +108,11 @@ impl Cluster {
 
     /// A worker, known or not, gets a place in a ring, or has none any more.
     fn seat_one(&mut self, id: WorkerId, place: Option<Place>) {
-        let had_place = match place {
-            Some(place) => self.places.insert(id, place).is_some(),
-            None => self.places.remove(&id).is_some(),
-        };
+        let had_place = self.places.contains_key(&id);
+        match place {
+            Some(place) => self.places.insert_mut(id, place),
+            None => drop(self.places.remove_mut(&id)),
+        }
         let Some(worker) = self.workers.get(&id) else { return };
         let (before, after) = (Standing::of(worker, had_place), Standing::of(worker, place.is_some()));
         if before != after {
@@ -122,16 +123,14 @@ impl Cluster {
 
     /// The state after a step of a job. The oldest ones are forgotten.
     pub(in crate::core) fn put_hash(&mut self, job: JobId, step: u64, state: ContentHash) {
-        if !self.hashes.contains_key(&job) {
-            self.hashes.insert(job, SharedMap::default());
-        }
-        let Some(hashes) = self.hashes.get_mut(&job) else { return };
-        hashes.insert(step, state);
-        if hashes.len() > self.options.hashes
+        let mut hashes = self.hashes.get(&job).cloned().unwrap_or_default();
+        hashes.insert_mut(step, state);
+        if hashes.size() > self.options.hashes
             && let Some(oldest) = hashes.first().map(|(step, _)| *step)
         {
-            hashes.remove(&oldest);
+            hashes.remove_mut(&oldest);
         }
+        self.hashes.insert_mut(job, hashes);
     }
 
     /// A worker said hello, for the first time or again.
@@ -141,14 +140,15 @@ impl Cluster {
             self.pool.leave(before, Standing::of(before, has_place));
         }
         self.pool.enter(&worker, Standing::of(&worker, has_place));
-        self.workers.insert(worker.id, Arc::new(worker));
+        self.workers.insert_mut(worker.id, Arc::new(worker));
         self.placement_due = true;
     }
 
     pub(in crate::core) fn remove_worker(&mut self, id: WorkerId) {
-        if let Some(worker) = self.workers.remove(&id) {
+        if let Some(worker) = self.workers.get(&id) {
             let has_place = self.places.contains_key(&id);
-            self.pool.leave(&worker, Standing::of(&worker, has_place));
+            self.pool.leave(worker, Standing::of(worker, has_place));
+            self.workers.remove_mut(&id);
             self.deadlines.forget(Subject::Worker(id));
         }
     }
@@ -159,12 +159,11 @@ impl Cluster {
         job: JobId,
         checkpoint: Checkpoint,
     ) -> Option<Checkpoint> {
-        if !self.checkpoints.contains_key(&job) {
-            self.checkpoints.insert(job, SharedMap::default());
-        }
-        let all = self.checkpoints.get_mut(&job)?;
-        all.insert((Reverse(checkpoint.step), checkpoint.recovery), checkpoint);
-        all.first().map(|(_, newest)| *newest)
+        let mut all = self.checkpoints.get(&job).cloned().unwrap_or_default();
+        all.insert_mut((Reverse(checkpoint.step), checkpoint.recovery), checkpoint);
+        let newest = all.first().map(|(_, newest)| *newest);
+        self.checkpoints.insert_mut(job, all);
+        newest
     }
 
     /// The checkpoint of this step is there no more, if it was. Returns the newest one that is left.
@@ -175,10 +174,10 @@ impl Cluster {
         recovery: bool,
     ) -> Option<Checkpoint> {
         let all = self.checkpoints.get_mut(&job)?;
-        all.remove(&(Reverse(step), recovery));
+        all.remove_mut(&(Reverse(step), recovery));
         let newest = all.first().map(|(_, newest)| *newest);
         if newest.is_none() {
-            self.checkpoints.remove(&job);
+            self.checkpoints.remove_mut(&job);
         }
         newest
     }

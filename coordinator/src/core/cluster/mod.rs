@@ -21,9 +21,9 @@ use super::job_state::JobState;
 use super::pool::{OpenTo, Pool, Standing};
 use super::queue::Queue;
 use super::record::Checkpoint;
-use super::shared_map::SharedMap;
 use super::time::Time;
 use super::worker::{Place, Worker, WorkerState};
+use super::{SharedMap, SharedSet};
 
 /// Limits and times of the core. Times in milliseconds.
 #[derive(Debug, Clone, PartialEq)]
@@ -151,7 +151,7 @@ pub struct Cluster {
     /// Rings that run and have room for more.
     pub(super) short: ShortRings,
     /// Workers that a user drained, known or not.
-    pub(super) drained: SharedMap<WorkerId, ()>,
+    pub(super) drained: SharedSet<WorkerId>,
     /// Owners whose jobs come after those of others.
     pub(super) latecomers: Latecomers,
     /// The states after the newest steps of each job that did any.
@@ -182,7 +182,7 @@ impl Cluster {
             pool: Pool::default(),
             places: SharedMap::default(),
             short: ShortRings::default(),
-            drained: SharedMap::default(),
+            drained: SharedSet::default(),
             latecomers: Latecomers::default(),
             hashes: SharedMap::default(),
             checkpoints: SharedMap::default(),
@@ -220,9 +220,7 @@ impl Cluster {
                 cluster.put_hash(job, step, state);
             }
         }
-        for worker in recovered.drained {
-            cluster.drained.insert(worker, ());
-        }
+        recovered.drained.into_iter().for_each(|worker| cluster.drained.insert_mut(worker));
         cluster
     }
 

@@ -7,9 +7,9 @@ use std::collections::BTreeSet;
 use ringtune_shared::ids::WorkerId;
 
 pub(super) use self::open_to::{Kept, OpenTo};
-use super::shared_map::SharedMap;
 use super::time::Time;
 use super::worker::{Worker, WorkerState};
+use super::{SharedMap, SharedSet};
 
 /// What about a worker the indexes depend on, but for what its session fixes (host name, address, class).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,9 +87,9 @@ struct Seat {
 pub(super) struct Pool {
     classes: SharedMap<String, Class>,
     addresses: SharedMap<String, WorkerId>,
-    forgettable: SharedMap<(Time, WorkerId), ()>,
+    forgettable: SharedSet<(Time, WorkerId)>,
     /// Those that rest for one owner alone.
-    doubted: SharedMap<WorkerId, ()>,
+    doubted: SharedSet<WorkerId>,
     idle: usize,
     busy: usize,
     lost: usize,
@@ -99,14 +99,14 @@ pub(super) struct Pool {
 impl Pool {
     /// A worker is known from now on.
     pub(super) fn enter(&mut self, worker: &Worker, standing: Standing) {
-        self.addresses.insert(worker.address.clone(), worker.id);
+        self.addresses.insert_mut(worker.address.clone(), worker.id);
         self.count(worker, standing, true);
     }
 
     /// A worker is known no more, or is about to be another.
     pub(super) fn leave(&mut self, worker: &Worker, standing: Standing) {
         if self.addresses.get(&worker.address) == Some(&worker.id) {
-            self.addresses.remove(&worker.address);
+            self.addresses.remove_mut(&worker.address);
         }
         self.count(worker, standing, false);
     }
@@ -129,25 +129,21 @@ impl Pool {
         count(&mut self.resting, standing.connected() && standing.rests);
         if let Some(since) = standing.forgettable {
             let key = (since, worker.id);
-            if enters {
-                self.forgettable.insert(key, ())
-            } else {
-                self.forgettable.remove(&key)
-            };
+            match enters {
+                true => self.forgettable.insert_mut(key),
+                false => drop(self.forgettable.remove_mut(&key)),
+            }
         }
         if standing.doubted && enters {
-            self.doubted.insert(worker.id, ());
+            self.doubted.insert_mut(worker.id);
         } else if standing.doubted {
-            self.doubted.remove(&worker.id);
+            self.doubted.remove_mut(&worker.id);
         }
         if !standing.serves() {
             return;
         }
         let name = &worker.capabilities.numerics_class;
-        if !self.classes.contains_key(name) {
-            self.classes.insert(name.clone(), Class::default());
-        }
-        let Some(class) = self.classes.get_mut(name) else { return };
+        let mut class = self.classes.get(name).cloned().unwrap_or_default();
         count(&mut class.serving, true);
         count(&mut class.serving_to_verify, worker.verifies);
         count(&mut class.usable, standing.usable());
@@ -157,14 +153,15 @@ impl Pool {
             let place = (worker.host_name.clone(), worker.id);
             let (bf16, threads) = (worker.capabilities.bf16, worker.capabilities.threads);
             let seat = Seat { bf16, threads, reforms: worker.reforms, verifies: worker.verifies };
-            if enters {
-                class.free.insert(place, seat)
-            } else {
-                class.free.remove(&place)
-            };
+            match enters {
+                true => class.free.insert_mut(place, seat),
+                false => drop(class.free.remove_mut(&place)),
+            }
         }
         if class.serving == 0 {
-            self.classes.remove(name);
+            self.classes.remove_mut(name);
+        } else {
+            self.classes.insert_mut(name.clone(), class);
         }
     }
 
@@ -188,7 +185,7 @@ impl Pool {
 
     /// Workers that get no rank of some owner for a while.
     pub(super) fn doubted(&self) -> impl Iterator<Item = WorkerId> {
-        self.doubted.iter().map(|(worker, ())| *worker)
+        self.doubted.iter().copied()
     }
 
     /// Connected workers that get no rank for a while.
@@ -237,6 +234,6 @@ impl Pool {
 
     /// Who is gone for longest, of those that no ring waits for.
     pub(super) fn longest_lost(&self) -> Option<WorkerId> {
-        self.forgettable.first().map(|((_, worker), ())| *worker)
+        self.forgettable.first().map(|(_, worker)| *worker)
     }
 }

@@ -116,7 +116,7 @@ fn count<'a>(
 impl FreeWorkers for OpenTo<'_> {
     fn classes(&self) -> impl Iterator<Item = (&str, usize)> {
         let free = |(name, class): (&'_ String, &Class)| {
-            let all = if self.verifies { class.free_to_verify } else { class.free.len() };
+            let all = if self.verifies { class.free_to_verify } else { class.free.size() };
             let (refusing, resting) = self.left_out_of(name);
             all.saturating_sub(refusing.free + resting.free)
         };

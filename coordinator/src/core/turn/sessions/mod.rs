@@ -42,7 +42,7 @@ impl Turn<'_> {
             reforms: agreement.features.iter().any(|feature| feature == RE_FORM),
             verifies: agreement.features.iter().any(|feature| feature == VERIFY),
             looks: agreement.features.iter().any(|feature| feature == LINKS),
-            draining: self.cluster.drained.contains_key(&id),
+            draining: self.cluster.drained.contains(&id),
             leaving: false,
             connected: self.now,
             last_sign: self.now,
