@@ -18,6 +18,7 @@ mod open_files;
 pub mod opening;
 mod orphan;
 pub mod quotas;
+mod references;
 pub mod reload;
 pub mod scrapes;
 pub mod service;

@@ -12,7 +12,7 @@ use tonic_types::{ErrorDetails, FieldViolation, StatusExt};
 use super::allowance::Flood;
 use crate::access::{self, Denied, Reason};
 use crate::core::Refusal;
-use crate::{contents, quotas, service, store};
+use crate::{contents, quotas, references, service, store};
 
 /// When a full queue, disk or table is worth another try.
 const RETRY: Duration = Duration::from_secs(5);
@@ -149,6 +149,18 @@ impl From<quotas::Error> for FailedRequest {
             }
             quotas::Error::Store(error) => store_status(error),
         })
+    }
+}
+
+impl From<references::Error> for FailedRequest {
+    fn from(error: references::Error) -> Self {
+        match error {
+            references::Error::Contents(error) => error.into(),
+            references::Error::Service(error) => error.into(),
+            references::Error::Store(error) => error.into(),
+            references::Error::Quotas(error) => error.into(),
+            error @ references::Error::Interrupted(_) => Self(Status::internal(error.to_string())),
+        }
     }
 }
 

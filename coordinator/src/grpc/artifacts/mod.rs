@@ -79,7 +79,7 @@ impl ArtifactService for Artifacts {
             .map_err(|error| FailedRequest::from(FieldError::new("name", error.to_string())))?;
         call.about(format_args!("{job} {name}"));
         self.check_place(&call, job, epoch.map(Epoch)).await?;
-        self.0.images.drop_artifact(job, name, epoch.map(Epoch)).await?;
+        self.0.references.drop_artifact(job, name, epoch.map(Epoch)).await.map_err(FailedRequest::from)?;
         Ok(Response::new(v1::DeleteArtifactResponse {}))
     }
 
@@ -116,7 +116,7 @@ impl Artifacts {
             None => self.check_unlisted(&call)?,
         };
         // What is found or becomes whole here does not go before its job has it.
-        let claim = self.0.images.hold(header.hash).await;
+        let claim = self.0.references.hold(header.hash).await;
         let received = match parts.next().await? {
             None => self.question(&header, &owner).await,
             Some(part) => self.receive(&header, &owner, part, &mut parts).await,
@@ -204,7 +204,7 @@ impl Artifacts {
     async fn settle(&self, header: &Header, owner: &str) {
         if self.0.quotas.counts(owner) {
             // What fails here the sweep does again.
-            let _ = self.0.images.settle(&[header.hash], SystemTime::now()).await;
+            let _ = self.0.references.settle(&[header.hash], SystemTime::now()).await;
         }
     }
 
@@ -326,7 +326,7 @@ impl Artifacts {
             created: Time::default(),
             epoch: header.epoch,
         };
-        self.0.images.keep(record, claim).await
+        Ok(self.0.references.keep(record, claim).await?)
     }
 
     /// Whoever knows the hash of a content may read it.

@@ -9,14 +9,13 @@ use ringtune_shared::checkpoint::Resumed;
 use ringtune_shared::ids::{ContentHash, JobId};
 use ringtune_shared::job::JobSpec;
 use ringtune_shared::trace::TraceContext;
-use tonic_types::FieldViolation;
 
 use super::ids::job_id;
 use super::jobs::{Jobs, check_request_id};
-use super::references::Ties;
-use super::status::{FailedRequest, bad_request, precondition};
+use super::status::{FailedRequest, precondition};
 use crate::access::Call;
 use crate::core::{Checkpoint, Cluster, Job, NewJob, NewVerification, Pin, RequestKey, Time, Verification};
+use crate::references::Ties;
 use crate::store::lists::ArtifactQuery;
 
 /// Files of a job that are looked through at a time for its checkpoints.
@@ -69,12 +68,13 @@ impl Jobs {
         // 3. From where; and what that takes is held from here on.
         let mut ties = Ties::default();
         let (spec, resumed) = self.start_before(&mut ties, &original, first_step).await?;
-        self.check_images(&mut ties, &spec).await.map_err(|problems| gone(id, problems))?;
-        self.0.images.check_embeddings(&mut ties, &spec).await.map_err(|problems| gone(id, problems))?;
+        let references = &self.0.references;
+        references.check_images(&mut ties, &spec).await.map_err(|error| gone(id, error))?;
+        references.check_embeddings(&mut ties, &spec).await.map_err(|error| gone(id, error))?;
         let (spec, queue) = (Arc::new(spec), original.queue.clone());
         let job = NewJob { id: verification_id, spec, queue, request: key, resumed, trace };
         let verification = Verification { job: id, first_step, last_step, difference: None };
-        self.0.images.verify_job(NewVerification { job, verification, pin }, ties).await
+        Ok(references.verify_job(NewVerification { job, verification, pin }, ties).await?)
     }
 
     /// The spec of a job, made to begin with the newest of its checkpoints before a step that is there and whole, or else
@@ -90,10 +90,10 @@ impl Jobs {
             if let Some(place) = spec.resume_from_mut() {
                 *place = checkpoint.hash.uri();
             }
-            match self.0.images.resumed(ties, &spec).await {
+            match self.0.references.resumed(ties, &spec).await {
                 Ok(Some(resumed)) if resumed.step == checkpoint.step => {
                     // No rank of a verification could take another one.
-                    match self.0.images.check_whole(checkpoint.hash).await {
+                    match self.0.references.check_whole(checkpoint.hash).await {
                         Ok(()) => return Ok((spec, Some(resumed))),
                         Err(problem) => {
                             let (job, step) = (original.id, checkpoint.step);
@@ -108,8 +108,8 @@ impl Jobs {
             }
         }
         let spec = JobSpec::clone(&original.spec);
-        let resumed = self.0.images.resumed(ties, &spec).await;
-        Ok((spec, resumed.map_err(|problems| gone(original.id, problems))?))
+        let resumed = self.0.references.resumed(ties, &spec).await;
+        Ok((spec, resumed.map_err(|error| gone(original.id, error))?))
     }
 
     /// The checkpoints of a job that its ranks made before a step, the newest first.
@@ -258,14 +258,8 @@ fn check_class(cluster: &Cluster, class: &str) -> Result<(), String> {
 }
 
 /// What a job needs is there no more.
-fn gone(job: JobId, problems: Vec<FieldViolation>) -> FailedRequest {
-    let named = |one: FieldViolation| {
-        FieldViolation::new(
-            "job_id",
-            format!("job {job} cannot be computed again: {}: {}", one.field, one.description),
-        )
-    };
-    bad_request(problems.into_iter().map(named).collect()).into()
+fn gone(job: JobId, error: FieldError) -> FieldError {
+    FieldError::new("job_id", format!("job {job} cannot be computed again: {error}"))
 }
 
 #[cfg(test)]
