@@ -195,4 +195,4 @@ fn shown(time: Time) -> String {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -15,19 +15,19 @@ use crate::store::access::{CertificateRecord, TokenKind};
 const NODE: &str = "0193f2a4-5b6c-7d8e-9f00-112233445566";
 const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
 
-pub(super) struct Stage {
-    pub(super) access: Access,
-    pub(super) pki: Pki,
+pub(crate) struct Stage {
+    pub(crate) access: Access,
+    pub(crate) pki: Pki,
     store: Arc<MemoryAccessStore>,
     _folder: tempfile::TempDir,
 }
 
 impl Stage {
-    pub(super) async fn new() -> Self {
+    pub(crate) async fn new() -> Self {
         Self::within(&LimitSettings::default()).await
     }
 
-    pub(super) async fn within(limits: &LimitSettings) -> Self {
+    pub(crate) async fn within(limits: &LimitSettings) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         let own = OwnAuthority { folder: at("authority"), admin: at("admin"), names: Vec::new() };
@@ -38,7 +38,7 @@ impl Stage {
         Self { access, pki, store, _folder: folder }
     }
 
-    pub(super) async fn token(&self, kind: TokenKind, role: Role, uses: u32) -> String {
+    pub(crate) async fn token(&self, kind: TokenKind, role: Role, uses: u32) -> String {
         let name = if role == Role::Worker { "" } else { "ada" };
         let new = NewToken { kind, role, name: name.to_owned(), ttl: None, uses };
         self.access.create_token(&Caller::Open, new).await.unwrap().line
