@@ -108,7 +108,7 @@ impl Disk {
         }
         self.lacking = self.least.max(1).saturating_sub(free);
         self.low = free < self.least.max(1);
-        self.metrics.set_disk((free, size), self.low);
+        self.metrics.set_disk(free, size, self.low);
     }
 }
 

@@ -49,7 +49,8 @@ impl Stage {
     }
 
     async fn join_from(&self, line: &str, name: &str, from: IpAddr) -> Result<Credentials, Error> {
-        self.join_with(line, name, from, Csr::make().unwrap()).await
+        let (key, csr) = Csr::make().unwrap();
+        self.join_with(line, name, from, key, csr).await
     }
 
     async fn join_with(
@@ -57,7 +58,8 @@ impl Stage {
         line: &str,
         name: &str,
         from: IpAddr,
-        (key, csr): (PrivateKey, Csr),
+        key: PrivateKey,
+        csr: Csr,
     ) -> Result<Credentials, Error> {
         let token: JoinToken = line.parse().unwrap();
         let joining = Joining {
@@ -100,8 +102,8 @@ async fn who_missed_the_answer_asks_again_with_the_same_key() {
     let stage = Stage::new().await;
     let line = stage.token(TokenKind::Join, Role::Worker, 0).await;
     let (key, csr) = Csr::make().unwrap();
-    let lost = stage.join_with(&line, NODE, HERE, (key.clone(), csr.clone())).await.unwrap();
-    let again = stage.join_with(&line, NODE, HERE, (key, csr)).await.unwrap();
+    let lost = stage.join_with(&line, NODE, HERE, key.clone(), csr.clone()).await.unwrap();
+    let again = stage.join_with(&line, NODE, HERE, key, csr).await.unwrap();
     assert_ne!(lost.serial(), again.serial());
     assert_eq!(again.identity().unwrap().name, NODE);
     let (_, text) = reason(stage.join(&line, NODE).await);

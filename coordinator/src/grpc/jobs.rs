@@ -58,7 +58,7 @@ impl JobService for Jobs {
     ) -> Result<Response<v1::VerifyJobResponse>, Status> {
         let (call, parent, id) = (call_of(&request), parent_of(&request), JobId::new());
         let making = Making::begin(&self.0.tracer, parent, id, "VerifyJob");
-        match self.create_verification(&call, request.into_inner(), (id, making.trace)).await {
+        match self.create_verification(&call, request.into_inner(), id, making.trace).await {
             Ok(mut job) => {
                 making.done(job.id);
                 be_discreet(&call, Arc::make_mut(&mut job));

@@ -36,6 +36,13 @@ pub(super) enum Stream {
     Local(UnixStream),
 }
 
+/// What a connection runs over, and with what the client began on it.
+#[derive(Debug)]
+pub(super) struct Transport {
+    pub(super) stream: Stream,
+    pub(super) spoken: Spoken,
+}
+
 /// Why a connection fails though both sides live.
 #[derive(Debug, Clone, Copy)]
 enum Why {
@@ -79,9 +86,7 @@ async fn expired(valid: Option<Validity>) -> Why {
 /// certificate was revoked, and when that is over.
 #[derive(Debug)]
 pub struct Connection {
-    stream: Stream,
-    /// What the client began with.
-    spoken: Spoken,
+    transport: Transport,
     peer: Peer,
     /// One for whoever reads and one for whoever writes: they may be different tasks.
     closing: [Closing; 2],
@@ -103,7 +108,7 @@ const WRITER: usize = 1;
 
 impl Connection {
     pub(super) fn new(
-        (stream, spoken): (Stream, Spoken),
+        transport: Transport,
         peer: Peer,
         place: Place,
         close: CancellationToken,
@@ -117,8 +122,7 @@ impl Connection {
         };
         let look = Box::pin(sleep(first));
         Self {
-            stream,
-            spoken,
+            transport,
             peer,
             closing,
             closed: None,
@@ -139,7 +143,7 @@ impl Connection {
 
     /// Whether it began with HTTP/2, without TLS.
     pub(crate) fn is_plain_http2(&self) -> bool {
-        self.spoken == Spoken::Http2
+        self.transport.spoken == Spoken::Http2
     }
 
     /// Fails when it was closed from outside or its certificate is over; else whoever asks is woken when it is.
@@ -204,7 +208,7 @@ impl Connection {
         if self.deaf {
             return Err(deaf());
         }
-        let stream: &mut (dyn AsyncWrite + Unpin) = match &mut self.stream {
+        let stream: &mut (dyn AsyncWrite + Unpin) = match &mut self.transport.stream {
             Stream::Plain(stream) => stream,
             Stream::Tls(stream) => stream.as_mut(),
             Stream::Local(stream) => stream,
@@ -235,7 +239,7 @@ impl AsyncRead for Connection {
         if self.is_over(context) {
             return Poll::Ready(Ok(()));
         }
-        match &mut self.stream {
+        match &mut self.transport.stream {
             Stream::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
             Stream::Tls(stream) => Pin::new(stream.as_mut()).poll_read(context, buffer),
             Stream::Local(stream) => Pin::new(stream).poll_read(context, buffer),
@@ -263,7 +267,7 @@ impl AsyncWrite for Connection {
     }
 
     fn is_write_vectored(&self) -> bool {
-        match &self.stream {
+        match &self.transport.stream {
             Stream::Plain(stream) => stream.is_write_vectored(),
             Stream::Tls(stream) => stream.is_write_vectored(),
             Stream::Local(stream) => stream.is_write_vectored(),

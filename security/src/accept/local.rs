@@ -20,7 +20,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::connection::{Connection, Stream};
+use super::connection::{Connection, Stream, Transport};
 use super::opening::Opener;
 use super::places::{Connections, Place};
 use super::refusals::Refusal;
@@ -183,8 +183,8 @@ async fn open(invited: Arc<Invited>, opener: Arc<Opener>, mut stream: UnixStream
         (caller, _) => caller,
     };
     let peer = Peer { address, caller, valid, activity: Activity::new(), handed };
-    let stream = (Stream::Local(stream), Spoken::Http2);
-    let connection = Connection::new(stream, peer, place, close, opener.limits, opener.refusals.clone());
+    let transport = Transport { stream: Stream::Local(stream), spoken: Spoken::Http2 };
+    let connection = Connection::new(transport, peer, place, close, opener.limits, opener.refusals.clone());
     // Only fails where the listener was dropped: then nobody wants it.
     let _ = opener.ready.send(connection).await;
 }

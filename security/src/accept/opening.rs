@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-use super::connection::{Connection, Stream};
+use super::connection::{Connection, Stream, Transport};
 use super::limits::Limits;
 use super::places::Place;
 use super::refusals::{Refusal, Refusals};
@@ -155,8 +155,14 @@ pub(super) async fn open(opener: Arc<Opener>, stream: TcpStream, address: Socket
     };
     let (activity, handed) = (Activity::new(), Handed::default());
     let peer = Peer { address, caller, valid, activity, handed };
-    let connection =
-        Connection::new((stream, spoken), peer, place, close, opener.limits, opener.refusals.clone());
+    let connection = Connection::new(
+        Transport { stream, spoken },
+        peer,
+        place,
+        close,
+        opener.limits,
+        opener.refusals.clone(),
+    );
     // Only fails where the listener was dropped: then nobody wants it.
     let _ = opener.ready.send(connection).await;
 }

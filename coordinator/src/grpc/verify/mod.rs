@@ -26,12 +26,13 @@ const CHECKPOINTS: (&str, &str) = ("checkpoint-", "checkpoint.");
 const MOST_CLASSES: usize = 4;
 
 impl Jobs {
-    /// Queues a verification, unless the same request did so before. The last argument: its own id, and its trace.
+    /// Queues a verification with the id `verification_id`, unless the same request did so before.
     pub(super) async fn create_verification(
         &self,
         call: &Call,
         request: v1::VerifyJobRequest,
-        (verification_id, trace): (JobId, Option<TraceContext>),
+        verification_id: JobId,
+        trace: Option<TraceContext>,
     ) -> Result<Arc<Job>, FailedRequest> {
         let id = job_id(&request.job_id)?;
         let given = (unsigned("first_step", request.first_step)?, unsigned("last_step", request.last_step)?);
@@ -190,17 +191,13 @@ fn no_step(job: JobId) -> String {
     format!("job {job} has done no step yet; allowed: a job with at least one")
 }
 
-/// The steps that are meant. `given`: 0 stands for the first and the newest that are `stored`.
-fn check_steps(
-    job: JobId,
-    (first, last): (u64, u64),
-    stored: Option<(u64, u64)>,
-) -> Result<(u64, u64), FieldError> {
+/// The first and last step that are meant. `given`: 0 stands for the oldest and the newest that are `stored`.
+fn check_steps(job: JobId, given: (u64, u64), stored: Option<(u64, u64)>) -> Result<(u64, u64), FieldError> {
     let Some((oldest, newest)) = stored.filter(|(oldest, newest)| oldest <= newest) else {
         return Err(FieldError::new("job_id", no_step(job)));
     };
     let or = |given: u64, default: u64| if given == 0 { default } else { given };
-    let (first, last) = (or(first, oldest), or(last, newest));
+    let (first, last) = (or(given.0, oldest), or(given.1, newest));
     let allowed = format!("allowed: {oldest} to {newest}, the steps that are stored of job {job}");
     for (field, step) in [("first_step", first), ("last_step", last)] {
         if !(oldest..=newest).contains(&step) {

@@ -134,7 +134,7 @@ impl Pki {
         let (cluster, roots) = (authority.cluster(), authority.roots().clone());
         let trust = Trust::new(cluster, Some(credentials), roots, Revoked::default())?;
         let told = watch::Sender::new(views(&authority.numbers(), authority.roots()));
-        keep_admin(&authority, &own, &Revoked::default(), (life, now))?;
+        keep_admin(&authority, &own, &Revoked::default(), life, now)?;
         let source = Source::Own(Mutex::new(authority), own);
         Ok(Self { shared: Arc::new(Shared { trust, source, life, told }) })
     }
@@ -267,7 +267,7 @@ impl Pki {
                         until
                     }
                 };
-                let admin_until = keep_admin(&authority, own, &trust.revoked(), (*life, now))?;
+                let admin_until = keep_admin(&authority, own, &trust.revoked(), *life, now)?;
                 Ok(until.min(admin_until))
             }
         }
@@ -294,7 +294,7 @@ impl Shared {
         self.trust.set_roots(authority.roots().clone())?;
         self.told.send_replace(views(&authority.numbers(), authority.roots()));
         self.trust.set_credentials(own_credentials(authority, &own.names, self.life, now)?)?;
-        keep_admin(authority, own, &self.trust.revoked(), (self.life, now))?;
+        keep_admin(authority, own, &self.trust.revoked(), self.life, now)?;
         Ok(())
     }
 
@@ -351,7 +351,8 @@ fn keep_admin(
     authority: &Authority,
     own: &OwnAuthority,
     revoked: &Revoked,
-    (life, now): (Duration, SystemTime),
+    life: Duration,
+    now: SystemTime,
 ) -> Result<SystemTime, PkiError> {
     let kept = match Credentials::load(&own.admin) {
         Ok(kept) => kept,

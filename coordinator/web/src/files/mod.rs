@@ -39,7 +39,7 @@ pub(crate) async fn file(
 ) -> Response {
     let source = Source::JobFile(v1::JobFile { job_id, name: name.clone() });
     // Another file can get the name.
-    answer(&gateway, &caller, (&method, &headers), Wanted { source, name, cached: "private, no-cache" }).await
+    answer(&gateway, &caller, &method, &headers, Wanted { source, name, cached: "private, no-cache" }).await
 }
 
 pub(crate) async fn content(
@@ -58,7 +58,7 @@ pub(crate) async fn content(
         name: hash,
         cached: "private, max-age=31536000, immutable",
     };
-    answer(&gateway, &caller, (&method, &headers), wanted).await
+    answer(&gateway, &caller, &method, &headers, wanted).await
 }
 
 /// What is asked for.
@@ -71,10 +71,11 @@ struct Wanted {
 async fn answer(
     gateway: &Gateway,
     caller: &Caller,
-    asked: (&Method, &HeaderMap),
+    method: &Method,
+    asked: &HeaderMap,
     wanted: Wanted,
 ) -> Response {
-    match found(&gateway.options.calls, caller, asked, wanted).await {
+    match found(&gateway.options.calls, caller, method, asked, wanted).await {
         Ok(response) => response,
         Err(status) => caller.failed(&status),
     }
@@ -83,7 +84,8 @@ async fn answer(
 async fn found(
     calls: &Calls,
     caller: &Caller,
-    (method, asked): (&Method, &HeaderMap),
+    method: &Method,
+    asked: &HeaderMap,
     wanted: Wanted,
 ) -> Result<Response, Status> {
     // 1. What is it? Where not all of it is wanted, its first bytes tell.

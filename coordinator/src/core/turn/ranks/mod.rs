@@ -156,7 +156,8 @@ impl Turn<'_> {
     pub(super) fn rank_log(
         &mut self,
         sender: Sender,
-        (id, epoch): (JobId, Epoch),
+        id: JobId,
+        epoch: Epoch,
         level: LogLevel,
         message: &str,
     ) -> Result<(), Refusal> {

@@ -188,7 +188,7 @@ impl Turn<'_> {
             self.tell_to_enter(id, member.worker, plan.after_step, &reason);
         }
         for (worker, is_told) in left {
-            self.dismiss(id, worker, (old.epoch, epoch), is_told.then_some(plan.after_step), &reason);
+            self.dismiss(id, worker, old.epoch, is_told.then_some(plan.after_step), &reason);
         }
         self.look_at_ring(id);
     }
@@ -230,21 +230,16 @@ impl Turn<'_> {
         (ring, [gone(&plan.lost, false), gone(&plan.apart, false), gone(&plan.leave, true)].concat())
     }
 
-    /// A worker that was a member has no place any more. `leaves`: it is told to leave, after this step or at once.
-    fn dismiss(
-        &mut self,
-        id: JobId,
-        worker: WorkerId,
-        (old, new): (Epoch, Epoch),
-        leaves: Option<bool>,
-        reason: &str,
-    ) {
+    /// A worker that was a member until the epoch `old` has no place any more. `leaves`: it is told to leave, after this step
+    /// or at once.
+    fn dismiss(&mut self, id: JobId, worker: WorkerId, old: Epoch, leaves: Option<bool>, reason: &str) {
         let Some(after_step) = leaves else {
             return self.release(worker, id, old, reason);
         };
-        // It may hold its rank by either epoch until it has left.
-        self.cluster.change_worker(worker, |worker| worker.releasing.extend([(id, old), (id, new)]));
         if let Some(enter) = self.enter_ring(id, None, after_step, reason) {
+            // It may hold its rank by either epoch until it has left.
+            let epochs = [(id, old), (id, enter.epoch)];
+            self.cluster.change_worker(worker, |worker| worker.releasing.extend(epochs));
             self.tell(worker, Down::EnterRing(Box::new(enter)));
         }
     }

@@ -147,7 +147,7 @@ impl Turn<'_> {
         let found = held.iter().find_map(|held| Some((held, self.hold_of(worker, held)?)));
         if let Some((held, hold)) = found {
             self.observe(worker, held, hold);
-            self.say_again(job, worker, (held.epoch, hold), started && held.phase == Phase::Ready);
+            self.say_again(job, worker, held.epoch, hold, started && held.phase == Phase::Ready);
         } else if restarted {
             let reason = format!("worker restarted: rank {rank} on {host} is lost");
             self.lose(job, worker, Loss::Restarted, &reason);
@@ -158,7 +158,7 @@ impl Turn<'_> {
     }
 
     /// Says to a member that came back with its rank what it may have missed. `start`: that all were ready.
-    fn say_again(&mut self, job: JobId, worker: WorkerId, (epoch, hold): (Epoch, Hold), start: bool) {
+    fn say_again(&mut self, job: JobId, worker: WorkerId, epoch: Epoch, hold: Hold, start: bool) {
         let Some(known) = self.cluster.jobs.get(&job).filter(|job| job.ring.is_some()) else { return };
         if let Some(reason) = known.told_to_stop().and_then(|stop| stop.goal.reason()) {
             let reason = reason.to_owned();
