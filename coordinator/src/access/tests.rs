@@ -9,8 +9,9 @@ use ringtune_security::{
 
 use super::*;
 use crate::network::authority::{LOCAL_ADMIN, OwnAuthority};
-use crate::store::access::memory::MemoryAccessStore;
+use crate::store::SqliteStore;
 use crate::store::access::{CertificateRecord, TokenKind};
+use crate::store::conformance::temporary;
 
 const NODE: &str = "0193f2a4-5b6c-7d8e-9f00-112233445566";
 const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
@@ -18,7 +19,7 @@ const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
 pub(crate) struct Stage {
     pub(crate) access: Access,
     pub(crate) pki: Pki,
-    store: Arc<MemoryAccessStore>,
+    store: Arc<SqliteStore>,
     _folder: tempfile::TempDir,
 }
 
@@ -28,11 +29,11 @@ impl Stage {
     }
 
     pub(crate) async fn within(limits: &LimitSettings) -> Self {
-        let folder = tempfile::tempdir().unwrap();
+        let (folder, store) = temporary().await;
         let at = |name: &str| folder.path().join(name);
         let own = OwnAuthority { folder: at("authority"), admin: at("admin"), names: Vec::new() };
         let pki = Pki::own(own, Duration::from_secs(3600), SystemTime::now()).unwrap();
-        let store = Arc::new(MemoryAccessStore::default());
+        let store = Arc::new(store);
         let access =
             Access::secured(pki.clone(), store.clone(), Metrics::new().unwrap(), limits).await.unwrap();
         Self { access, pki, store, _folder: folder }
@@ -436,11 +437,12 @@ fn from_elsewhere(folder: &Path) -> Pki {
 
 #[tokio::test]
 async fn with_certificates_from_elsewhere_there_are_access_tokens_and_revocation() {
-    let folder = tempfile::tempdir().unwrap();
-    let (pki, store) = (from_elsewhere(folder.path()), Arc::new(MemoryAccessStore::default()));
-    let access = Access::secured(pki.clone(), store, Metrics::new().unwrap(), &LimitSettings::default())
-        .await
-        .unwrap();
+    let (folder, store) = temporary().await;
+    let pki = from_elsewhere(folder.path());
+    let access =
+        Access::secured(pki.clone(), Arc::new(store), Metrics::new().unwrap(), &LimitSettings::default())
+            .await
+            .unwrap();
     let new =
         |kind, name: &str| NewToken { kind, role: Role::Observer, name: name.to_owned(), ttl: None, uses: 0 };
     let refused = access.create_token(&Caller::Open, new(TokenKind::Join, "ada")).await.map(drop);

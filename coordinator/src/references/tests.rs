@@ -11,8 +11,8 @@ use crate::contents::Limits;
 use crate::core::{Options, OwnerLimits};
 use crate::metrics::Metrics;
 use crate::service;
+use crate::store::conformance;
 use crate::store::lists::{JobFilter, JobOrder, JobQuery};
-use crate::store::{MemoryStore, conformance};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
@@ -24,9 +24,10 @@ struct Fixture {
 
 impl Fixture {
     async fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let contents = Contents::open(folder.path(), Limits::default()).unwrap();
-        let (store, metrics) = (Arc::new(MemoryStore::default()), Metrics::new().unwrap());
+        let (folder, store) = conformance::temporary().await;
+        let contents = Contents::open(&folder.path().join("artifacts"), Limits::default()).unwrap();
+        let store = Arc::new(store);
+        let metrics = Metrics::new().unwrap();
         let settings = service::Settings {
             options: Options::default(),
             store: store.clone(),
