@@ -124,7 +124,7 @@ impl Access {
         self.0.secured.is_some()
     }
 
-    /// So many calls a second for each caller from now on.
+    /// Changes how many calls a second each caller may make.
     pub fn set_calls_per_second(&self, calls: usize) {
         self.0.calls.set_per_second(calls);
     }

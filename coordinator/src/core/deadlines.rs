@@ -1,4 +1,4 @@
-//! Who is to be looked at when, so that nobody is looked at before.
+//! Deadlines of workers and jobs, in order, so that a tick looks only at those that are due.
 
 use ringtune_shared::ids::{JobId, WorkerId};
 
@@ -12,9 +12,9 @@ pub(super) enum Subject {
     Job(JobId),
 }
 
-/// At most one time for each subject, at which or before which its next deadline is.
+/// At most one entry for each subject, at or before its next deadline.
 ///
-/// A sign of life moves a deadline on without touching this: who is looked at too early is entered again, for later.
+/// A sign of life extends a deadline without touching this: a subject that is due too early is entered again.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Deadlines {
     queue: SharedSet<(Time, Subject)>,
@@ -22,7 +22,7 @@ pub(super) struct Deadlines {
 }
 
 impl Deadlines {
-    /// The subject is looked at by then, or earlier if that was so before.
+    /// Enters a subject for `time`, unless it is entered for an earlier one.
     pub(super) fn by(&mut self, subject: Subject, time: Time) {
         let before = self.entered.get(&subject).copied();
         if before.is_some_and(|before| before <= time) {
@@ -35,7 +35,7 @@ impl Deadlines {
         self.queue.insert_mut((time, subject));
     }
 
-    /// The subject is gone.
+    /// Removes a subject.
     pub(super) fn forget(&mut self, subject: Subject) {
         if let Some(time) = self.entered.get(&subject) {
             self.queue.remove_mut(&(*time, subject));
@@ -43,7 +43,7 @@ impl Deadlines {
         }
     }
 
-    /// Takes out whoever is to be looked at by now, workers first.
+    /// Takes out all subjects that are due, workers first.
     pub(super) fn take_due(&mut self, now: Time) -> Vec<Subject> {
         let mut due = Vec::new();
         while let Some(&(time, subject)) = self.queue.first()

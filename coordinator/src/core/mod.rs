@@ -61,4 +61,4 @@ pub use time::Time;
 pub use timing::{RankTiming, Straggler, Stragglers};
 pub use verification::{Difference, Verification};
 pub use waiting::{BEHIND_ANOTHER, Waiting};
-pub use worker::{Capabilities, Doubt, Place, Worker, WorkerState};
+pub use worker::{Capabilities, Doubt, RingPlace, Worker, WorkerState};

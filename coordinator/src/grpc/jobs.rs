@@ -12,7 +12,7 @@ use tonic::{Request, Response, Status};
 
 use super::access::call_of;
 use super::ids::job_id;
-use super::reach::be_discreet;
+use super::reach::redact_for;
 use super::status::{FailedRequest, bad_field, bad_queue, bad_spec};
 use super::traced::{Making, parent_of};
 use super::watches::{self, Answers};
@@ -41,7 +41,7 @@ impl JobService for Jobs {
         match self.create(&call, request.into_inner(), id, making.trace).await {
             Ok(mut job) => {
                 making.done(job.id);
-                be_discreet(&call, Arc::make_mut(&mut job));
+                redact_for(&call, Arc::make_mut(&mut job));
                 call.about(job.id);
                 Ok(Response::new(v1::CreateJobResponse { job: Some(outbound::job(&job)) }))
             }
@@ -61,7 +61,7 @@ impl JobService for Jobs {
         match self.create_verification(&call, request.into_inner(), id, making.trace).await {
             Ok(mut job) => {
                 making.done(job.id);
-                be_discreet(&call, Arc::make_mut(&mut job));
+                redact_for(&call, Arc::make_mut(&mut job));
                 Ok(Response::new(v1::VerifyJobResponse { job: Some(outbound::job(&job)) }))
             }
             Err(refused) => {
@@ -161,7 +161,7 @@ impl JobService for Jobs {
 }
 
 impl Jobs {
-    /// What was asked for, checked, becomes a job.
+    /// Checks a request and makes a job of it.
     async fn create(
         &self,
         call: &Call,
@@ -199,7 +199,7 @@ fn count_steps(spec: &mut JobSpec, images: Option<u64>) -> Result<(), Status> {
     spec.count_steps(images).map_err(bad_spec)
 }
 
-/// That it is not too long.
+/// Refuses a request id that is too long.
 pub(super) fn check_request_id(id: &str) -> Result<(), FieldError> {
     let length = id.chars().count();
     if length > LONGEST_REQUEST_ID {

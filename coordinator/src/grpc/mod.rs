@@ -169,7 +169,7 @@ pub async fn serve(listener: Listener, options: Options) -> Result<(), Error> {
 }
 
 impl Services {
-    /// Everything but the port.
+    /// The services without a port.
     ///
     /// # Errors
     /// See [`Error`].

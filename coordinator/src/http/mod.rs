@@ -115,7 +115,7 @@ fn router(options: Options) -> Result<Router, ringtune_web::Error> {
         .layer(ActivityLayer))
 }
 
-/// Lets a request in, or answers why not.
+/// Passes a request on if its caller may make it; else answers with the refusal.
 async fn check_access(State(access): State<Access>, request: Request, next: Next) -> Response {
     let Some(peer) = activity::peer(request.extensions()).cloned() else {
         return StatusCode::INTERNAL_SERVER_ERROR.into_response();

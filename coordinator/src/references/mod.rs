@@ -26,7 +26,7 @@ use crate::service::{self, Handle};
 use crate::store;
 use letting_go::Way;
 
-/// So long a call waits for a checkpoint to be read: half of what it has by default.
+/// How long a call waits for a checkpoint to be read: half of what it has by default.
 const LONGEST_CHECK: Duration = Duration::from_secs(15);
 
 /// Why contents could not be tied to a job, or let go of.

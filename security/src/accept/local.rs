@@ -100,7 +100,7 @@ impl Invited {
 }
 
 impl LocalDoor {
-    /// Opens a door at `path`; what was left there by a process that died makes room for it.
+    /// Opens a door at `path`, replacing the socket of a process that died.
     pub(super) fn open(path: &Path, opener: Arc<Opener>, connections: Connections) -> io::Result<Self> {
         match std::fs::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -189,7 +189,7 @@ async fn open(invited: Arc<Invited>, opener: Arc<Opener>, mut stream: UnixStream
     let _ = opener.ready.send(connection).await;
 }
 
-/// Who comes, and with what. None: whoever is there was not invited, or is another user's process.
+/// The guest and the files that it hands over. None: it was not invited, or is another user's process.
 async fn welcome(invited: &Invited, stream: &mut UnixStream) -> Option<(Guest, Handed)> {
     if !is_of(stream, own_user()) {
         return None;

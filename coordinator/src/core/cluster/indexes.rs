@@ -1,4 +1,4 @@
-//! Changes of jobs and workers, with all that is found by them.
+//! Changes of jobs and workers, which keep all indexes up to date.
 //!
 //! Invariant: nothing else inserts, removes or changes a job's state or ring, or a worker.
 
@@ -11,9 +11,9 @@ use super::{Cluster, Recovered};
 use crate::core::deadlines::Subject;
 use crate::core::job::{Job, Ring};
 use crate::core::job_state::JobState;
-use crate::core::pool::Standing;
+use crate::core::pool::Availability;
 use crate::core::record::Checkpoint;
-use crate::core::worker::{Place, Worker};
+use crate::core::worker::{RingPlace, Worker};
 
 impl Cluster {
     pub(in crate::core) fn insert_job(&mut self, job: Arc<Job>) {
@@ -99,22 +99,23 @@ impl Cluster {
     fn seat(&mut self, job: JobId, ring: &Ring) {
         for (rank, member) in ring.present() {
             let rank = u32::try_from(rank).unwrap_or(u32::MAX);
-            self.seat_one(member.worker, Some(Place::Rank(job, rank)));
+            self.seat_one(member.worker, Some(RingPlace::Rank(job, rank)));
         }
         for joiner in &ring.joining {
-            self.seat_one(joiner.member.worker, Some(Place::Joins(job)));
+            self.seat_one(joiner.member.worker, Some(RingPlace::Joins(job)));
         }
     }
 
     /// A worker, known or not, gets a place in a ring, or has none any more.
-    fn seat_one(&mut self, id: WorkerId, place: Option<Place>) {
+    fn seat_one(&mut self, id: WorkerId, place: Option<RingPlace>) {
         let had_place = self.places.contains_key(&id);
         match place {
             Some(place) => self.places.insert_mut(id, place),
             None => drop(self.places.remove_mut(&id)),
         }
         let Some(worker) = self.workers.get(&id) else { return };
-        let (before, after) = (Standing::of(worker, had_place), Standing::of(worker, place.is_some()));
+        let (before, after) =
+            (Availability::of(worker, had_place), Availability::of(worker, place.is_some()));
         if before != after {
             self.pool.moved(worker, before, after);
             self.placement_due = true;
@@ -137,9 +138,9 @@ impl Cluster {
     pub(in crate::core) fn insert_worker(&mut self, worker: Worker) {
         let has_place = self.places.contains_key(&worker.id);
         if let Some(before) = self.workers.get(&worker.id) {
-            self.pool.leave(before, Standing::of(before, has_place));
+            self.pool.leave(before, Availability::of(before, has_place));
         }
-        self.pool.enter(&worker, Standing::of(&worker, has_place));
+        self.pool.enter(&worker, Availability::of(&worker, has_place));
         self.workers.insert_mut(worker.id, Arc::new(worker));
         self.placement_due = true;
     }
@@ -147,7 +148,7 @@ impl Cluster {
     pub(in crate::core) fn remove_worker(&mut self, id: WorkerId) {
         if let Some(worker) = self.workers.get(&id) {
             let has_place = self.places.contains_key(&id);
-            self.pool.leave(worker, Standing::of(worker, has_place));
+            self.pool.leave(worker, Availability::of(worker, has_place));
             self.workers.remove_mut(&id);
             self.deadlines.forget(Subject::Worker(id));
         }
@@ -182,7 +183,7 @@ impl Cluster {
         newest
     }
 
-    /// Changes of a worker what its session does not fix. None: there is no such worker.
+    /// Changes what a session does not fix of a worker. None: there is no such worker.
     pub(in crate::core) fn change_worker<T>(
         &mut self,
         id: WorkerId,
@@ -190,9 +191,9 @@ impl Cluster {
     ) -> Option<T> {
         let has_place = self.places.contains_key(&id);
         let worker = Arc::make_mut(self.workers.get_mut(&id)?);
-        let before = Standing::of(worker, has_place);
+        let before = Availability::of(worker, has_place);
         let value = change(worker);
-        let after = Standing::of(worker, has_place);
+        let after = Availability::of(worker, has_place);
         if before != after {
             self.pool.moved(worker, before, after);
             self.placement_due = true;

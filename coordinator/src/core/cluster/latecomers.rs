@@ -6,17 +6,17 @@ use crate::core::SharedMap;
 use crate::core::job::{Job, JobTurn};
 use crate::core::time::Time;
 
-/// So many are remembered. A name is only a word where nobody is asked who they are.
+/// Most owners that are remembered: without TLS anybody can make up names.
 const MOST: usize = 1000;
 
-/// By owner. What is over is forgotten when there is more to remember.
+/// By owner. Expired entries are forgotten when room is needed.
 #[derive(Debug, Clone, Default)]
 pub(in crate::core) struct Latecomers(SharedMap<String, Late>);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Late {
     until: Time,
-    /// So many of its jobs failed in turn.
+    /// How many of its jobs failed in turn.
     failures: u32,
 }
 

@@ -37,14 +37,14 @@ impl ShortRings {
         }
     }
 
-    /// The jobs of a class whose rings want another member so much.
+    /// The jobs of a class whose rings want another member as much as `wanted`.
     pub(in crate::core) fn of_class(&self, class: &str, wanted: Want) -> impl Iterator<Item = JobId> {
         let jobs = self.0.get(class).into_iter().flat_map(SharedMap::iter);
         jobs.filter(move |((want, _), _)| *want == wanted).map(|(_, job)| *job)
     }
 }
 
-/// How much a job's ring wants another member now; none: it has as many as it may have, or as it asked for.
+/// How much a job's ring wants another member now. None: it is full, or waits for members already.
 fn want(job: &Job) -> Option<Want> {
     let ring = job.ring.as_ref().filter(|ring| ring.reforms())?;
     let (world_size, min_world_size) = job.ranks();

@@ -5,7 +5,7 @@ use ringtune_shared::ids::WorkerId;
 use super::Turn;
 use crate::core::effect::Write;
 use crate::core::refusal::Refusal;
-use crate::core::worker::Place;
+use crate::core::worker::RingPlace;
 
 impl Turn<'_> {
     /// Notes whether a worker is drained; its ring goes on without it after a step. Asking again changes nothing.
@@ -25,8 +25,8 @@ impl Turn<'_> {
         self.cluster.change_worker(id, |worker| worker.draining = draining);
         self.effects.writes.push(Write::SetDraining(id, draining));
         match self.cluster.place_of(id) {
-            Some(Place::Rank(job, _)) => self.look_at_ring(job),
-            Some(Place::Joins(job)) => self.look_at_joiners(job),
+            Some(RingPlace::Rank(job, _)) => self.look_at_ring(job),
+            Some(RingPlace::Joins(job)) => self.look_at_joiners(job),
             None => {}
         }
         Ok(())

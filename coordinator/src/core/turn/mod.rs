@@ -222,7 +222,7 @@ impl<'a> Turn<'a> {
         self.tell(worker, Down::StopRank { job, epoch, reason, keep_artifacts: false });
     }
 
-    /// Says something to a worker if it is connected; if not, its next hello sorts it out.
+    /// Sends a message to a worker if it is connected; if not, its next hello sorts it out.
     fn tell(&mut self, worker: WorkerId, message: Down) {
         if let Some(session) = self.cluster.workers.get(&worker).and_then(|worker| worker.session) {
             self.effects.actions.push(Action::Send(session, message));

@@ -30,7 +30,7 @@ use header::Header;
 const LARGEST_CHUNK: usize = 1 << 20;
 /// Bytes of a downloaded chunk.
 const DOWNLOAD_CHUNK: usize = 512 << 10;
-/// So long an upload waits for another one of the same content.
+/// How long an upload waits for another one of the same content.
 const BUSY_PATIENCE: Duration = Duration::from_secs(10);
 
 #[derive(Clone)]
@@ -177,7 +177,7 @@ impl Artifacts {
         Ok(active.queue.owner.clone())
     }
 
-    /// Refuses to take a file off a job for whoever has nothing to do with it.
+    /// Refuses to take a file off a job for a caller without access to it.
     async fn check_place(&self, call: &Call, job: JobId, epoch: Option<Epoch>) -> Result<(), FailedRequest> {
         if let Reach::Worker(_) = call.reach()
             && let Some(active) = self.0.handle.cluster().job(job).cloned()
@@ -200,7 +200,7 @@ impl Artifacts {
         Err(self.0.deny(Denied::new(Reason::Worker, text)))
     }
 
-    /// Of what was refused before it came, or was thrown away, nobody has anything.
+    /// Takes a content off accounts that was refused or thrown away.
     async fn settle(&self, header: &Header, owner: &str) {
         if self.0.quotas.counts(owner) {
             // What fails here the sweep does again.

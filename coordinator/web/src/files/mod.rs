@@ -27,7 +27,7 @@ use self::range::Part;
 use crate::caller::Caller;
 use crate::{Calls, Gateway, answer, calls};
 
-/// Whatever a file is, nothing in it runs.
+/// No script in a file may run.
 const POLICY: HeaderValue = HeaderValue::from_static("sandbox; default-src 'none'");
 
 pub(crate) async fn file(
@@ -174,7 +174,7 @@ fn insert(response: &mut Response, name: http::HeaderName, value: String) -> Res
 /// A file that is being read.
 struct File {
     artifact: v1::Artifact,
-    /// What came of it and was not passed on.
+    /// Bytes received and not yet passed on.
     here: Bytes,
     rest: Streaming<v1::DownloadResponse>,
 }

@@ -14,7 +14,7 @@ use crate::core::job::Phase;
 use crate::core::loss::Loss;
 use crate::core::refusal::Refusal;
 use crate::core::session::{Sender, SessionId};
-use crate::core::worker::{Place, Worker, WorkerState};
+use crate::core::worker::{RingPlace, Worker, WorkerState};
 
 impl Turn<'_> {
     /// A worker opened a session: the newest one of the newest incarnation counts.
@@ -69,11 +69,11 @@ impl Turn<'_> {
 
         // 3. The place that a ring gave it: does it still hold it?
         match self.cluster.place_of(id) {
-            Some(Place::Rank(job, rank)) => {
+            Some(RingPlace::Rank(job, rank)) => {
                 self.member_is_back(job, rank, id, hello.incarnation, &hello.held);
                 self.look_at_ring(job);
             }
-            Some(Place::Joins(job)) => {
+            Some(RingPlace::Joins(job)) => {
                 let held = hello.held.iter().find(|held| self.hold_of(id, held) == Some(Hold::Joins));
                 self.joiner_is_back(job, id, hello.incarnation, held);
             }
@@ -184,7 +184,7 @@ impl Turn<'_> {
         }
         let host = worker.host_name.clone();
         self.take_session(sender.worker);
-        if let Some(Place::Joins(job)) = self.cluster.place_of(sender.worker) {
+        if let Some(RingPlace::Joins(job)) = self.cluster.place_of(sender.worker) {
             let back_by = now.plus(self.cluster.options.session_timeout);
             self.cluster.deadlines.by(Subject::Job(job), back_by);
         }
