@@ -225,7 +225,7 @@ impl Daemon {
                 metrics,
                 readiness: readiness.clone(),
                 scrapes: services.scrapes(),
-                gate: Arc::new(access),
+                access,
                 names: network::names(&settings, pki.as_ref()),
                 web: ringtune_web::Options {
                     calls: services.calls(),

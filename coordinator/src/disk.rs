@@ -15,7 +15,7 @@ use crate::{contents::Contents, metrics::Metrics};
 /// A disk fills over minutes, not over seconds.
 const PAUSE: Duration = Duration::from_secs(10);
 
-/// What is to be said once.
+/// A change of the alarm, to be logged once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Change {
     /// Less is free than is to stay free.
@@ -24,7 +24,7 @@ enum Change {
     Enough,
 }
 
-/// Whether there is something new. `least`: bytes that are to stay free; 0: a full disk alone is too little.
+/// The change of the alarm, if any. `least`: bytes that are to stay free; 0: a full disk alone is too little.
 fn change(free: u64, least: u64, was_low: bool) -> Option<Change> {
     match (free < least.max(1), was_low) {
         (true, false) => Some(Change::Low),
@@ -108,7 +108,7 @@ impl Disk {
         }
         self.lacking = self.least.max(1).saturating_sub(free);
         self.low = free < self.least.max(1);
-        self.metrics.set_disk((free, size), self.low);
+        self.metrics.set_disk(free, size, self.low);
     }
 }
 

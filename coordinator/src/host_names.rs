@@ -1,4 +1,4 @@
-//! By which names the coordinator's own certificate is found.
+//! Host names for the coordinator's own certificate.
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -18,9 +18,17 @@ mod open_files;
 pub mod opening;
 mod orphan;
 pub mod quotas;
+mod references;
 pub mod reload;
 pub mod scrapes;
 pub mod service;
 pub mod settings;
 pub mod state_folder;
 pub mod store;
+
+// Its path in tests/faulty_store, which integration tests share.
+#[cfg(test)]
+extern crate self as ringtune_coordinator;
+#[cfg(test)]
+#[path = "../tests/faulty_store/mod.rs"]
+mod faulty_store;

@@ -166,7 +166,7 @@ enum Misfit {
     NoContents,
 }
 
-/// Whether a database and a folder of contents are opened together.
+/// Decides whether a database and a folder of contents belong together.
 fn judge(database: Examined, folder: Folder) -> Result<(), Misfit> {
     match (database, folder) {
         (Examined::Nothing, Folder { has_files: true, .. }) => Err(Misfit::NoDatabase),
@@ -284,7 +284,7 @@ async fn folder_of(state: &StateFolder) -> Result<Folder, Error> {
     .await?
 }
 
-/// Blocks. What is no id says as little as no file.
+/// The store id in a file. None: no file, or no id in it. Blocks.
 fn read_mark(contents: &Path) -> Result<Option<StoreId>, Error> {
     let mark = mark_of(contents);
     let read = fs::File::open(&mark).and_then(|file| {

@@ -8,7 +8,7 @@ use tracing::{info, warn};
 
 use crate::core::{Cluster, WorkerState};
 
-/// So long workers may take: for a step, and for the files of a rank (30 s), and a moment to say so.
+/// How long workers may take: for a step, and for the files of a rank (30 s), and a moment to say so.
 const WORKERS_LIMIT: Duration = Duration::from_secs(32);
 
 /// Once nobody holds the lifeline any more: waits until the workers, which the same parent started, have left, and then asks

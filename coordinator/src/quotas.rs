@@ -137,7 +137,7 @@ impl Quotas {
         }
     }
 
-    /// These are gone from the disk.
+    /// Takes contents that are gone from the disk off all accounts.
     ///
     /// # Errors
     /// The store's.
@@ -148,7 +148,7 @@ impl Quotas {
         }
     }
 
-    /// These are on the disk for those whose jobs want them, and for nobody else.
+    /// Takes contents off the accounts of owners whose jobs do not want them.
     ///
     /// # Errors
     /// The store's.
@@ -183,12 +183,13 @@ impl Limited {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::MemoryStore;
+    use crate::store::conformance::temporary;
 
     #[tokio::test]
     async fn limits_change_for_all_clones() {
         let limits = OwnerLimits { bytes: 10, files: 1 };
-        let quotas = Quotas::new(Arc::new(MemoryStore::default()), limits, Metrics::new().unwrap());
+        let (_folder, store) = temporary().await;
+        let quotas = Quotas::new(Arc::new(store), limits, Metrics::new().unwrap());
         let content = (ContentHash::of(b"a"), 20);
         assert!(quotas.upload("ada", content).await.is_err());
         quotas.clone().set_limits(OwnerLimits { bytes: 20, files: 1 });

@@ -1,4 +1,4 @@
-//! What workers count, asked of them through their sessions.
+//! Metrics of workers, asked for through their sessions.
 //!
 //! Only the coordinator has an address and a certificate that everybody knows. So whoever watches the cluster asks it alone: for
 //! the list of workers (Prometheus' HTTP service discovery), and for the metrics of each. A worker whose session is gone stays in
@@ -45,12 +45,12 @@ pub enum Error {
     Late,
 }
 
-/// The sessions of workers, for whoever wants to know what they count. Clones share them.
+/// The sessions of workers, to ask for their metrics. Clones share them.
 #[derive(Clone, Debug, Default)]
-pub struct Scrapes(Arc<Mutex<HashMap<WorkerId, Known>>>);
+pub struct Scrapes(Arc<Mutex<HashMap<WorkerId, ScrapedWorker>>>);
 
 #[derive(Debug)]
-struct Known {
+struct ScrapedWorker {
     host: String,
     line: Option<Arc<Line>>,
     /// When it last came or went.
@@ -70,7 +70,7 @@ struct Waiting {
     answers: HashMap<u64, oneshot::Sender<String>>,
 }
 
-/// Of a session that stands; dropped with it.
+/// The answering side of an open session; dropped with it.
 #[derive(Debug)]
 pub(crate) struct Answering {
     scrapes: Scrapes,
@@ -88,7 +88,7 @@ pub(crate) struct Target {
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct Labels {
     __metrics_path__: String,
-    /// Of each series: which host, and which worker there.
+    /// Labels of each series: host and worker.
     instance: String,
     host: String,
     worker: String,
@@ -99,7 +99,8 @@ impl Scrapes {
     pub(crate) fn open(&self, worker: WorkerId, host: &str) -> (mpsc::Receiver<u64>, Answering) {
         let (questions, asked) = mpsc::channel(MOST_WAITING);
         let line = Arc::new(Line { questions, waiting: Mutex::default() });
-        let known = Known { host: host.to_owned(), line: Some(Arc::clone(&line)), since: Instant::now() };
+        let known =
+            ScrapedWorker { host: host.to_owned(), line: Some(Arc::clone(&line)), since: Instant::now() };
         let mut all = self.all();
         forget(&mut all);
         all.insert(worker, known);
@@ -107,7 +108,7 @@ impl Scrapes {
         (asked, Answering { scrapes: self.clone(), worker, line })
     }
 
-    /// What a worker counts, in Prometheus' text format.
+    /// A worker's metrics, in Prometheus' text format.
     ///
     /// # Errors
     /// Why it cannot be had.
@@ -117,7 +118,7 @@ impl Scrapes {
             Some(known) => known.line.clone().ok_or(Error::Gone)?,
         };
         let (number, answer) = line.ask()?;
-        let _asked = Asked { line: Arc::downgrade(&line), number };
+        let _asked = Question { line: Arc::downgrade(&line), number };
         // Those who wait do not keep a line that is over.
         drop(line);
         match timeout(LIMIT, answer).await {
@@ -131,7 +132,7 @@ impl Scrapes {
     pub(crate) fn targets(&self, coordinator: &str) -> Vec<Target> {
         let mut all = self.all();
         forget(&mut all);
-        let target = |(worker, known): (&WorkerId, &Known)| Target {
+        let target = |(worker, known): (&WorkerId, &ScrapedWorker)| Target {
             targets: [coordinator.to_owned()],
             labels: Labels {
                 __metrics_path__: format!("/metrics/workers/{worker}"),
@@ -146,13 +147,13 @@ impl Scrapes {
         targets
     }
 
-    fn all(&self) -> MutexGuard<'_, HashMap<WorkerId, Known>> {
+    fn all(&self) -> MutexGuard<'_, HashMap<WorkerId, ScrapedWorker>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Forgets who has been gone for long, and the one that is gone for longest where there are too many.
-fn forget(all: &mut HashMap<WorkerId, Known>) {
+fn forget(all: &mut HashMap<WorkerId, ScrapedWorker>) {
     all.retain(|_, known| known.line.is_some() || known.since.elapsed() < LISTED);
     if all.len() >= MOST_WORKERS {
         let gone = all.iter().filter(|(_, known)| known.line.is_none());
@@ -185,12 +186,12 @@ impl Line {
 }
 
 /// A question; nobody waits for its answer once this is dropped.
-struct Asked {
+struct Question {
     line: Weak<Line>,
     number: u64,
 }
 
-impl Drop for Asked {
+impl Drop for Question {
     fn drop(&mut self) {
         if let Some(line) = self.line.upgrade() {
             line.waiting().answers.remove(&self.number);
@@ -199,7 +200,7 @@ impl Drop for Asked {
 }
 
 impl Answering {
-    /// The worker says what it counts. What nobody asked is for nobody.
+    /// Hands a worker's answer to the caller that asked. An answer without a question is dropped.
     pub(crate) fn answer(&self, number: u64, text: String) {
         if let Some(reply) = self.line.waiting().answers.remove(&number) {
             let _ = reply.send(text);

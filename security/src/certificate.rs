@@ -9,14 +9,14 @@ use x509_parser::prelude::{FromDer as _, X509Certificate};
 use crate::identity::{self, Identity, IdentityError};
 use crate::times;
 
-/// How long before now what is made now begins to be valid, against clocks that differ.
+/// How far a new certificate's validity is backdated, against clocks that differ.
 pub(crate) const BACKDATED: Duration = Duration::from_secs(3600);
 
 /// How long before its end a certificate is not relied on any more: an eighth of its time, within these.
 const MARGIN: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(600));
 /// No connection is replaced sooner after the one before.
 const SOONEST: Duration = Duration::from_secs(1);
-/// How long the clock is not looked at: it may be set.
+/// Longest sleep between two looks at the clock, which may be set.
 const LONGEST_NAP: Duration = Duration::from_secs(30);
 
 /// From when until when a certificate is valid, to the second.
@@ -36,15 +36,15 @@ impl Validity {
         self.from + (self.length() - life) + life * 2 / 3
     }
 
-    /// When to replace a connection that was made with it: shortly before its end, when the next certificate has long been
-    /// there. After that, when half of what is left is over.
+    /// When to replace a connection made with it: shortly before its end, when the next certificate has long been there.
+    /// After that, when half of the remaining time is over.
     pub fn reconnect_at(self, now: SystemTime) -> SystemTime {
         let margin = (self.life() / 8).clamp(MARGIN.0, MARGIN.1);
         let half = now + (self.until.duration_since(now).unwrap_or_default() / 2).max(SOONEST);
         self.until.checked_sub(margin).map_or(half, |soon| soon.max(half))
     }
 
-    /// Whether nobody takes it any more. Handshakes, too, take the whole of the last second.
+    /// Whether it has expired. As in handshakes, the whole last second is still valid.
     pub fn is_over(self, now: SystemTime) -> bool {
         self.left(now).is_zero()
     }
@@ -63,7 +63,7 @@ impl Validity {
         (self.until + Duration::from_secs(1)).duration_since(now).unwrap_or_default()
     }
 
-    /// The one of the two that ends first.
+    /// The validity of the two that ends first.
     #[must_use]
     pub fn sooner(self, other: Option<Self>) -> Self {
         other.filter(|other| other.until < self.until).unwrap_or(self)

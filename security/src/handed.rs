@@ -15,7 +15,7 @@ use tokio::net::UnixStream;
 /// Files of one connection at most; the system closes what is beyond.
 const MOST_FILES: usize = 2;
 
-/// What the other side of a connection handed over. Cheap to clone.
+/// Files that the peer of a connection handed over. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct Handed(Arc<[OwnedFd]>);
 

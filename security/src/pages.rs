@@ -70,8 +70,8 @@ pub async fn serve_pages<S, B>(
     loop {
         tokio::select! {
             connection = listener.accept() => {
-                let bounds = (limits, closing.clone(), listener.refusals());
-                served.spawn(serve(connection, service.clone(), bounds));
+                let refusals = listener.refusals();
+                served.spawn(serve(connection, service.clone(), limits, closing.clone(), refusals));
             }
             Some(_) = served.join_next(), if !served.is_empty() => {}
             () = &mut end => break,
@@ -85,7 +85,9 @@ pub async fn serve_pages<S, B>(
 async fn serve<S, B>(
     connection: Connection,
     service: S,
-    (limits, closing, refusals): (PageLimits, CancellationToken, Refusals),
+    limits: PageLimits,
+    closing: CancellationToken,
+    refusals: Refusals,
 ) where
     S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible> + Clone,
     B: Body<Error: Into<Box<dyn Error + Send + Sync>>> + 'static,

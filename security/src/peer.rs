@@ -1,4 +1,4 @@
-//! What a call knows of whoever makes it.
+//! The peer of a call: address, identity, activity.
 
 use std::fmt::{self, Display};
 use std::net::SocketAddr;
@@ -28,7 +28,7 @@ pub struct Peer {
     pub handed: Handed,
 }
 
-/// Who makes a call, as far as the connection tells.
+/// Identity of a caller, as far as the connection shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Caller {
     /// The port is without TLS, on loopback or insecure: nobody is asked who they are, and everybody has all roles.
@@ -109,26 +109,26 @@ struct Calls {
 /// There was no call yet.
 const NEVER: u64 = u64::MAX;
 
-/// How a connection stands.
+/// How long a connection has been without calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Standing {
-    /// It has calls.
+    /// Calls are under way.
     Busy,
-    /// It never had one, for so long.
+    /// Open for so long without a first call.
     Unused(Duration),
-    /// It had some, and none for so long.
+    /// The last call ended so long ago.
     Idle(Duration),
 }
 
 impl Activity {
-    /// Of a connection that is open from now on.
+    /// For a connection that opens now.
     pub(crate) fn new() -> Self {
         let (under_way, last_end) = (AtomicUsize::new(0), AtomicU64::new(NEVER));
         Self(Arc::new(Calls { opened: Instant::now(), under_way, last_end }))
     }
 
-    /// A call begins; it ends when what this gives is dropped. Whoever serves calls must do this for each of them, until
-    /// the last byte of its answer: a connection without calls is closed.
+    /// Begins a call, which ends when the returned guard is dropped. A server must hold one for each call until the last byte
+    /// of its answer: a connection without calls is closed.
     pub fn begin(&self) -> Call {
         self.0.under_way.fetch_add(1, Ordering::AcqRel);
         Call(self.0.clone())

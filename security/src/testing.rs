@@ -22,7 +22,7 @@ pub(crate) fn credentials_at(authority: &Authority, holder: Holder, now: SystemT
     Credentials::new(key, &issued.chain_pem(), authority.roots().clone()).unwrap()
 }
 
-/// The same from now on.
+/// As above, from now on.
 pub(crate) fn credentials(authority: &Authority, holder: Holder) -> Credentials {
     credentials_at(authority, holder, SystemTime::now())
 }

@@ -58,18 +58,18 @@ impl Revoked {
     }
 }
 
-/// What was believed at one moment.
+/// The trust at one moment.
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) cluster: Cluster,
     pub(crate) credentials: Option<Arc<Credentials>>,
     pub(crate) roots: Roots,
-    /// The same, as rustls wants them.
+    /// The roots, as rustls wants them.
     pub(crate) store: Arc<RootCertStore>,
     pub(crate) revoked: Arc<Revoked>,
 }
 
-/// A handle on what a process believes; all clones are one.
+/// A handle on a process's trust; all clones are one.
 #[derive(Debug, Clone)]
 pub struct Trust {
     state: Arc<watch::Sender<Arc<State>>>,

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::{
     client::{CoordinatorUrl, Which},
-    credentials::Source,
+    credentials::CredentialSource,
     output::time_text,
 };
 
@@ -271,7 +271,7 @@ pub struct RenewedObject {
 
 impl RenewedObject {
     /// The new one.
-    pub fn new(serial: &str, until: &Timestamp, source: &Source) -> Self {
+    pub fn new(serial: &str, until: &Timestamp, source: &CredentialSource) -> Self {
         Self {
             r#type: "renewed",
             serial: serial.to_owned(),

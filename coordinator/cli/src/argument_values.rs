@@ -19,7 +19,7 @@ pub fn parse_job_state(name: &str) -> Result<JobState, String> {
     })
 }
 
-/// The same as a command line's value, whose words shells know.
+/// As above, as a value of clap, whose words shells complete.
 pub fn job_states() -> impl TypedValueParser<Value = JobState> {
     PossibleValuesParser::new(["queued", "preparing", "running", "succeeded", "failed", "cancelled"])
         .try_map(|name| parse_job_state(&name))

@@ -194,7 +194,7 @@ fn newest(
             }
         }
     }
-    // A new run would be no answer to a folder full of checkpoints that another option keeps from being used.
+    // A folder full of checkpoints that do not fit must not silently begin a new run.
     refused.map_or(Ok(None), Err)
 }
 

@@ -18,7 +18,7 @@ pub struct Interrupts {
     wishes: watch::Receiver<Wishes>,
 }
 
-/// What the signals so far mean.
+/// State machine over the signals so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Wishes {
     /// The first signal: end well.

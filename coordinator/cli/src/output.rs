@@ -21,14 +21,14 @@ pub enum OutputFormat {
     Json,
 }
 
-/// What kept data from being printed first, where that ends nothing.
+/// The first error of printing, where it does not end the command.
 static UNPRINTED: OnceLock<io::Error> = OnceLock::new();
 
 /// Writes data to stdout and remarks to stderr.
 #[derive(Debug, Clone, Copy)]
 pub struct Output {
     format: OutputFormat,
-    /// What cannot be printed ends nothing.
+    /// Errors of printing do not end the command.
     goes_on: bool,
 }
 
@@ -38,8 +38,8 @@ impl Output {
         Self { format, goes_on: false }
     }
 
-    /// Of work that is worth more than what it prints: where nobody reads any more (a closed terminal, `| head`), or a disk is
-    /// full, it goes on. [`Self::complete`] tells it in the end.
+    /// For work that must not stop when its output cannot be printed (a closed terminal, `| head`, a full disk).
+    /// [`Self::complete`] returns that error in the end.
     pub fn of_work(format: OutputFormat) -> Self {
         Self { format, goes_on: true }
     }

@@ -4,11 +4,11 @@ use std::{convert::Infallible, str::FromStr};
 
 use uuid::Uuid;
 
-/// A shorter piece of an id would mean others by chance.
+/// Shortest piece of an id: a shorter one would match others by chance.
 const SHORTEST_PIECE: usize = 4;
 /// The end of an id by which lists and the page tell jobs from each other.
 const SHOWN: usize = 8;
-/// What means the newest job.
+/// The word for the newest job.
 pub const LAST: &str = "last";
 
 /// A job, as it is named on a command line.
@@ -87,7 +87,7 @@ impl Likeness {
         self.piece.is_some()
     }
 
-    /// Whether it means what has this id and this name.
+    /// Whether it matches this id or name.
     pub fn matches(&self, id: &str, name: &str) -> bool {
         let is_piece = self.piece.as_ref().is_some_and(|Piece { digits, only_end }| {
             id.ends_with(digits) || (!only_end && id.starts_with(digits))

@@ -1,5 +1,5 @@
-//! Where what a job names by its hash came from: `job.toml` of a run names contents of a coordinator that is gone with it.
-//! The command keeps their files' names beside it, so that the job can be run again from there.
+//! Paths of uploaded contents. `job.toml` of a run names contents by hash, of a coordinator that is gone with the run. The
+//! command keeps the files' paths beside it, so that the job can be run again.
 
 use std::{collections::BTreeMap, fs, io, path::Path};
 
@@ -13,7 +13,7 @@ use crate::images::ImageFolder;
 
 /// The file beside job.toml: an object of paths by the places that job.toml has.
 pub const FILE: &str = "job-sources.json";
-/// More than any job names.
+/// Largest file of paths: more than any job needs.
 const LARGEST_FILE: u64 = 4 << 20;
 
 /// What a place of a job is one of.

@@ -3,8 +3,8 @@
 use ringtune_proto::v1;
 use serde::Serialize;
 
-/// What the steps of a ring's ranks take now, as a line of JSON; no part of the job's history, and so without a sequence
-/// number. Without ranks: what was said before is over.
+/// Present step timings of a ring's ranks, as a line of JSON. They are no part of the job's history and have no sequence
+/// number. Without ranks: earlier timings are over.
 #[derive(Debug, Serialize)]
 pub struct TimingsObject {
     r#type: &'static str,

@@ -17,7 +17,7 @@ const CERTIFICATES: [&str; 2] = ["OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE", "OTEL_
 
 /// What the environment says.
 #[derive(Debug, PartialEq)]
-struct Wanted {
+struct TraceEnvironment {
     settings: TraceSettings,
     /// The span that this command is a part of.
     parent: Option<TraceContext>,
@@ -25,7 +25,7 @@ struct Wanted {
     problem: Option<String>,
 }
 
-impl Wanted {
+impl TraceEnvironment {
     fn of(variable: impl Fn(&str) -> Option<String>) -> Self {
         let variable = |name: &str| variable(name).filter(|value| !value.is_empty());
         let first = |names: [&'static str; 2]| names.iter().find_map(|name| Some((*name, variable(name)?)));
@@ -63,7 +63,7 @@ pub struct Traces {
 impl Traces {
     /// As the environment says; what cannot be used in it is told, and no reason not to work.
     pub fn of_environment() -> Self {
-        let wanted = Wanted::of(|name| std::env::var(name).ok());
+        let wanted = TraceEnvironment::of(|name| std::env::var(name).ok());
         let about = About { service: "ringtune", instance: String::new() };
         let started = ringtune_traces::start(&wanted.settings, &about);
         let (started, failure) = match started {
@@ -99,8 +99,8 @@ impl Traces {
 mod tests {
     use super::*;
 
-    fn wanted(variables: &[(&str, &str)]) -> Wanted {
-        Wanted::of(|name| {
+    fn wanted(variables: &[(&str, &str)]) -> TraceEnvironment {
+        TraceEnvironment::of(|name| {
             variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
         })
     }

@@ -113,7 +113,7 @@ impl TokenWatch {
         }
     }
 
-    /// Where that cannot be found out, it is taken for revoked.
+    /// A token that cannot be looked up counts as revoked.
     async fn is_there(&self) -> bool {
         let Some(secured) = &self.access.0.secured else { return false };
         matches!(secured.store.token(self.id).await, Ok(Some(_)))

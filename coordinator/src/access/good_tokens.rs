@@ -1,4 +1,4 @@
-//! Which access tokens were good when they came last: whose calls those are is known before the store is asked.
+//! Cache of access tokens that were good when last seen: it tells whose calls to count before the store is asked.
 
 use std::collections::HashMap;
 
@@ -27,7 +27,7 @@ impl GoodTokens {
         token.secret.matches(&holder.secret).then_some((holder.role, holder.name.as_str()))
     }
 
-    /// It is good.
+    /// Remembers a good token.
     pub(super) fn remember(&mut self, token: &TokenRecord) {
         if self.0.contains_key(&token.id) {
             return;
@@ -40,7 +40,7 @@ impl GoodTokens {
         self.0.insert(id, Holder { secret, role, name });
     }
 
-    /// It is not, or no more.
+    /// Forgets a token that is not good, or no longer.
     pub(super) fn forget(&mut self, token: TokenId) {
         self.0.remove(&token);
     }

@@ -15,7 +15,7 @@ use super::{Access, Error};
 pub struct NotAnswered {
     /// 401 where nobody knows who calls, 403 where the caller may not, 429 where it asks too often.
     pub status: StatusCode,
-    /// The same in words.
+    /// The reason, in words.
     pub text: String,
     /// When another try may help, if only time is missing.
     pub retry_after: Option<Duration>,

@@ -131,7 +131,7 @@ impl Access {
         self.0.secured.is_some()
     }
 
-    /// So many calls a second for each caller from now on.
+    /// Changes how many calls a second each caller may make.
     pub fn set_calls_per_second(&self, calls: usize) {
         self.0.calls.set_per_second(calls);
     }
@@ -202,4 +202,4 @@ fn shown(time: Time) -> String {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -9,36 +9,37 @@ use ringtune_security::{
 
 use super::*;
 use crate::network::authority::{LOCAL_ADMIN, OwnAuthority};
-use crate::store::access::memory::MemoryAccessStore;
+use crate::store::SqliteStore;
 use crate::store::access::{CertificateRecord, TokenKind};
+use crate::store::conformance::temporary;
 
 const NODE: &str = "0193f2a4-5b6c-7d8e-9f00-112233445566";
 const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
 
-pub(super) struct Stage {
-    pub(super) access: Access,
-    pub(super) pki: Pki,
-    store: Arc<MemoryAccessStore>,
+pub(crate) struct Stage {
+    pub(crate) access: Access,
+    pub(crate) pki: Pki,
+    store: Arc<SqliteStore>,
     _folder: tempfile::TempDir,
 }
 
 impl Stage {
-    pub(super) async fn new() -> Self {
+    pub(crate) async fn new() -> Self {
         Self::within(&LimitSettings::default()).await
     }
 
-    pub(super) async fn within(limits: &LimitSettings) -> Self {
-        let folder = tempfile::tempdir().unwrap();
+    pub(crate) async fn within(limits: &LimitSettings) -> Self {
+        let (folder, store) = temporary().await;
         let at = |name: &str| folder.path().join(name);
         let own = OwnAuthority { folder: at("authority"), admin: at("admin"), names: Vec::new() };
         let pki = Pki::own(own, Duration::from_secs(3600), SystemTime::now()).unwrap();
-        let store = Arc::new(MemoryAccessStore::default());
+        let store = Arc::new(store);
         let access =
             Access::secured(pki.clone(), store.clone(), Metrics::new().unwrap(), limits).await.unwrap();
         Self { access, pki, store, _folder: folder }
     }
 
-    pub(super) async fn token(&self, kind: TokenKind, role: Role, uses: u32) -> String {
+    pub(crate) async fn token(&self, kind: TokenKind, role: Role, uses: u32) -> String {
         let name = if role == Role::Worker { "" } else { "ada" };
         let new = NewToken { kind, role, name: name.to_owned(), ttl: None, uses };
         self.access.create_token(&Caller::Open, new).await.unwrap().line
@@ -49,7 +50,8 @@ impl Stage {
     }
 
     async fn join_from(&self, line: &str, name: &str, from: IpAddr) -> Result<Credentials, Error> {
-        self.join_with(line, name, from, Csr::make().unwrap()).await
+        let (key, csr) = Csr::make().unwrap();
+        self.join_with(line, name, from, key, csr).await
     }
 
     async fn join_with(
@@ -57,7 +59,8 @@ impl Stage {
         line: &str,
         name: &str,
         from: IpAddr,
-        (key, csr): (PrivateKey, Csr),
+        key: PrivateKey,
+        csr: Csr,
     ) -> Result<Credentials, Error> {
         let token: JoinToken = line.parse().unwrap();
         let joining = Joining {
@@ -100,8 +103,8 @@ async fn who_missed_the_answer_asks_again_with_the_same_key() {
     let stage = Stage::new().await;
     let line = stage.token(TokenKind::Join, Role::Worker, 0).await;
     let (key, csr) = Csr::make().unwrap();
-    let lost = stage.join_with(&line, NODE, HERE, (key.clone(), csr.clone())).await.unwrap();
-    let again = stage.join_with(&line, NODE, HERE, (key, csr)).await.unwrap();
+    let lost = stage.join_with(&line, NODE, HERE, key.clone(), csr.clone()).await.unwrap();
+    let again = stage.join_with(&line, NODE, HERE, key, csr).await.unwrap();
     assert_ne!(lost.serial(), again.serial());
     assert_eq!(again.identity().unwrap().name, NODE);
     let (_, text) = reason(stage.join(&line, NODE).await);
@@ -434,11 +437,12 @@ fn from_elsewhere(folder: &Path) -> Pki {
 
 #[tokio::test]
 async fn with_certificates_from_elsewhere_there_are_access_tokens_and_revocation() {
-    let folder = tempfile::tempdir().unwrap();
-    let (pki, store) = (from_elsewhere(folder.path()), Arc::new(MemoryAccessStore::default()));
-    let access = Access::secured(pki.clone(), store, Metrics::new().unwrap(), &LimitSettings::default())
-        .await
-        .unwrap();
+    let (folder, store) = temporary().await;
+    let pki = from_elsewhere(folder.path());
+    let access =
+        Access::secured(pki.clone(), Arc::new(store), Metrics::new().unwrap(), &LimitSettings::default())
+            .await
+            .unwrap();
     let new =
         |kind, name: &str| NewToken { kind, role: Role::Observer, name: name.to_owned(), ttl: None, uses: 0 };
     let refused = access.create_token(&Caller::Open, new(TokenKind::Join, "ada")).await.map(drop);

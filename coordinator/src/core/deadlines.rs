@@ -1,9 +1,9 @@
-//! Who is to be looked at when, so that nobody is looked at before.
+//! Deadlines of workers and jobs, in order, so that a tick looks only at those that are due.
 
 use ringtune_shared::ids::{JobId, WorkerId};
 
-use super::shared_map::SharedMap;
 use super::time::Time;
+use super::{SharedMap, SharedSet};
 
 /// Whose deadline it is. Workers come first: whether a member of a ring is lost decides about its job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -12,40 +12,41 @@ pub(super) enum Subject {
     Job(JobId),
 }
 
-/// At most one time for each subject, at which or before which its next deadline is.
+/// At most one entry for each subject, at or before its next deadline.
 ///
-/// A sign of life moves a deadline on without touching this: who is looked at too early is entered again, for later.
+/// A sign of life extends a deadline without touching this: a subject that is due too early is entered again.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Deadlines {
-    queue: SharedMap<(Time, Subject), ()>,
+    queue: SharedSet<(Time, Subject)>,
     entered: SharedMap<Subject, Time>,
 }
 
 impl Deadlines {
-    /// The subject is looked at by then, or earlier if that was so before.
+    /// Enters a subject for `time`, unless it is entered for an earlier one.
     pub(super) fn by(&mut self, subject: Subject, time: Time) {
         let before = self.entered.get(&subject).copied();
         if before.is_some_and(|before| before <= time) {
             return;
         }
         if let Some(before) = before {
-            self.queue.remove(&(before, subject));
+            self.queue.remove_mut(&(before, subject));
         }
-        self.entered.insert(subject, time);
-        self.queue.insert((time, subject), ());
+        self.entered.insert_mut(subject, time);
+        self.queue.insert_mut((time, subject));
     }
 
-    /// The subject is gone.
+    /// Removes a subject.
     pub(super) fn forget(&mut self, subject: Subject) {
-        if let Some(time) = self.entered.remove(&subject) {
-            self.queue.remove(&(time, subject));
+        if let Some(time) = self.entered.get(&subject) {
+            self.queue.remove_mut(&(*time, subject));
+            self.entered.remove_mut(&subject);
         }
     }
 
-    /// Takes out whoever is to be looked at by now, workers first.
+    /// Takes out all subjects that are due, workers first.
     pub(super) fn take_due(&mut self, now: Time) -> Vec<Subject> {
         let mut due = Vec::new();
-        while let Some((&(time, subject), ())) = self.queue.first()
+        while let Some(&(time, subject)) = self.queue.first()
             && time <= now
         {
             self.forget(subject);

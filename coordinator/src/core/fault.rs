@@ -54,7 +54,7 @@ pub(super) enum Cure {
     OlderCheckpoint,
 }
 
-/// For whom the worker rests.
+/// Whose jobs the worker gets no ranks of for a while.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rest {
     /// For nobody.

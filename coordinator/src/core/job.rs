@@ -81,7 +81,7 @@ pub struct Job {
     pub refused_by: BTreeSet<WorkerId>,
     /// Which of its workers reach each other. Not stored.
     pub links: Links,
-    /// So many rings came to nothing because of that. Not stored.
+    /// How many rings failed because of that. Not stored.
     pub refusals: u64,
 }
 
@@ -146,16 +146,16 @@ pub struct Ring {
     /// Workers that prepare for the job while it runs, in the order in which they came. None of them is a member.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub joining: Vec<Joiner>,
-    /// So often it got new members since it came from the queue: so many epochs before this one are its own too.
+    /// How often its members changed since it came from the queue: as many epochs before this one are its own too.
     #[serde(default)]
     pub reformed: u64,
-    /// In so many epochs before this one it had the same rank 0.
+    /// For how many epochs before this one rank 0 was the same.
     #[serde(default)]
     pub led: u64,
     /// It is on its way from one membership to the next.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reforming: Option<Reforming>,
-    /// So often in a row it lost its shape without a new step.
+    /// How often in a row it broke without a new step.
     #[serde(default)]
     pub fruitless: u32,
     /// The link that broke last, if no step was done since.
@@ -164,7 +164,7 @@ pub struct Ring {
     /// Until then members may be away: set after a restart of the coordinator.
     #[serde(skip)]
     pub patience: Time,
-    /// The same for members of a ring that broke: the others wait for them no longer.
+    /// As `patience`, for members of a broken ring: the others wait for them no longer.
     #[serde(skip)]
     pub returns_by: Time,
     /// A rank lost its neighbour. Not stored: the worker tells it again when it is back.
@@ -182,7 +182,7 @@ pub struct Reforming {
     pub since: Time,
     /// Nobody was lost: somebody joined or left at the end of a step.
     pub planned: bool,
-    /// Too few members are left. So long they wait for other workers.
+    /// Too few members are left, and wait for other workers until then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spare_by: Option<Time>,
 }

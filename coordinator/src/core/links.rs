@@ -14,7 +14,7 @@ pub struct Links {
     pub looks: u64,
     /// What the members of the ring were asked when it broke.
     pub ring: Option<Look>,
-    /// The same about each worker that is ready to join.
+    /// As `ring`, for each worker that is ready to join.
     pub joiners: BTreeMap<WorkerId, Look>,
     /// Who was left out because of a link.
     pub apart: BTreeMap<WorkerId, Apart>,

@@ -59,7 +59,6 @@ mod reform;
 mod refusal;
 pub mod scheduler;
 mod session;
-mod shared_map;
 mod stop;
 mod time;
 mod timing;
@@ -67,6 +66,10 @@ mod turn;
 mod verification;
 mod waiting;
 mod worker;
+
+// Copies share what they have in common, so that a copy of the state costs a few counted references and a change of one
+// entry copies the nodes above it.
+use rpds::{RedBlackTreeMapSync as SharedMap, RedBlackTreeSetSync as SharedSet};
 
 pub use cluster::{Cluster, Options, Recovered};
 pub use effect::{Action, Assignment, Down, Effects, EnterRing, LookAtLinks, OtherEpoch, Reformed, Write};
@@ -92,4 +95,4 @@ pub use time::Time;
 pub use timing::{RankTiming, Straggler, Stragglers};
 pub use verification::{Difference, Verification};
 pub use waiting::{BEHIND_ANOTHER, Waiting};
-pub use worker::{Capabilities, Doubt, Place, Worker, WorkerState};
+pub use worker::{Capabilities, Doubt, RingPlace, Worker, WorkerState};

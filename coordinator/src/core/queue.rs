@@ -3,9 +3,9 @@
 
 use ringtune_shared::ids::JobId;
 
+use super::SharedMap;
 use super::job::Job;
 use super::pool::Pool;
-use super::shared_map::SharedMap;
 
 /// Jobs that wait for a ring.
 ///
@@ -25,12 +25,9 @@ struct Sizes(SharedMap<u32, SharedMap<u64, JobId>>);
 impl Queue {
     pub(super) fn insert(&mut self, job: &Job) {
         let Some(place) = place(job) else { return self.open.insert(job) };
-        if !self.pinned.contains_key(&place) {
-            self.pinned.insert(place.clone(), Sizes::default());
-        }
-        if let Some(sizes) = self.pinned.get_mut(&place) {
-            sizes.insert(job);
-        }
+        let mut sizes = self.pinned.get(&place).cloned().unwrap_or_default();
+        sizes.insert(job);
+        self.pinned.insert_mut(place, sizes);
     }
 
     pub(super) fn remove(&mut self, job: &Job) {
@@ -38,7 +35,7 @@ impl Queue {
         let Some(sizes) = self.pinned.get_mut(&place) else { return };
         sizes.remove(job);
         if sizes.0.is_empty() {
-            self.pinned.remove(&place);
+            self.pinned.remove_mut(&place);
         }
     }
 
@@ -68,20 +65,17 @@ fn place(job: &Job) -> Option<(String, bool)> {
 impl Sizes {
     fn insert(&mut self, job: &Job) {
         let (_, size) = job.ranks();
-        if !self.0.contains_key(&size) {
-            self.0.insert(size, SharedMap::default());
-        }
-        if let Some(jobs) = self.0.get_mut(&size) {
-            jobs.insert(job.number, job.id);
-        }
+        let mut jobs = self.0.get(&size).cloned().unwrap_or_default();
+        jobs.insert_mut(job.number, job.id);
+        self.0.insert_mut(size, jobs);
     }
 
     fn remove(&mut self, job: &Job) {
         let (_, size) = job.ranks();
         let Some(jobs) = self.0.get_mut(&size) else { return };
-        jobs.remove(&job.number);
+        jobs.remove_mut(&job.number);
         if jobs.is_empty() {
-            self.0.remove(&size);
+            self.0.remove_mut(&size);
         }
     }
 

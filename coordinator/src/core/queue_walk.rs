@@ -31,9 +31,9 @@ impl QueueWalk {
     /// The next job that could get free workers that nobody keeps, if no worker of their class had a rank. Afterwards it has
     /// got them, or waits ([`Self::keep`]).
     ///
-    /// Whom this passes over fits into no class that is left, and as workers only become fewer on the way, into none later:
-    /// so whatever the length of the queue, a walk looks at those who get workers, at one for each class, and at those whom
-    /// `MOST_PASSED` is about.
+    /// A job that is passed over fits into no class that is left, nor later, as workers only become fewer on the way. So
+    /// whatever the length of the queue, a walk looks at the jobs that get workers, at one job for each class, and at most
+    /// `MOST_PASSED` others.
     pub(super) fn next(&mut self, cluster: &Cluster) -> Option<JobId> {
         if self.passed >= MOST_PASSED {
             return None;

@@ -1,6 +1,6 @@
 //! How much of the coordinator's disk one owner may have.
 
-/// No sum is larger: it is what a store can keep.
+/// The largest sum that a store can keep.
 const MOST_BYTES: u64 = i64::MAX as u64;
 
 /// What each owner may have.
@@ -22,7 +22,7 @@ pub struct Usage {
     pub bytes: u64,
 }
 
-/// Of what an owner would have too much.
+/// The resource that a quota limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scarce {
     /// [`OwnerLimits::bytes`]

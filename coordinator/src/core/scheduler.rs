@@ -162,7 +162,7 @@ fn missing(problem: &Problem<'_>, free: &impl FreeWorkers) -> String {
     }
 }
 
-/// The simplest way to answer: look at all, sort all. The indexes of the core must say the same.
+/// Reference implementation over a plain list. The indexes of the core must give the same.
 #[cfg(test)]
 pub(super) struct Listed<'a>(pub(super) &'a [Candidate]);
 

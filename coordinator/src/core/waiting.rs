@@ -39,7 +39,7 @@ impl<'a> Waiting<'a> {
     fn first(&self, job: &Job) -> Option<JobId> {
         let (problem, open) = (problem(job), self.cluster.open_to(job));
         let turn = self.cluster.turn_of(job);
-        let (all, left) = (open.clone(), open.but(self.walk.kept(), turn));
+        let (all, left) = (open.clone(), open.without_reserved(self.walk.kept(), turn));
         if choose_class(&problem, &all).is_err() || choose_class(&problem, &left).is_ok() {
             return None;
         }

@@ -89,7 +89,7 @@ pub struct Worker {
     pub last_held: Time,
     /// Ranks it was told to let go and may still hold.
     pub releasing: BTreeSet<(JobId, Epoch)>,
-    /// So often in turn it failed at ranks of several owners' jobs, so that it may be its own fault.
+    /// How often in turn it failed at ranks of several owners' jobs, so that it may be its own fault.
     pub failures: u32,
     /// After such a failure it gets no rank until then.
     pub rests_until: Option<Time>,
@@ -105,22 +105,22 @@ pub struct Worker {
 pub struct Doubt {
     /// Whose jobs.
     pub owner: String,
-    /// So often in turn.
+    /// How often in turn.
     pub times: u32,
     /// It gets no rank of this owner until then. None: that is over.
     pub until: Option<Time>,
 }
 
-/// What a ring gave a worker.
+/// A worker's place in a ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
-    /// This rank.
+pub enum RingPlace {
+    /// It has this rank.
     Rank(JobId, u32),
     /// It prepares to join the ring of this job.
     Joins(JobId),
 }
 
-impl Place {
+impl RingPlace {
     /// The job.
     pub fn job(self) -> JobId {
         match self {

@@ -14,7 +14,7 @@ const STEPS: Rate = Rate { burst: 1_000_000, per_second: 10_000 };
 /// Everything else: a rank with 10,000 pictures speaks of each one twice.
 const OTHERS: Rate = Rate { burst: 25_000, per_second: 1_000 };
 
-/// So many at once, and so many a second in the long run.
+/// Burst, and messages a second in the long run.
 #[derive(Debug, Clone, Copy)]
 struct Rate {
     burst: u32,

@@ -5,22 +5,21 @@ use std::sync::Arc;
 use prost::Message as _;
 use ringtune_proto::convert::{FieldError, queue_from_wire, spec_from_wire};
 use ringtune_proto::v1::{self, job_service_server::JobService};
-use ringtune_shared::ids::{CONTENT_URI_PREFIX, ContentHash, JobId};
+use ringtune_shared::ids::{ContentHash, JobId};
 use ringtune_shared::job::{JobSpec, QueueSpec};
 use ringtune_shared::trace::TraceContext;
 use tonic::{Request, Response, Status};
-use tonic_types::FieldViolation;
 
 use super::access::call_of;
 use super::ids::job_id;
-use super::reach::be_discreet;
-use super::references::Ties;
-use super::status::{FailedRequest, bad_queue, bad_request, bad_spec};
+use super::reach::redact_for;
+use super::status::{FailedRequest, bad_field, bad_queue, bad_spec};
 use super::traced::{Making, parent_of};
 use super::watches::{self, Answers};
 use super::{Api, outbound};
 use crate::access::Call;
 use crate::core::{Job, NewJob, RequestKey};
+use crate::references::Ties;
 
 /// Characters of a request id.
 const LONGEST_REQUEST_ID: usize = 128;
@@ -42,7 +41,7 @@ impl JobService for Jobs {
         match self.create(&call, request.into_inner(), id, making.trace).await {
             Ok(mut job) => {
                 making.done(job.id);
-                be_discreet(&call, Arc::make_mut(&mut job));
+                redact_for(&call, Arc::make_mut(&mut job));
                 call.about(job.id);
                 Ok(Response::new(v1::CreateJobResponse { job: Some(outbound::job(&job)) }))
             }
@@ -59,10 +58,10 @@ impl JobService for Jobs {
     ) -> Result<Response<v1::VerifyJobResponse>, Status> {
         let (call, parent, id) = (call_of(&request), parent_of(&request), JobId::new());
         let making = Making::begin(&self.0.tracer, parent, id, "VerifyJob");
-        match self.create_verification(&call, request.into_inner(), (id, making.trace)).await {
+        match self.create_verification(&call, request.into_inner(), id, making.trace).await {
             Ok(mut job) => {
                 making.done(job.id);
-                be_discreet(&call, Arc::make_mut(&mut job));
+                redact_for(&call, Arc::make_mut(&mut job));
                 Ok(Response::new(v1::VerifyJobResponse { job: Some(outbound::job(&job)) }))
             }
             Err(refused) => {
@@ -126,7 +125,7 @@ impl JobService for Jobs {
         let id = job_id(&request.into_inner().job_id)?;
         call.about(id);
         self.0.check_reach(&call, id).await?;
-        self.0.images.delete_job(id).await?;
+        self.0.references.delete_job(id).await.map_err(FailedRequest::from)?;
         Ok(Response::new(v1::DeleteJobResponse {}))
     }
 
@@ -162,7 +161,7 @@ impl JobService for Jobs {
 }
 
 impl Jobs {
-    /// What was asked for, checked, becomes a job.
+    /// Checks a request and makes a job of it.
     async fn create(
         &self,
         call: &Call,
@@ -177,30 +176,14 @@ impl Jobs {
         let mut spec = spec_from_wire(wire).map_err(bad_spec)?;
         spec.check_paths().map_err(bad_spec)?;
         let mut ties = Ties::default();
-        let images = self.check_images(&mut ties, &spec).await.map_err(bad_request)?;
+        let references = &self.0.references;
+        let images = references.check_images(&mut ties, &spec).await.map_err(FailedRequest::from)?;
         count_steps(&mut spec, images)?;
-        self.0.images.check_embeddings(&mut ties, &spec).await.map_err(bad_request)?;
-        let resumed = self.0.images.resumed(&mut ties, &spec).await.map_err(bad_request)?;
+        references.check_embeddings(&mut ties, &spec).await.map_err(FailedRequest::from)?;
+        let resumed = references.resumed(&mut ties, &spec).await.map_err(FailedRequest::from)?;
         let (spec, queue) = (Arc::new(spec), Arc::new(queue));
         let new = NewJob { id, spec, queue, request: key, resumed, trace };
-        Ok(self.0.images.create_job(new, ties).await?)
-    }
-
-    /// How many images an epoch of the job shows, where all of them are uploaded. Those that are must be here.
-    pub(super) async fn check_images(
-        &self,
-        ties: &mut Ties,
-        spec: &JobSpec,
-    ) -> Result<Option<u64>, Vec<FieldViolation>> {
-        let mut places = spec.clone();
-        let mut count = Some(0);
-        let uses = spec.image_uses();
-        for ((field, images), used) in places.image_sources().into_iter().zip(uses) {
-            let uploaded = images.starts_with(CONTENT_URI_PREFIX);
-            let found = if uploaded { Some(self.0.images.check(ties, &field, images).await?) } else { None };
-            count = count.zip(found).map(|(count, found)| count + found * u64::from(used.repeats));
-        }
-        Ok(count)
+        Ok(references.create_job(new, ties).await.map_err(FailedRequest::from)?)
     }
 }
 
@@ -211,12 +194,12 @@ fn count_steps(spec: &mut JobSpec, images: Option<u64>) -> Result<(), Status> {
     }
     let Some(images) = images else {
         let problem = "the coordinator can only count images that are uploaded, and these are in a folder; give max_train_steps";
-        return Err(bad_request(vec![FieldViolation::new("spec.train.num_train_epochs", problem)]));
+        return Err(bad_field(&FieldError::new("spec.train.num_train_epochs", problem)));
     };
     spec.count_steps(images).map_err(bad_spec)
 }
 
-/// That it is not too long.
+/// Refuses a request id that is too long.
 pub(super) fn check_request_id(id: &str) -> Result<(), FieldError> {
     let length = id.chars().count();
     if length > LONGEST_REQUEST_ID {

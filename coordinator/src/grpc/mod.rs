@@ -16,7 +16,6 @@ mod lists;
 mod outbound;
 mod outgoing;
 mod reach;
-mod references;
 mod status;
 mod traced;
 mod trust;
@@ -53,9 +52,9 @@ use crate::metrics::{Layer as MetricsLayer, Metrics};
 use crate::network::activity::ActivityLayer;
 use crate::network::authority::Pki;
 use crate::quotas::Quotas;
+use crate::references::References;
 use crate::scrapes::Scrapes;
 use crate::service::Handle;
-use references::References;
 use status::FailedRequest;
 
 /// WatchJob and WatchJobs streams that may be open at a time.
@@ -113,7 +112,7 @@ pub struct Options {
 struct Api {
     handle: Handle,
     contents: Contents,
-    images: Arc<References>,
+    references: Arc<References>,
     metrics: Metrics,
     tracer: Tracer,
     access: Access,
@@ -170,7 +169,7 @@ pub async fn serve(listener: Listener, options: Options) -> Result<(), Error> {
 }
 
 impl Services {
-    /// Everything but the port.
+    /// The services without a port.
     ///
     /// # Errors
     /// See [`Error`].
@@ -178,8 +177,8 @@ impl Services {
         table::check_grpc()?;
         let Options { handle, contents, metrics, tracer, access, quotas, welcome, pki, shutdown, .. } =
             options;
-        let images = Arc::new(References::new(handle.clone(), contents.clone(), quotas.clone()));
-        let sweeper = AbortOnDropHandle::new(tokio::spawn(sweep(images.clone(), access.clone())));
+        let references = Arc::new(References::new(handle.clone(), contents.clone(), quotas.clone()));
+        let sweeper = AbortOnDropHandle::new(tokio::spawn(sweep(references.clone(), access.clone())));
         let layers = ServiceBuilder::new()
             // What is refused is counted, and audited where it would have changed something: a stranger could fill the log.
             .layer(TraceLayer::new_for_grpc().on_failure(DefaultOnFailure::new().level(Level::DEBUG)))
@@ -190,7 +189,7 @@ impl Services {
         let api = Arc::new(Api {
             handle,
             contents,
-            images,
+            references,
             metrics,
             tracer,
             access,
@@ -282,10 +281,10 @@ async fn sweep(references: Arc<References>, access: Access) {
         if !std::mem::replace(&mut is_start, false)
             && let Err(failed) = references.empty_trash(SystemTime::now()).await
         {
-            warn!(status = %Status::from(failed), "could not empty the trash");
+            warn!(status = %Status::from(FailedRequest::from(failed)), "could not empty the trash");
         }
         if let Err(failed) = references.sweep(SystemTime::now()).await {
-            warn!(status = %Status::from(failed), "could not look for unwanted files");
+            warn!(status = %Status::from(FailedRequest::from(failed)), "could not look for unwanted files");
         }
         if let Err(error) = access.sweep().await {
             warn!(%error, "could not remove expired tokens and certificates");

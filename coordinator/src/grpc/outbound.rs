@@ -12,7 +12,7 @@ use crate::core::{
 };
 use crate::service::RingTimings;
 
-/// What stands for the rank of a worker that has none.
+/// The rank on the wire of a worker without one.
 const NO_RANK: i32 = -1;
 
 pub(super) fn time(time: Time) -> prost_types::Timestamp {

@@ -1,4 +1,4 @@
-//! Which jobs a call reaches. What it does not reach is, for it, not there.
+//! Which jobs a call reaches. For a call, jobs out of reach do not exist.
 
 use ringtune_shared::ids::JobId;
 
@@ -26,11 +26,11 @@ impl Api {
         if !reached {
             return Err(Error::NoSuchJob(id).into());
         }
-        be_discreet(call, &mut job);
+        redact_for(call, &mut job);
         Ok(job)
     }
 
-    /// That a call reaches a job; the store is asked only where that decides something.
+    /// Checks that a call reaches a job; asks the store only where that decides something.
     ///
     /// # Errors
     /// There is none, as far as the caller is concerned; the store's.
@@ -46,7 +46,7 @@ impl Api {
         }
     }
 
-    /// That whoever sends or removes a file of a job may do so. Of a worker: that it has a place in the job's ring.
+    /// Checks that a call may send or remove a file of a job. A worker needs a place in the job's ring.
     ///
     /// # Errors
     /// See [`Self::check_reach`]; a worker is told that it has none.
@@ -65,8 +65,8 @@ pub(super) fn sees(call: &Call, cluster: &Cluster, id: JobId) -> bool {
     call.only_of().is_none_or(|only| cluster.job(id).is_some_and(|job| job.queue.owner == only))
 }
 
-/// Takes out of a job what it says of jobs that the call does not reach.
-pub(super) fn be_discreet(call: &Call, job: &mut Job) {
+/// Redacts what a job says of jobs that the call does not reach.
+pub(super) fn redact_for(call: &Call, job: &mut Job) {
     if job.waits_behind && call.only_of().is_some() {
         job.reason = crate::core::BEHIND_ANOTHER.to_owned();
     }

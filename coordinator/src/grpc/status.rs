@@ -12,7 +12,7 @@ use tonic_types::{ErrorDetails, FieldViolation, StatusExt};
 use super::allowance::Flood;
 use crate::access::{self, Denied, Reason};
 use crate::core::Refusal;
-use crate::{contents, quotas, service, store};
+use crate::{contents, quotas, references, service, store};
 
 /// When a full queue, disk or table is worth another try.
 const RETRY: Duration = Duration::from_secs(5);
@@ -73,13 +73,13 @@ fn missing(kind: &str, name: &str, message: String) -> Status {
     Status::with_error_details(Code::NotFound, message, details)
 }
 
-/// Something is not as it has to be for this request.
+/// A failed precondition of a request.
 pub(super) fn precondition(kind: &str, subject: String, message: String) -> Status {
     let details = ErrorDetails::with_precondition_failure_violation(kind, subject, message.clone());
     Status::with_error_details(Code::FailedPrecondition, message, details)
 }
 
-/// What passes by itself, of this subject: whoever asks waits for it.
+/// A condition of `subject` that passes by itself: clients wait and try again.
 fn passing(condition: Condition, subject: &str, message: String) -> Status {
     passing_after(None, condition, subject, message)
 }
@@ -91,13 +91,13 @@ fn passing_after(delay: Option<Duration>, condition: Condition, subject: &str, m
     Status::with_error_details(Code::ResourceExhausted, message, details)
 }
 
-/// What a status says that passes by itself.
+/// The passing condition that a status names, if any.
 pub(super) fn condition_of(status: &Status) -> Option<Condition> {
     let info = status.get_details_error_info()?;
     Condition::of(&info.domain, &info.reason)
 }
 
-/// What the coordinator fails at just now.
+/// A temporary failure of the coordinator itself.
 fn failing(condition: Condition, code: Code, message: String) -> Status {
     let mut details = ErrorDetails::with_retry_info(Some(RETRY));
     details.set_error_info(condition.as_str(), DOMAIN, HashMap::new());
@@ -152,6 +152,18 @@ impl From<quotas::Error> for FailedRequest {
     }
 }
 
+impl From<references::Error> for FailedRequest {
+    fn from(error: references::Error) -> Self {
+        match error {
+            references::Error::Contents(error) => error.into(),
+            references::Error::Service(error) => error.into(),
+            references::Error::Store(error) => error.into(),
+            references::Error::Quotas(error) => error.into(),
+            error @ references::Error::Interrupted(_) => Self(Status::internal(error.to_string())),
+        }
+    }
+}
+
 impl From<access::Error> for FailedRequest {
     fn from(error: access::Error) -> Self {
         Self(access_status(&error))
@@ -176,7 +188,7 @@ impl From<FailedRequest> for Status {
     }
 }
 
-/// What `?` turns every component's error into, on its way to a [`Status`].
+/// The [`Status`] of any component's error, for `?` in handlers.
 pub(super) struct FailedRequest(Status);
 
 fn service_status(error: &service::Error) -> Status {

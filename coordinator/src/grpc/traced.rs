@@ -5,7 +5,7 @@ use ringtune_shared::trace::{TRACEPARENT, TraceContext};
 use ringtune_traces::{Open, Tracer};
 use tonic::Request;
 
-/// What a client says of its own trace. One that cannot be read is none, as W3C Trace Context wants it.
+/// The client's trace context. An unreadable one counts as none, as W3C Trace Context wants it.
 pub(super) fn parent_of<T>(request: &Request<T>) -> Option<TraceContext> {
     request.metadata().get(TRACEPARENT)?.to_str().ok()?.parse().ok()
 }

@@ -29,7 +29,7 @@ const MOST_NAMED: usize = 1000;
 pub(super) type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 /// Where a stream's answers come from.
-trait Source: Send + 'static {
+trait NewsSource: Send + 'static {
     type Answer: Send + 'static;
 
     /// The next answer; none at the end. Loses nothing when it is dropped in mid-wait.
@@ -39,7 +39,7 @@ trait Source: Send + 'static {
     fn alive(now: Time) -> Self::Answer;
 }
 
-impl Source for Watch {
+impl NewsSource for Watch {
     type Answer = v1::WatchJobResponse;
 
     async fn next(&mut self) -> Result<Option<v1::WatchJobResponse>, Status> {
@@ -65,7 +65,7 @@ impl Source for Watch {
     }
 }
 
-impl Source for WatchMany {
+impl NewsSource for WatchMany {
     type Answer = v1::WatchJobsResponse;
 
     async fn next(&mut self) -> Result<Option<v1::WatchJobsResponse>, Status> {
@@ -132,25 +132,25 @@ fn named(ids: &[String]) -> Result<Vec<JobId>, FieldError> {
 }
 
 /// A place among the streams of news, which is given back when it is dropped.
-struct Place {
+struct WatchPermit {
     metrics: Metrics,
     _permit: OwnedSemaphorePermit,
 }
 
-impl Drop for Place {
+impl Drop for WatchPermit {
     fn drop(&mut self) {
         self.metrics.watches.dec();
     }
 }
 
-fn place(api: &Api) -> Result<Place, Status> {
+fn place(api: &Api) -> Result<WatchPermit, Status> {
     let permit = api.watches.clone().try_acquire_owned().map_err(|_| too_many("watches", WATCHES))?;
     api.metrics.watches.inc();
-    Ok(Place { metrics: api.metrics.clone(), _permit: permit })
+    Ok(WatchPermit { metrics: api.metrics.clone(), _permit: permit })
 }
 
 /// `place` is given back when the stream is dropped.
-fn stream<S: Source>(
+fn stream<S: NewsSource>(
     source: S,
     place: impl Send + 'static,
     clock: Clock,
@@ -183,7 +183,7 @@ mod tests {
     /// Answers after so many seconds each.
     struct Slow(std::vec::IntoIter<u64>);
 
-    impl Source for Slow {
+    impl NewsSource for Slow {
         type Answer = Option<u64>;
 
         async fn next(&mut self) -> Result<Option<Option<u64>>, Status> {

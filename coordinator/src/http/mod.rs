@@ -1,7 +1,6 @@
 //! The HTTP port: `/metrics`, `/sd/workers`, `/metrics/workers/ID` for Prometheus, `/healthz`, `/readyz` for probes, and for people the
 //! page with its API, which are ringtune-web's.
 
-mod gate;
 #[cfg(test)]
 mod tests;
 
@@ -22,8 +21,7 @@ use ringtune_security::{Listener, PageLimits, serve_pages};
 use ringtune_shared::ids::WorkerId;
 use ringtune_web::guard::{Names, guard};
 
-pub use self::gate::Gate;
-use crate::access::NotAnswered;
+use crate::access::{Access, NotAnswered};
 use crate::metrics::Metrics;
 use crate::network::activity::{self, ActivityLayer};
 use crate::scrapes::{self, Scrapes};
@@ -81,7 +79,7 @@ pub struct Options {
     /// The workers, to ask what they count.
     pub scrapes: Scrapes,
     /// Who may have what.
-    pub gate: Arc<dyn Gate>,
+    pub access: Access,
     /// By which names this host is reached.
     pub names: Names,
     /// The page and its API. Their shutdown is the port's.
@@ -100,7 +98,7 @@ pub async fn serve(listener: Listener, options: Options) -> Result<(), ringtune_
 }
 
 fn router(options: Options) -> Result<Router, ringtune_web::Error> {
-    let Options { metrics, readiness, scrapes, gate, names, web } = options;
+    let Options { metrics, readiness, scrapes, access, names, web } = options;
     let mut router = Router::new();
     for (path, page) in PAGES {
         let answer = move |State(shared): State<Shared>| answer(page, shared);
@@ -108,24 +106,24 @@ fn router(options: Options) -> Result<Router, ringtune_web::Error> {
     }
     let [list, of_worker] = WORKERS;
     router = router.route(list, get(list_workers)).route(of_worker, get(metrics_of_worker));
-    // The gate is asked for paths that are not there, too: strangers need not know which are.
+    // Also for paths that are not there: strangers need not know which are.
     Ok(router
         .with_state(Shared { metrics, readiness, scrapes })
         .merge(ringtune_web::router(web)?)
-        .layer(from_fn_with_state(gate, ask))
+        .layer(from_fn_with_state(access, check_access))
         .layer(from_fn_with_state(names, guard))
         .layer(ActivityLayer))
 }
 
-/// Lets a request in, or answers why not.
-async fn ask(State(gate): State<Arc<dyn Gate>>, request: Request, next: Next) -> Response {
+/// Passes a request on if its caller may make it; else answers with the refusal.
+async fn check_access(State(access): State<Access>, request: Request, next: Next) -> Response {
     let Some(peer) = activity::peer(request.extensions()).cloned() else {
         return StatusCode::INTERNAL_SERVER_ERROR.into_response();
     };
     // Who may GET may ask for the head alone.
     let method = if request.method() == Method::HEAD { &Method::GET } else { request.method() };
-    let allowed = gate.allowed(&peer, gate::bearer(request.headers()), method, request.uri().path()).await;
-    match allowed {
+    let (bearer, path) = (bearer(request.headers()), request.uri().path());
+    match access.allowed(&peer.caller, peer.address, bearer, method.as_str(), path).await {
         Ok(()) => next.run(request).await,
         Err(NotAnswered { status, text, retry_after }) => {
             // What programs ask is answered to programs.
@@ -143,6 +141,12 @@ async fn ask(State(gate): State<Arc<dyn Gate>>, request: Request, next: Next) ->
             answer
         }
     }
+}
+
+/// The token of `Authorization: Bearer …`.
+fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let (scheme, token) = headers.get(header::AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
 }
 
 async fn answer(page: Page, shared: Shared) -> Response {

@@ -66,16 +66,16 @@ impl Maker<'_> {
         help: &str,
         ask: impl Fn() -> f64 + Send + Sync + 'static,
     ) -> Made<()> {
-        self.0.register(Box::new(Asked { gauge: Gauge::new(name, help)?, ask: Box::new(ask) }))
+        self.0.register(Box::new(AskedGauge { gauge: Gauge::new(name, help)?, ask: Box::new(ask) }))
     }
 }
 
-struct Asked {
+struct AskedGauge {
     gauge: Gauge,
     ask: Box<dyn Fn() -> f64 + Send + Sync>,
 }
 
-impl Collector for Asked {
+impl Collector for AskedGauge {
     fn desc(&self) -> Vec<&Desc> {
         self.gauge.desc()
     }

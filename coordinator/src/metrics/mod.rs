@@ -233,7 +233,7 @@ impl Metrics {
     }
 
     /// How many bytes are free on the disk of the state folder, of how many, and whether that is too little.
-    pub(crate) fn set_disk(&self, (free, size): (u64, u64), low: bool) {
+    pub(crate) fn set_disk(&self, free: u64, size: u64, low: bool) {
         self.disk_free_bytes.set(i64::try_from(free).unwrap_or(i64::MAX));
         self.disk_size_bytes.set(i64::try_from(size).unwrap_or(i64::MAX));
         self.disk_low.set(low.into());

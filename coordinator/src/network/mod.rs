@@ -1,4 +1,4 @@
-//! How the coordinator stands on the network: its ports, who signs certificates, and whose are believed.
+//! The coordinator's ports, its CA, and whom it trusts.
 //!
 //! What a caller may do is decided elsewhere.
 

@@ -18,7 +18,7 @@ use crate::core::{
 /// Answers a request once the commit went well or not; then the state is what is stored.
 type Answer = Box<dyn FnOnce(Result<&Cluster, Error>) + Send>;
 
-/// The job that a request was about, and how it was after it, unless it had ended before.
+/// The job of a request, and its state afterwards unless it had ended before.
 pub(super) type Found = (Option<JobId>, Option<Arc<Job>>);
 
 /// A session's way down, and whose it is.

@@ -142,7 +142,7 @@ impl Handle {
         LoopLimits { commands: self.commands.downgrade(), clock: self.clock }
     }
 
-    /// What there is after each commit.
+    /// The snapshot of each commit.
     pub fn snapshots(&self) -> watch::Receiver<Arc<Cluster>> {
         self.snapshot.clone()
     }
@@ -291,8 +291,7 @@ impl Handle {
         self.send(Command::Said(sender, input)).await
     }
 
-    /// A step of a verification gets the state beside it that is stored of the step that it is to be the same as. Looked up
-    /// for each step, however many there are to compare with.
+    /// Adds to a step of a verification the stored state of the step that it repeats, looked up for each step.
     async fn with_stored_state(&self, input: Input) -> Result<Input, Error> {
         let Input::RankStep(sender, job, epoch, step) = input else { return Ok(input) };
         let cluster = self.cluster();
@@ -324,15 +323,14 @@ impl Handle {
         let _ = self.send(Command::SessionEnded(sender)).await;
     }
 
-    /// A job as it is stored, with what is not.
+    /// A job as stored, completed by what is kept in memory alone.
     pub async fn job(&self, id: JobId) -> Result<Job, Error> {
         let mut job = self.store.job(id).await?.ok_or(Error::NoSuchJob(id))?;
         self.explain(std::slice::from_mut(&mut job));
         Ok(job)
     }
 
-    /// Gives jobs as they were read from the store what is not stored: why they wait now, as far as they do, and how far
-    /// their ranks are.
+    /// Completes jobs read from the store by what is not stored: why they wait, and how far their ranks are.
     pub fn explain(&self, jobs: &mut [Job]) {
         if jobs.iter().all(|job| job.state.is_terminal()) {
             return;

@@ -33,7 +33,7 @@ pub(super) struct Timings {
 }
 
 impl Timings {
-    /// Of a ring of so many ranks. Only the present one's words come here.
+    /// Timings of a ring of so many ranks, of the present epoch alone.
     pub(super) fn put(&mut self, members: usize, timing: RankTiming) {
         self.keep_only(Some(timing.epoch));
         self.version += 1;

@@ -18,10 +18,10 @@ const BY_ITSELF: &str = "everything goes on by itself";
 
 /// Cheap to clone.
 #[derive(Debug, Clone, Default)]
-pub struct Waits(Arc<Mutex<Known>>);
+pub struct Waits(Arc<Mutex<WaitReasons>>);
 
 #[derive(Debug, Default)]
-struct Known {
+struct WaitReasons {
     /// Why nothing can be stored.
     store: Option<String>,
     /// What ranks of a job were told last, and when.
@@ -66,7 +66,7 @@ impl Waits {
         }
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
+    fn known(&self) -> MutexGuard<'_, WaitReasons> {
         // Each change is one insertion or removal.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -109,12 +109,13 @@ mod tests {
     use super::*;
     use crate::core::{JobState, LogLevel, Options, ProgressStage, Recovered, Time, Write};
     use crate::service::watchers::Watchers;
-    use crate::store::{MemoryStore, conformance};
+    use crate::store::conformance;
 
     #[tokio::test]
     async fn progress_that_an_older_version_kept_is_passed_over() {
         let job = conformance::queued_job(1);
-        let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
+        let (_folder, store) = conformance::temporary().await;
+        let store = Arc::new(store);
         let progress =
             |done| EventBody::Progress(Progress { rank: 0, stage: ProgressStage::Fetch, done, total: 1000 });
         let end = EventBody::StateChange { from: None, to: JobState::Cancelled, reason: "enough".to_owned() };

@@ -183,7 +183,7 @@ mod tests {
     use super::*;
     use crate::core::{EventBody, LogLevel, Options, Recovered, Time};
     use crate::service::watchers::Watchers;
-    use crate::store::{MemoryStore, conformance};
+    use crate::store::conformance;
 
     #[tokio::test]
     async fn a_reader_that_is_too_slow_is_told_and_delays_nobody() {
@@ -191,7 +191,8 @@ mod tests {
         let recovered = Recovered { jobs: vec![(*job).clone()], last_number: 1, ..Recovered::default() };
         let state = Arc::new(Cluster::recover(Options::default(), recovered, Time(1)));
         let (_snapshot, cluster) = watch::channel(state);
-        let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
+        let (_folder, store) = conformance::temporary().await;
+        let store = Arc::new(store);
         let watchers = Watchers::default();
         let open = || WatchMany::open(store.clone(), cluster.clone(), watchers.feed(), &[], None);
         let (mut quick, mut slow) = (open().await.unwrap(), open().await.unwrap());

@@ -196,7 +196,7 @@ impl Subscription {
         self.timings.clone()
     }
 
-    /// What there is now is known.
+    /// Marks everything up to now as seen.
     pub(super) fn mark_seen(&mut self) {
         if let Some(events) = &mut self.events {
             events.mark_unchanged();

@@ -10,8 +10,6 @@ pub mod access;
 #[cfg(test)]
 pub(crate) mod conformance;
 pub mod lists;
-#[cfg(test)]
-mod memory;
 pub mod quota;
 mod sqlite;
 
@@ -24,8 +22,6 @@ use crate::core::{ArtifactRecord, Job, JobEvent, JobState, Recovered, RequestKey
 
 use lists::{ArtifactQuery, EventQuery, JobQuery};
 
-#[cfg(test)]
-pub(crate) use memory::MemoryStore;
 pub use sqlite::{CopyFailed, Examined, Inspected, SqliteStore, copy_database, examine, inspect_database};
 
 /// What a store can fail with.

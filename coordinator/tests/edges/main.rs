@@ -3,8 +3,9 @@
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test reports by panicking")]
 
 mod endings;
+#[path = "../faulty_store/mod.rs"]
+mod faulty_store;
 mod files;
-mod full_disk;
 mod sessions;
 mod storage;
 mod support;

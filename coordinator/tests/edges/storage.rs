@@ -6,13 +6,13 @@ use ringtune_coordinator::core::Options;
 use ringtune_proto::v1::{self, JobState, RankPhase};
 use tonic::Code;
 
-use crate::full_disk::FullDisk;
+use crate::faulty_store::FaultyStore;
 use crate::support::{Coordinator, create, ending, get, held, spec};
 
 #[tokio::test]
 async fn a_full_disk_refuses_requests_and_loses_no_report() {
     let folder = tempfile::tempdir().unwrap();
-    let store = Arc::new(FullDisk::open(folder.path()).await);
+    let store = Arc::new(FaultyStore::new());
     let coordinator = Coordinator::start_on(folder.path(), Options::default(), store.clone()).await;
     let mut jobs = coordinator.jobs().await;
     let mut worker = coordinator.worker().await;

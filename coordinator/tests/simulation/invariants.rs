@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ringtune_coordinator::core::{Assignment, Checkpoint, EventBody, Job, JobState, Links, Place, Time};
+use ringtune_coordinator::core::{Assignment, Checkpoint, EventBody, Job, JobState, Links, RingPlace, Time};
 use ringtune_shared::ids::{Epoch, JobId};
 
 use crate::samples::STEPS;
@@ -25,12 +25,12 @@ impl World {
                 assert!(size + ring.joining.len() <= cluster.world_size as usize, "{job:?}");
                 assert!(size >= cluster.min_world_size as usize || self.may_be_small(job), "{job:?}");
                 for (rank, member) in ring.present() {
-                    let place = Place::Rank(job.id, u32::try_from(rank).unwrap());
+                    let place = RingPlace::Rank(job.id, u32::try_from(rank).unwrap());
                     let other = ranks.insert(member.worker, place);
                     assert_eq!(other, None, "{} is in two rings", member.worker);
                 }
                 for joiner in &ring.joining {
-                    let other = ranks.insert(joiner.member.worker, Place::Joins(job.id));
+                    let other = ranks.insert(joiner.member.worker, RingPlace::Joins(job.id));
                     assert_eq!(other, None, "{} is in a ring and prepares to join", joiner.member.worker);
                     assert!(ring.reforms(), "{job:?}");
                 }

@@ -59,7 +59,7 @@ pub fn error(status: &Status) -> Response {
     with_status(http_status(status.code()), status)
 }
 
-/// The same with an HTTP status that says more than the code.
+/// As above, with an HTTP status that says more than the code.
 pub(crate) fn with_status(http: StatusCode, status: &Status) -> Response {
     let mut response = Response::new(Body::from(error_json(status)));
     *response.status_mut() = http;

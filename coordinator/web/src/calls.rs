@@ -22,7 +22,7 @@ pub(crate) const LARGEST_ANSWER: usize = 64 << 20;
 pub struct Calls(BoxCloneSyncService<Request<Body>, Response<Body>, Infallible>);
 
 impl Calls {
-    /// Of a service that takes gRPC requests; each has the [`Peer`](ringtune_security::Peer) that it came from among its
+    /// Wraps a service that takes gRPC requests; each has the [`Peer`](ringtune_security::Peer) that it came from among its
     /// extensions.
     pub fn new<S, B>(service: S) -> Self
     where

@@ -28,12 +28,19 @@ const LAST_WORD: Duration = Duration::from_millis(500);
 /// The bytes of a connection.
 #[derive(Debug)]
 pub(super) enum Stream {
-    /// As they are.
+    /// Plain TCP.
     Plain(TcpStream),
-    /// Within TLS.
+    /// TLS over TCP.
     Tls(Box<TlsStream<TcpStream>>),
-    /// As they are: they never leave this machine.
+    /// A Unix socket: the bytes never leave this machine.
     Local(UnixStream),
+}
+
+/// What a connection runs over, and with what the client began on it.
+#[derive(Debug)]
+pub(super) struct Transport {
+    pub(super) stream: Stream,
+    pub(super) spoken: Spoken,
 }
 
 /// Why a connection fails though both sides live.
@@ -45,7 +52,7 @@ enum Why {
     Expired(Validity),
 }
 
-/// Waits for that.
+/// Waits for the reason.
 struct Closing(Pin<Box<dyn Future<Output = Why> + Send>>);
 
 impl fmt::Debug for Closing {
@@ -66,7 +73,7 @@ impl Closing {
     }
 }
 
-/// Never, where there is no certificate.
+/// Waits until the certificate is over; for ever where there is none.
 async fn expired(valid: Option<Validity>) -> Why {
     let Some(valid) = valid else { return std::future::pending().await };
     valid.over().await;
@@ -79,11 +86,9 @@ async fn expired(valid: Option<Validity>) -> Why {
 /// certificate was revoked, and when that is over.
 #[derive(Debug)]
 pub struct Connection {
-    stream: Stream,
-    /// What the client began with.
-    spoken: Spoken,
+    transport: Transport,
     peer: Peer,
-    /// One for whoever reads and one for whoever writes: they may be different tasks.
+    /// One for the reader and one for the writer: they may be different tasks.
     closing: [Closing; 2],
     closed: Option<Why>,
     look: Pin<Box<Sleep>>,
@@ -91,7 +96,7 @@ pub struct Connection {
     over: bool,
     /// Runs while something waits to be written.
     unread: Option<Pin<Box<Sleep>>>,
-    /// Set when it ran out.
+    /// Set when `unread` ran out.
     deaf: bool,
     limits: Limits,
     refusals: Refusals,
@@ -103,7 +108,7 @@ const WRITER: usize = 1;
 
 impl Connection {
     pub(super) fn new(
-        (stream, spoken): (Stream, Spoken),
+        transport: Transport,
         peer: Peer,
         place: Place,
         close: CancellationToken,
@@ -117,8 +122,7 @@ impl Connection {
         };
         let look = Box::pin(sleep(first));
         Self {
-            stream,
-            spoken,
+            transport,
             peer,
             closing,
             closed: None,
@@ -139,10 +143,10 @@ impl Connection {
 
     /// Whether it began with HTTP/2, without TLS.
     pub(crate) fn is_plain_http2(&self) -> bool {
-        self.spoken == Spoken::Http2
+        self.transport.spoken == Spoken::Http2
     }
 
-    /// Fails when it was closed from outside or its certificate is over; else whoever asks is woken when it is.
+    /// Fails when the connection was closed from outside or its certificate is over; else the waker is registered for that.
     fn check_closed(&mut self, side: usize, context: &mut Context<'_>) -> io::Result<()> {
         if self.closed.is_none()
             && let Poll::Ready(why) = self.closing[side].0.as_mut().poll(context)
@@ -165,7 +169,7 @@ impl Connection {
         Err(io::Error::new(io::ErrorKind::ConnectionAborted, text))
     }
 
-    /// Whether it had no calls for too long; else whoever asks is woken when to look again.
+    /// Whether the connection had no calls for too long; else the waker is registered for the next look.
     fn is_over(&mut self, context: &mut Context<'_>) -> bool {
         while !self.over && self.look.as_mut().poll(context).is_ready() {
             match verdict(self.peer.activity.standing(), &self.limits) {
@@ -183,8 +187,8 @@ impl Connection {
         self.refusals.note(refusal, Some(self.peer.address), &self.peer.caller);
     }
 
-    /// What writing came to: it fails when it has waited for too long. That is looked at last, so that a process that was
-    /// itself stopped does not take it for the other side's silence.
+    /// The result of a write, which fails when it has waited for too long. The time is looked at last, so that a process that
+    /// was itself stopped does not blame the other side.
     fn written<T>(&mut self, written: Poll<io::Result<T>>, context: &mut Context<'_>) -> Poll<io::Result<T>> {
         if written.is_ready() {
             self.unread = None;
@@ -204,7 +208,7 @@ impl Connection {
         if self.deaf {
             return Err(deaf());
         }
-        let stream: &mut (dyn AsyncWrite + Unpin) = match &mut self.stream {
+        let stream: &mut (dyn AsyncWrite + Unpin) = match &mut self.transport.stream {
             Stream::Plain(stream) => stream,
             Stream::Tls(stream) => stream.as_mut(),
             Stream::Local(stream) => stream,
@@ -235,7 +239,7 @@ impl AsyncRead for Connection {
         if self.is_over(context) {
             return Poll::Ready(Ok(()));
         }
-        match &mut self.stream {
+        match &mut self.transport.stream {
             Stream::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
             Stream::Tls(stream) => Pin::new(stream.as_mut()).poll_read(context, buffer),
             Stream::Local(stream) => Pin::new(stream).poll_read(context, buffer),
@@ -263,7 +267,7 @@ impl AsyncWrite for Connection {
     }
 
     fn is_write_vectored(&self) -> bool {
-        match &self.stream {
+        match &self.transport.stream {
             Stream::Plain(stream) => stream.is_write_vectored(),
             Stream::Tls(stream) => stream.is_write_vectored(),
             Stream::Local(stream) => stream.is_write_vectored(),

@@ -20,7 +20,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::connection::{Connection, Stream};
+use super::connection::{Connection, Stream, Transport};
 use super::opening::Opener;
 use super::places::{Connections, Place};
 use super::refusals::Refusal;
@@ -100,7 +100,7 @@ impl Invited {
 }
 
 impl LocalDoor {
-    /// Opens a door at `path`; what was left there by a process that died makes room for it.
+    /// Opens a door at `path`, replacing the socket of a process that died.
     pub(super) fn open(path: &Path, opener: Arc<Opener>, connections: Connections) -> io::Result<Self> {
         match std::fs::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -183,13 +183,13 @@ async fn open(invited: Arc<Invited>, opener: Arc<Opener>, mut stream: UnixStream
         (caller, _) => caller,
     };
     let peer = Peer { address, caller, valid, activity: Activity::new(), handed };
-    let stream = (Stream::Local(stream), Spoken::Http2);
-    let connection = Connection::new(stream, peer, place, close, opener.limits, opener.refusals.clone());
+    let transport = Transport { stream: Stream::Local(stream), spoken: Spoken::Http2 };
+    let connection = Connection::new(transport, peer, place, close, opener.limits, opener.refusals.clone());
     // Only fails where the listener was dropped: then nobody wants it.
     let _ = opener.ready.send(connection).await;
 }
 
-/// Who comes, and with what. None: whoever is there was not invited, or is another user's process.
+/// The guest and the files that it hands over. None: it was not invited, or is another user's process.
 async fn welcome(invited: &Invited, stream: &mut UnixStream) -> Option<(Guest, Handed)> {
     if !is_of(stream, own_user()) {
         return None;

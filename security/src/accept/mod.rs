@@ -62,7 +62,7 @@ pub enum Protection {
     Plain,
     /// TLS.
     Tls {
-        /// With whose certificate, and whose are believed.
+        /// The certificate to serve with, and the roots for clients.
         trust: Trust,
         /// Whether clients need one.
         clients: Clients,
@@ -99,7 +99,7 @@ impl Listener {
     /// As [`Listener::start`], but connections open, with what a handshake computes, in the runtime `openings`.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Listener::start`].
     pub fn start_with(
         openings: &Handle,
         tcp: TcpListener,
@@ -145,7 +145,7 @@ impl Listener {
         self.connections.clone()
     }
 
-    /// Where what is refused here is counted.
+    /// The counters of refused connections.
     pub(crate) fn refusals(&self) -> Refusals {
         self.refusals.clone()
     }
@@ -200,7 +200,7 @@ async fn accept_all(tcp: TcpListener, opener: Arc<Opener>, connections: Connecti
     }
 }
 
-/// Waits for the next change of what is believed, if there is anything to believe.
+/// Waits for the next change of the trust; for ever where there is none.
 async fn changed<T>(trust: &mut Option<tokio::sync::watch::Receiver<T>>) {
     if let Some(trust) = trust
         && trust.changed().await.is_ok()

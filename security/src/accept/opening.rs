@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-use super::connection::{Connection, Stream};
+use super::connection::{Connection, Stream, Transport};
 use super::limits::Limits;
 use super::places::Place;
 use super::refusals::{Refusal, Refusals};
@@ -61,13 +61,13 @@ impl Protocols {
     }
 }
 
-/// TLS as a port has it. Follows what is believed.
+/// TLS of a port. Follows its trust.
 #[derive(Debug)]
 pub(super) struct Secure {
     pub(super) trust: Trust,
     clients: Clients,
     protocols: Protocols,
-    /// What rustls was last set up with, and for what.
+    /// The last rustls configuration and the trust that it was made from.
     config: Mutex<(Arc<State>, Arc<ServerConfig>)>,
 }
 
@@ -78,7 +78,7 @@ impl Secure {
         Ok(Self { trust, clients, protocols, config: Mutex::new((state, Arc::new(config))) })
     }
 
-    /// rustls, set up for what is believed now.
+    /// rustls, configured for the present trust.
     fn config(&self) -> Result<Arc<ServerConfig>, TlsError> {
         let state = self.trust.state();
         let mut last = self.config.lock().unwrap_or_else(PoisonError::into_inner);
@@ -108,7 +108,7 @@ pub(super) struct Opener {
 struct NotOpened {
     refusal: Refusal,
     detail: String,
-    /// The connection and the last word to it, if there is one; none: there is nobody to tell.
+    /// The connection and the last word to it. None: there is nobody to tell.
     last: Option<(TcpStream, Vec<u8>)>,
 }
 
@@ -155,8 +155,14 @@ pub(super) async fn open(opener: Arc<Opener>, stream: TcpStream, address: Socket
     };
     let (activity, handed) = (Activity::new(), Handed::default());
     let peer = Peer { address, caller, valid, activity, handed };
-    let connection =
-        Connection::new((stream, spoken), peer, place, close, opener.limits, opener.refusals.clone());
+    let connection = Connection::new(
+        Transport { stream, spoken },
+        peer,
+        place,
+        close,
+        opener.limits,
+        opener.refusals.clone(),
+    );
     // Only fails where the listener was dropped: then nobody wants it.
     let _ = opener.ready.send(connection).await;
 }

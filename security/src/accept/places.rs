@@ -110,7 +110,7 @@ impl Connections {
         self.close(|_| true)
     }
 
-    /// Closes those of whoever is meant.
+    /// Closes the connections for which `is_meant`, and says how many they were.
     pub(super) fn close_where(&self, is_meant: impl Fn(&Identity) -> bool) -> usize {
         self.close(|open| open.identity.as_ref().is_some_and(&is_meant))
     }
@@ -127,7 +127,7 @@ impl Connections {
     }
 }
 
-/// One connection's place; free again when this is dropped.
+/// One connection's place, released on drop.
 #[derive(Debug)]
 pub(super) struct Place {
     connections: Connections,
@@ -137,7 +137,7 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// The connection is open, and is closed when what this gives is cancelled.
+    /// Notes that the connection is open. It is closed when the returned token is cancelled.
     pub(super) fn opened(&mut self, identity: Option<Identity>) -> CancellationToken {
         let close = CancellationToken::new();
         let mut taken = self.connections.taken();

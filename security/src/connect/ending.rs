@@ -1,4 +1,4 @@
-//! When a connection that was made ends though both sides live: the server's certificate is good no more.
+//! Ends an outgoing connection when the server's certificate expires or is revoked.
 
 use std::fmt;
 use std::io;
@@ -12,7 +12,7 @@ use crate::certificate::Facts;
 use crate::times;
 use crate::trust::State;
 
-/// What this side believes, as it changes, if it believes anything.
+/// This side's trust, as it changes. None: it verifies without one.
 pub(super) type Following = Option<watch::Receiver<Arc<State>>>;
 
 /// Fails a connection when it is time. Polled by the one task that reads and writes it, as HTTP/2 has it.
@@ -42,7 +42,7 @@ impl Ending {
         Self { over: Box::pin(over), why: None }
     }
 
-    /// Fails from when it is time; until then whoever asks is woken when it is.
+    /// Fails once the certificate is over; until then the caller's waker is registered for that.
     pub(super) fn check(&mut self, context: &mut Context<'_>) -> io::Result<()> {
         if self.why.is_none()
             && let Poll::Ready(why) = self.over.as_mut().poll(context)

@@ -209,7 +209,7 @@ fn named(names: &[String]) -> String {
     if names.is_empty() { "no host".to_owned() } else { names.join(", ") }
 }
 
-/// Why the other side refuses a certificate, by its alert. `valid` is when the certificate is good, None: there is none.
+/// Why the other side refuses a certificate, by its alert. `valid`: the certificate's validity; None: there is no certificate.
 pub(super) fn refusal(alert: rustls::AlertDescription, valid: Option<Validity>, now: SystemTime) -> String {
     use rustls::AlertDescription as Alert;
     let clocks = valid.map_or(String::new(), |valid| {

@@ -1,4 +1,4 @@
-//! From what rustls and the operating system say to what a person can use.
+//! Turns errors of rustls and the operating system into errors that say what to do.
 
 use std::io;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -10,12 +10,12 @@ use super::error::{ConnectError, refusal};
 use crate::certificate::Validity;
 use crate::tls::{OtherAuthority, WrongServer};
 
-/// What there is to say of this side.
+/// What the errors say of this side.
 #[derive(Debug, Clone)]
 pub(super) struct Mine {
     /// Who was to be on the other side.
     pub(super) expected: String,
-    /// When this side's certificate is good. None: it has none.
+    /// Validity of this side's certificate. None: it has none.
     pub(super) valid: Option<Validity>,
 }
 

@@ -38,7 +38,7 @@ use crate::trust::{State, Trust};
 
 /// How long one try may take, from the name's resolution to the end of the handshake.
 const TIME: Duration = Duration::from_secs(10);
-/// How long a server that is none of ours may take to say something, before it is taken for one that waits for us.
+/// How long a foreign server may stay silent before it is taken for one that waits for the client.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Whom a connector calls.
@@ -48,7 +48,7 @@ pub enum Server {
     Coordinator,
     /// The worker with that id.
     Worker(Uuid),
-    /// Whichever worker of the cluster is there: what is said to it must be for all of them.
+    /// Any worker of the cluster: what is sent must be fit for all of them.
     AnyWorker,
 }
 
@@ -68,24 +68,24 @@ pub struct Connector {
 /// What is needed for https.
 #[derive(Debug)]
 enum Secure {
-    /// By what is believed at the moment of the connection.
+    /// Verifies by the trust at the moment of the connection.
     Trusting {
         trust: Trust,
         server: Server,
-        /// What rustls was last set up with, and for what.
+        /// The last rustls configuration and the trust that it was made from.
         config: Mutex<Option<(Arc<State>, Arc<ClientConfig>)>>,
     },
-    /// By a token's hash.
+    /// Verifies by the root hash in a token.
     Joining { authority: [u8; 32], expected: Expected },
-    /// By its host name, as anybody would: it is none of the cluster's.
+    /// Verifies by host name, for servers outside the cluster.
     Outside { config: Arc<ClientConfig> },
 }
 
-/// rustls for one connection, and what there is to say should it fail.
+/// rustls for one connection, and what its error texts need.
 struct Ready {
     config: Arc<ClientConfig>,
     mine: Mine,
-    /// What this side believes, while the connection is open.
+    /// The trust that the connection follows while it is open.
     trust: Following,
 }
 
@@ -106,7 +106,7 @@ impl Connector {
         Self { secure: secure.map(Arc::new), time: TIME, last: Arc::default() }
     }
 
-    /// For https as somebody who believes, and http.
+    /// For https with the credentials and roots of `trust`, and for http.
     pub fn to(trust: Trust, server: Server) -> Self {
         let secure = Secure::Trusting { trust, server, config: Mutex::new(None) };
         Self::of(Some(secure))
@@ -129,14 +129,14 @@ impl Connector {
         Ok(Self::of(Some(Secure::Outside { config: Arc::new(tls::outside(roots)?) })))
     }
 
-    /// Lets one try take so long instead of 10 seconds.
+    /// Sets the timeout of one attempt, 10 seconds by default.
     #[must_use]
     pub fn within(self, time: Duration) -> Self {
         Self { time, ..self }
     }
 
-    /// When both certificates of the last connection that was made are good, this side's and the server's; what is sooner
-    /// over counts. None: there was no connection, or one without TLS.
+    /// Intersection of the validity of this side's certificate and the server's, for the last connection made. None: there
+    /// was no connection, or one without TLS.
     pub fn valid(&self) -> Option<Validity> {
         self.last().valid
     }

@@ -64,7 +64,7 @@ impl Outgoing {
         Ok(Self::of(Stream::Plain(stream), address))
     }
 
-    /// The same within TLS. With TLS 1.3 a client is done before the server has looked at its certificate; the server's
+    /// As above, within TLS. With TLS 1.3 a client is done before the server has looked at its certificate; the server's
     /// first word says whether it takes it.
     pub(super) async fn secure(
         mut stream: TlsStream<TcpStream>,
@@ -84,7 +84,7 @@ impl Outgoing {
         Ok(Self::of(Stream::Secure(Box::new(stream), mine), address))
     }
 
-    /// The same through a local socket, where this side is welcome already.
+    /// As above, through a local socket that has accepted the invitation.
     pub(super) async fn local(mut stream: UnixStream, address: String) -> Result<Self, ConnectError> {
         socket::prepare_local(&stream);
         let sent = stream.write_all(PREFACE).await;
@@ -105,8 +105,8 @@ impl Outgoing {
         Self { stream, address, fresh: true, sent: PREFACE, valid: None, facts: None, ending: None }
     }
 
-    /// The same, which ends when the server's certificate does, by what this side believes. `valid`: when the certificates of
-    /// both sides are good.
+    /// Ends the connection when `valid` ends, which is the intersection of both certificates' validity, or when the server's
+    /// certificate is revoked.
     pub(super) fn until(self, valid: Option<Validity>, facts: Option<Facts>, trust: Following) -> Self {
         let ending = facts.clone().map(|facts| Ending::of(&self.address, facts, trust));
         Self { valid, facts, ending, ..self }
@@ -117,7 +117,7 @@ impl Outgoing {
         self.facts.as_ref()
     }
 
-    /// When the certificates of both sides are good. None: without TLS.
+    /// Intersection of both certificates' validity. None: without TLS.
     pub(super) fn valid(&self) -> Option<Validity> {
         self.valid
     }
@@ -126,7 +126,7 @@ impl Outgoing {
         self.ending.as_mut().map_or(Ok(()), |ending| ending.check(context))
     }
 
-    /// Takes what the other side has already; 0: nothing.
+    /// Takes the part of the preface that the other side has already out of what the client writes; 0: nothing.
     fn take_sent(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let taken = self.sent.len().min(bytes.len());
         let (expected, rest) = self.sent.split_at(taken);

@@ -12,14 +12,14 @@ use super::CredentialsError;
 use crate::files::{self, FileError};
 use crate::roots;
 
-/// The key of somebody who has no certificate of it yet.
+/// File name of a key whose certificate has not come yet.
 const JOINING: &str = "joining.pem";
 
 fn failed(error: rcgen::Error) -> CredentialsError {
     CredentialsError::Make(error.to_string())
 }
 
-/// Forgets the key that was kept for tries. Blocks.
+/// Removes the key that was kept for further tries. Blocks.
 pub(super) fn forget(folder: &Path) -> Result<(), FileError> {
     let path = folder.join(JOINING);
     if path.exists() { files::remove(&path) } else { Ok(()) }
@@ -93,8 +93,8 @@ impl Csr {
         Ok((private, Self::of(&key)?))
     }
 
-    /// The same with the key of the last try, if its certificate never came: it is kept in the folder that the credentials
-    /// are to be in, until they are. The coordinator gives who asks again with the same key what it gave before. Blocks.
+    /// As [`Self::make`], but reuses the key of the last try if its certificate never came. The key is kept in the folder for
+    /// the credentials until they are there; the coordinator answers a repeated request with the same key again. Blocks.
     ///
     /// # Errors
     /// There are no random bytes, or the key cannot be kept.

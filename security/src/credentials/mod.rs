@@ -73,7 +73,7 @@ pub struct CredentialPaths {
     pub ca: PathBuf,
 }
 
-/// By what somebody proves who they are, and whom they believe.
+/// A key, its certificate chain, and the roots that its holder trusts.
 #[derive(Debug, Clone)]
 pub struct Credentials {
     key: PrivateKey,
@@ -168,17 +168,17 @@ impl Credentials {
         self.facts.validity
     }
 
-    /// When to get the next one: after two thirds of its time.
+    /// When to renew: after two thirds of the validity.
     pub fn renew_at(&self) -> SystemTime {
         self.facts.validity.renew_at()
     }
 
-    /// Whom the holder believes.
+    /// The roots that the holder trusts.
     pub fn roots(&self) -> &Roots {
         &self.roots
     }
 
-    /// The same holder, who believes others.
+    /// As these, with other roots.
     #[must_use]
     pub fn with_roots(self, roots: Roots) -> Self {
         Self { roots, ..self }

@@ -7,7 +7,7 @@ use crate::host::host_of;
 use crate::identity::Role;
 use crate::peer::Caller;
 
-/// Whose calls are counted together.
+/// The bucket of a call: calls of one bucket share a rate.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct CountedAs(Whose);
 
@@ -38,7 +38,7 @@ impl CountedAs {
         }
     }
 
-    /// Whether anybody could have made it up.
+    /// Whether the bucket is a stranger's address, which anybody can vary.
     pub(super) fn is_stranger(&self) -> bool {
         !matches!(self.0, Whose::Member(..))
     }

@@ -22,9 +22,9 @@ use governor::{Quota, RateLimiter};
 
 pub use counted::CountedAs;
 
-/// So many seconds' calls may come at once.
+/// Burst, in seconds of the rate.
 const BURST: u32 = 10;
-/// So many seconds a call waits for its turn at most.
+/// Longest wait for a turn, in seconds.
 const PATIENCE: u32 = 5;
 /// A refusal takes so long: whoever asks again at once is not to keep the daemon busy with refusals. And the request has come
 /// by then; HTTP/2 resets the stream of a call that is answered before, and ends a connection that has many of those.
@@ -33,7 +33,7 @@ const REFUSAL: Duration = Duration::from_secs(1);
 const MOST: u32 = 1_000_000;
 /// Callers that are told apart; beyond that all strangers are one. Members of the cluster are as many as its authority made.
 const CALLERS: usize = 1 << 16;
-/// How often callers are forgotten whose rate is whole again.
+/// How often callers with a full budget are forgotten.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
 
 /// A caller makes more calls than it may.
@@ -61,12 +61,12 @@ impl TooManyCalls {
 pub struct CallRates(Arc<RwLock<Arc<Rates<DefaultClock>>>>);
 
 impl CallRates {
-    /// So many calls a second for each caller, from 1 to a million.
+    /// A rate in calls a second for each caller, from 1 to a million.
     pub fn per_second(calls: usize) -> Self {
         Self(Arc::new(RwLock::new(Arc::new(Rates::new(calls, DefaultClock::default())))))
     }
 
-    /// So many from now on. Every caller begins anew with a whole rate.
+    /// Changes the rate. Every caller begins anew with a full budget.
     pub fn set_per_second(&self, calls: usize) {
         let mut rates = self.0.write().unwrap_or_else(PoisonError::into_inner);
         if rates.given != calls {
@@ -124,7 +124,7 @@ impl<C: Clock + Clone> Rates<C> {
         }
     }
 
-    /// How long a call has to wait from now on. It counts even if it is given up meanwhile.
+    /// How long a call has to wait. It counts even if it is given up meanwhile.
     fn wait(&self, whose: &CountedAs) -> Result<Duration, TooManyCalls> {
         self.sweep();
         let is_one_too_many = whose.is_stranger() && self.limiter.len() >= CALLERS;
@@ -145,7 +145,7 @@ impl<C: Clock + Clone> Rates<C> {
         self.per_second * PATIENCE
     }
 
-    /// Forgets callers whose rate is whole again, from time to time.
+    /// Forgets callers whose budget is full again, from time to time.
     fn sweep(&self) {
         let now: u64 = self.clock.now().duration_since(self.began).into();
         let swept = self.swept.load(Ordering::Relaxed);

@@ -16,7 +16,7 @@ use crate::names::{self, Internal};
 use crate::roots;
 use crate::trust::Revoked;
 
-/// By what a server's certificate is believed.
+/// By what a server's certificate is verified.
 #[derive(Debug)]
 pub(crate) enum Known {
     /// By roots, and while it is not revoked.

@@ -13,7 +13,7 @@ use tempfile::NamedTempFile;
 
 use super::scrub::scrub;
 
-/// Of all texts together, before compression.
+/// Most bytes of all texts together, before compression.
 pub(super) const MOST_BYTES: u64 = 200 << 20;
 
 /// An archive that has its name only when it is whole.

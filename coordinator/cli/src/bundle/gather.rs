@@ -1,4 +1,4 @@
-//! Where a bundle's parts come together: one after the other, each bounded, and what could not be had with the reason.
+//! Collects a bundle's parts one by one, each bounded, and the reason for each part that is missing.
 
 use std::{
     io,
@@ -18,11 +18,11 @@ use tokio::{
 use super::archive::Archive;
 use crate::{error::Error, output::remark};
 
-/// Of one log, of which the end is kept.
+/// Most bytes of a log, of which the end is kept.
 pub(super) const LONGEST_LOG: usize = 20 << 20;
-/// Of any other part.
+/// Most bytes of any other part.
 pub(super) const LONGEST: usize = 4 << 20;
-/// Work that takes longer says what it is at.
+/// Work that takes longer reports its progress.
 const SILENCE: Duration = Duration::from_secs(2);
 
 enum Entry {

@@ -1,4 +1,4 @@
-//! What this machine can tell: programs, system, settings, logs, and what doctor finds.
+//! The bundle's parts of this machine: programs, system, settings, logs, doctor's report.
 
 use std::{
     fs, io,
@@ -10,14 +10,14 @@ use std::{
 use tokio::task::spawn_blocking;
 
 use super::{
-    Wanted,
+    BundleRequest,
     gather::{Gather, LONGEST, LONGEST_LOG, output_of},
 };
 use crate::cluster::{COORDINATOR, WORKER, find_program, state_home};
 
-/// For a program that looks something up.
+/// Time limit of a program that looks something up.
 const QUICK: Duration = Duration::from_secs(15);
-/// For a journal, and for doctor, which starts libtorch.
+/// Time limit of journalctl, and of doctor, which starts libtorch.
 const SLOW: Duration = Duration::from_secs(90);
 /// Files of the system that say what this machine is, and in which state.
 const SYSTEM: [&str; 11] = [
@@ -47,7 +47,7 @@ const UNITS: [(&str, &str); 2] = [
 ];
 
 /// All of it.
-pub(super) async fn gather(to: &mut Gather, wanted: &Wanted) {
+pub(super) async fn gather(to: &mut Gather, wanted: &BundleRequest) {
     versions(to).await;
     for file in SYSTEM {
         let name = format!("system/{}", file.trim_start_matches('/').replace('/', "-"));
@@ -116,7 +116,7 @@ async fn read(path: &Path) -> io::Result<String> {
 }
 
 /// Settings files: those of the folder by how they end, so that no key is ever opened, and those that were named.
-async fn settings(to: &mut Gather, wanted: &Wanted) {
+async fn settings(to: &mut Gather, wanted: &BundleRequest) {
     let folder = wanted.settings.clone();
     let listed = spawn_blocking(move || {
         let mut files: Vec<PathBuf> = fs::read_dir(&folder)?.flatten().map(|entry| entry.path()).collect();
@@ -152,7 +152,7 @@ fn is_settings(file: &Path) -> bool {
     file.extension().is_some_and(|end| end == "toml" || end == "env")
 }
 
-async fn logs(to: &mut Gather, wanted: &Wanted) {
+async fn logs(to: &mut Gather, wanted: &BundleRequest) {
     let since = format!("--since=-{}s", wanted.since.as_secs());
     for (name, unit) in UNITS {
         let arguments = ["--unit", unit, &since, "--no-pager", "--output", "short-iso-precise"];

@@ -20,7 +20,7 @@ pub use scrub::{REMOVED, scrub};
 
 /// What is to be collected, and where to.
 #[derive(Debug)]
-pub struct Wanted {
+pub struct BundleRequest {
     /// The file, which must not exist.
     pub target: PathBuf,
     /// Jobs that are shown in full, beside the newest that failed or run.
@@ -63,7 +63,7 @@ pub struct Made {
 ///
 /// # Errors
 /// The file cannot be written.
-pub async fn make(wanted: &Wanted, coordinator: Result<Coordinator, String>) -> Result<Made, Error> {
+pub async fn make(wanted: &BundleRequest, coordinator: Result<Coordinator, String>) -> Result<Made, Error> {
     let now = SystemTime::now();
     let name = wanted.target.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let folder = name.split('.').next().filter(|folder| !folder.is_empty()).unwrap_or("ringtune-debug");
@@ -81,7 +81,7 @@ pub async fn make(wanted: &Wanted, coordinator: Result<Coordinator, String>) -> 
     Ok(Made { size, missing })
 }
 
-fn readme(when: &str, wanted: &Wanted, written: &[String], missing: &[String]) -> String {
+fn readme(when: &str, wanted: &BundleRequest, written: &[String], missing: &[String]) -> String {
     let logs = match wanted.logs {
         true => format!("Logs go back {}.", humantime::format_duration(wanted.since)),
         false => "Logs were left out.".to_owned(),

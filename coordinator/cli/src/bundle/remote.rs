@@ -1,4 +1,4 @@
-//! What the coordinator can tell: of itself, its workers and its jobs, as far as the caller may see it.
+//! The bundle's parts of the coordinator: itself, its workers and its jobs, as far as the caller may see them.
 
 use std::time::Duration;
 
@@ -12,24 +12,24 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use uuid::Uuid;
 
 use super::{
-    Coordinator, Wanted,
+    BundleRequest, Coordinator,
     gather::{Gather, LONGEST, LONGEST_LOG},
 };
 use crate::client::ClientError;
 
-/// The newest ones that are listed.
+/// Jobs that are listed, the newest first.
 const JOBS: usize = 200;
-/// Of them, so many that failed or run are shown in full, beside those that were named.
+/// Jobs that failed or run and are shown in full, beside those that were named.
 const IN_FULL: usize = 10;
-/// Of one job.
+/// Events of one job.
 const EVENTS: usize = 10_000;
-/// A curve can be drawn from them.
+/// Steps of one job, enough for a curve.
 const STEPS: i32 = 2000;
-/// For a page.
+/// Time limit of a page.
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// All of it. A coordinator that is away is asked once.
-pub(super) async fn gather(to: &mut Gather, wanted: &Wanted, coordinator: &Coordinator) {
+pub(super) async fn gather(to: &mut Gather, wanted: &BundleRequest, coordinator: &Coordinator) {
     let client = &coordinator.client;
     match client.who_am_i().await {
         Ok(answer) => {
@@ -97,7 +97,7 @@ async fn job(to: &mut Gather, coordinator: &Coordinator, id: Uuid) {
 }
 
 /// /metrics of the coordinator, and of a worker on this machine if it serves them in the clear.
-pub(super) async fn metrics(to: &mut Gather, wanted: &Wanted, coordinator: Option<&Coordinator>) {
+pub(super) async fn metrics(to: &mut Gather, wanted: &BundleRequest, coordinator: Option<&Coordinator>) {
     let url = wanted.http.clone().or_else(|| pages_of(&coordinator?.url));
     if let Some(url) = url {
         let found = coordinator.and_then(|coordinator| coordinator.found.as_ref());

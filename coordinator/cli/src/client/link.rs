@@ -80,7 +80,7 @@ pub(super) fn connect_error(status: &Status) -> Option<&ConnectError> {
     None
 }
 
-/// The same, where another try would be no better: each side answers, but not to the other.
+/// As above, if another try would be no better: the sides reach each other and do not understand each other.
 pub(super) fn misunderstanding(status: &Status) -> Option<&ConnectError> {
     let passes = |error: &&ConnectError| {
         !matches!(

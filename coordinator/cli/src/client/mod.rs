@@ -139,7 +139,7 @@ impl Client {
         Self::with(url, Connector::plain(), Bearer::none())
     }
 
-    /// The same with what this side believes, and what it shows with each call.
+    /// As [`Self::new`], with the connector's trust and a bearer token.
     pub fn with(url: &CoordinatorUrl, connector: Connector, bearer: Bearer) -> Self {
         Self { url: url.to_string(), link: link::open(url, connector, bearer), trace: None }
     }

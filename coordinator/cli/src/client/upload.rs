@@ -58,7 +58,7 @@ impl Client {
         self.upload_data(Data::Memory(&content.bytes), size, content.sha256, content.media_type).await
     }
 
-    /// The same for a file, which is read while it is sent.
+    /// As above, for a file, which is read while it is sent.
     pub async fn upload_file(&self, content: &FileContent) -> Result<String, ClientError> {
         let data = Data::File(&content.path, Arc::default());
         self.upload_data(data, content.size, content.sha256, content.media_type).await

@@ -64,7 +64,7 @@ impl CoordinatorUrl {
         self.with("http", self.authority())
     }
 
-    /// The same with another host: a name or an IPv4 address.
+    /// This address with another host: a name or an IPv4 address.
     #[must_use]
     pub fn at_host(&self, host: &str) -> Self {
         let port = self.uri.port_u16().unwrap_or(DEFAULT_PORT);

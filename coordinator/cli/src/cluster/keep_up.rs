@@ -18,7 +18,7 @@ pub(super) struct Patience {
     longest: Duration,
     /// A daemon that listened so long did last.
     lasted: Duration,
-    /// So many starts in a row that did not last are enough.
+    /// Starts in a row that do not last before it gives up.
     most: u32,
 }
 

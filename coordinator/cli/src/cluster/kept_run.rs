@@ -94,7 +94,7 @@ impl KeptRun {
         Self::all_in(&runs_folder())
     }
 
-    /// The same, with those that were killed since the last run.
+    /// As [`Self::all`], with the runs that were killed since the last one.
     pub fn settled() -> Vec<Self> {
         let parent = runs_folder();
         settle(&parent);
@@ -178,7 +178,7 @@ impl KeptRun {
     }
 }
 
-/// The same as each new run does for those before it, where there are any.
+/// Settles earlier runs, as each new run does, if there are any.
 fn settle(parent: &Path) {
     if parent.is_dir()
         && let Ok(lock) = lock_file(parent)

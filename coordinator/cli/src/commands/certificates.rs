@@ -13,7 +13,7 @@ use crate::{
     access_objects::{CertificateObject, RenewedObject, RevokedObject, role_name, wire_role},
     client::{Client, Which},
     common_arguments::OutputArguments,
-    credentials::{Source, renew},
+    credentials::{CredentialSource, renew},
     error::Error,
     output::{Output, remark, time_text},
 };
@@ -111,10 +111,10 @@ async fn renew_own(arguments: AskArguments) -> Result<(), Error> {
         return nothing(&format!("{} asks nobody who they are", reached.url));
     };
     match &found.source {
-        Source::Folder(_) | Source::Login(_) => {}
-        Source::Admin(_) => return nothing("the coordinator renews its admin's by itself"),
-        Source::Elsewhere(_) => return nothing("another authority gave it"),
-        Source::Token(variable) => return nothing(&format!("{variable} is used instead of one")),
+        CredentialSource::Folder(_) | CredentialSource::Login(_) => {}
+        CredentialSource::Admin(_) => return nothing("the coordinator renews its admin's by itself"),
+        CredentialSource::Elsewhere(_) => return nothing("another authority gave it"),
+        CredentialSource::Token(variable) => return nothing(&format!("{variable} is used instead of one")),
     }
     let renewed = Box::pin(renew(&reached.client, found)).await?;
     let until = Timestamp::from(renewed.validity().until);

@@ -4,7 +4,7 @@ use std::{path::PathBuf, time::SystemTime};
 
 use super::{plural, reach::begin, resolve};
 use crate::{
-    bundle::{Coordinator, Wanted, make},
+    bundle::{BundleRequest, Coordinator, make},
     bundle_arguments::{BundleArguments, DebugCommand},
     error::Error,
     output::{remark, size_text},
@@ -33,7 +33,7 @@ async fn bundle(arguments: BundleArguments) -> Result<(), Error> {
         },
         Err(_) => Vec::new(),
     };
-    let wanted = Wanted {
+    let wanted = BundleRequest {
         jobs,
         since: arguments.since.into(),
         logs: !arguments.no_logs,

@@ -19,9 +19,9 @@ use crate::{
 /// What shells ask for while they complete.
 const LIVE: &[LiveWords] =
     &[LiveWords { value_name: "JOB", of: "jobs" }, LiveWords { value_name: "WORKER", of: "workers" }];
-/// Somebody waits for it with a finger on a key.
+/// Time limit of a completion, for which the user waits.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// More are no help.
+/// Most words of a completion.
 const MOST_JOBS: usize = 200;
 
 /// Prints what a shell reads.

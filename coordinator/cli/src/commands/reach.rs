@@ -12,7 +12,7 @@ use crate::{
     output::remark,
 };
 
-/// What speaks without TLS answers at once; what does not may never.
+/// How long to wait for a server without TLS: it answers at once, others perhaps never.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// A coordinator, and as whom it is called.
@@ -28,7 +28,7 @@ pub(super) async fn client_of(arguments: &CoordinatorArguments) -> Result<Client
     Ok(reach(arguments).await?.client)
 }
 
-/// The same with how it is reached. Gets the next certificate if it is time, and while the command runs; warns where
+/// As above, with how it is reached. Gets the next certificate if it is time, and while the command runs; warns where
 /// nothing is encrypted.
 pub(super) async fn reach(arguments: &CoordinatorArguments) -> Result<Reached, Error> {
     let reached = Box::pin(begin(arguments)).await?;
@@ -48,7 +48,7 @@ pub(super) async fn reach(arguments: &CoordinatorArguments) -> Result<Reached, E
     Ok(reached)
 }
 
-/// The same without a renewal.
+/// As above, without a renewal.
 pub(super) async fn begin(arguments: &CoordinatorArguments) -> Result<Reached, Error> {
     let named = arguments.coordinator.clone();
     let given =

@@ -17,7 +17,7 @@ use crate::{
     references::{JobReference, LAST, Likeness, WorkerReference},
 };
 
-/// So many of those that may be meant are named.
+/// Candidates of an ambiguous name that are listed.
 const NAMED: usize = 10;
 
 /// The job that is meant.

@@ -1,9 +1,9 @@
-//! Which coordinator is meant, and as whom it is called.
+//! Chooses the coordinator to call, and the credentials for it.
 
 use super::{AccessError, Found, Given, Places, find, find::admin};
 use crate::client::CoordinatorUrl;
 
-/// A coordinator, and as whom it is called.
+/// A coordinator, and the credentials for it.
 #[derive(Debug)]
 pub enum Choice {
     /// Without TLS: nobody is asked who they are.

@@ -1,4 +1,4 @@
-//! Which credentials are used, of all that there are.
+//! Finds the credentials to use.
 
 use std::{
     fmt, fs, io,
@@ -21,7 +21,7 @@ pub(super) const LONGEST_TOKEN_FILE: u64 = 4096;
 
 /// Where credentials come from.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Source {
+pub enum CredentialSource {
     /// A folder that was named, with what a coordinator's own authority gave.
     Folder(PathBuf),
     /// A folder that was named, with certificates of another authority.
@@ -34,7 +34,7 @@ pub enum Source {
     Admin(PathBuf),
 }
 
-impl Source {
+impl CredentialSource {
     /// The folder whose certificate this command renews. The coordinator renews its admin's itself, and another
     /// authority has ways of its own.
     pub fn renewed_in(&self) -> Option<&Path> {
@@ -45,7 +45,7 @@ impl Source {
     }
 }
 
-impl fmt::Display for Source {
+impl fmt::Display for CredentialSource {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Folder(folder) | Self::Elsewhere(folder) | Self::Login(folder) | Self::Admin(folder) => {
@@ -59,22 +59,22 @@ impl fmt::Display for Source {
 /// Credentials for a coordinator with TLS.
 #[derive(Debug, Clone)]
 pub struct Found {
-    /// Whom to believe, and the certificate if there is one.
+    /// The roots, and the certificate if there is one.
     pub trust: Trust,
-    /// What goes with each call instead of a certificate.
+    /// The token that goes with each call instead of a certificate.
     pub token: Option<AccessToken>,
     /// Where they come from.
-    pub source: Source,
+    pub source: CredentialSource,
 }
 
 impl Found {
-    fn of(credentials: Credentials, source: Source) -> Result<Self, AccessError> {
+    fn of(credentials: Credentials, source: CredentialSource) -> Result<Self, AccessError> {
         let of = |error| AccessError::Trust { of: format!("the credentials in {source}"), source: error };
         Ok(Self { trust: Trust::of(credentials).map_err(of)?, token: None, source })
     }
 }
 
-/// Looks for credentials, in the order in which people mean them. Blocks.
+/// Looks for credentials, the most specific first. Blocks.
 ///
 /// # Errors
 /// There are none, or the first that there are cannot be used.
@@ -93,7 +93,7 @@ pub fn find(url: &CoordinatorUrl, given: &Given) -> Result<Found, AccessError> {
     if let Ok(folder) = login
         && let Some(credentials) = load(&folder)?
     {
-        return Found::of(credentials, Source::Login(folder));
+        return Found::of(credentials, CredentialSource::Login(folder));
     }
     // 4. The coordinator's own machine.
     admin(environment)?.ok_or_else(|| AccessError::None { url: url.to_string() })
@@ -108,7 +108,7 @@ pub(super) fn admin(environment: &Environment) -> Result<Option<Found>, AccessEr
     let folder = state.join("admin");
     match load(&folder) {
         Ok(None) => Ok(None),
-        Ok(Some(credentials)) => Found::of(credentials, Source::Admin(folder)).map(Some),
+        Ok(Some(credentials)) => Found::of(credentials, CredentialSource::Admin(folder)).map(Some),
         Err(AccessError::Credentials { source, .. }) if is_forbidden(&source) => Ok(None),
         Err(error) => Err(error),
     }
@@ -125,7 +125,7 @@ fn load(folder: &Path) -> Result<Option<Credentials>, AccessError> {
 
 fn named(folder: &Path) -> Result<Found, AccessError> {
     if let Some(credentials) = load(folder)? {
-        return Found::of(credentials, Source::Folder(folder.to_owned()));
+        return Found::of(credentials, CredentialSource::Folder(folder.to_owned()));
     }
     let file = |name| folder.join(name);
     let paths = CredentialPaths { chain: file("chain.pem"), key: file("key.pem"), ca: file("ca.pem") };
@@ -134,7 +134,7 @@ fn named(folder: &Path) -> Result<Found, AccessError> {
     }
     let credentials = Credentials::read(&paths)
         .map_err(|source| AccessError::Credentials { folder: folder.to_owned(), source })?;
-    Found::of(credentials, Source::Elsewhere(folder.to_owned()))
+    Found::of(credentials, CredentialSource::Elsewhere(folder.to_owned()))
 }
 
 /// The access token's text, and the variable that it comes from.
@@ -185,5 +185,5 @@ fn with_token(
     let cluster = roots.cluster().unwrap_or_else(|| Cluster::from(Uuid::new_v4()));
     let trust = Trust::new(cluster, None, roots, Revoked::default());
     let trust = trust.map_err(|source| AccessError::Trust { of: variable.to_owned(), source })?;
-    Ok(Found { trust, token: Some(token), source: Source::Token(variable) })
+    Ok(Found { trust, token: Some(token), source: CredentialSource::Token(variable) })
 }

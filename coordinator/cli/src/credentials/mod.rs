@@ -1,4 +1,4 @@
-//! Who this command is to a coordinator that asks: where credentials are looked for, kept and renewed.
+//! Credentials of this command: where they are looked for, kept and renewed.
 
 mod choose;
 mod find;
@@ -13,7 +13,7 @@ use ringtune_security::{CredentialsError, RootsError, TokenError, TrustError};
 use crate::client::{ClientError, InvalidUrl};
 
 pub use choose::{Choice, choose};
-pub use find::{Found, Source, find};
+pub use find::{CredentialSource, Found, find};
 pub use input::read_join_token;
 pub use places::Places;
 pub use renew::{is_due, keep, made_of, renew};
@@ -68,7 +68,7 @@ pub enum AccessError {
         /// What else to try, on a line of its own; or empty.
         hint: &'static str,
     },
-    /// A token alone does not say whom to believe.
+    /// A token without a CA: it names no roots.
     #[error(
         "an access token is sent only to the coordinator that it is for, and nothing here says which CA that has: \
          give --ca FILE or RINGTUNE_CA (an administrator gets the file by `ringtune ca show --pem`)"

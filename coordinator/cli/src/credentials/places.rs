@@ -11,7 +11,7 @@ use ringtune_shared::files::write_atomically;
 use super::{AccessError, Environment};
 use crate::client::CoordinatorUrl;
 
-/// Names the coordinator of the last login. No folder has this name: theirs end with a port.
+/// File that names the coordinator of the last login. No folder has this name: theirs end with a port.
 const DEFAULT: &str = "default";
 
 /// `$XDG_CONFIG_HOME/ringtune/credentials`, or that in `~/.config`.

@@ -8,7 +8,7 @@ use std::{
 use ringtune_proto::v1;
 use ringtune_security::{Credentials, Csr, PrivateKey, Role, Roots};
 
-use super::{AccessError, Found, Source};
+use super::{AccessError, CredentialSource, Found};
 use crate::client::Client;
 
 /// Between two looks at a certificate, at least and at most.
@@ -67,10 +67,12 @@ fn holder(of: &Credentials) -> Option<(Role, String)> {
     of.identity().ok().map(|holder| (holder.role, holder.name.clone()))
 }
 
-/// Uses what somebody else put where the certificate came from: the coordinator, or another command. Whether there was
-/// something.
+/// Reloads a certificate that the coordinator or another command has replaced. Whether there was one.
 async fn read_again(found: &Found, known: &Credentials) -> bool {
-    let (Source::Admin(folder) | Source::Folder(folder) | Source::Login(folder)) = &found.source else {
+    let (CredentialSource::Admin(folder)
+    | CredentialSource::Folder(folder)
+    | CredentialSource::Login(folder)) = &found.source
+    else {
         return false;
     };
     let folder: PathBuf = folder.clone();

@@ -53,7 +53,7 @@ impl World {
         Places::of(&self.given.environment).expect("a home").login(&url())
     }
 
-    fn found(&self) -> Result<(Source, Option<String>), AccessError> {
+    fn found(&self) -> Result<(CredentialSource, Option<String>), AccessError> {
         find(&url(), &self.given).map(|found| (found.source.clone(), holder(&found)))
     }
 }
@@ -74,11 +74,11 @@ fn what_is_named_comes_first_and_this_machines_admin_last() {
 
     let admin = world.path("state/admin");
     world.store("local", &admin);
-    assert_eq!(world.found().expect("found"), (Source::Admin(admin), Some("local".to_owned())));
+    assert_eq!(world.found().expect("found"), (CredentialSource::Admin(admin), Some("local".to_owned())));
 
     let login = world.login();
     world.store("ada", &login);
-    assert_eq!(world.found().expect("found"), (Source::Login(login), Some("ada".to_owned())));
+    assert_eq!(world.found().expect("found"), (CredentialSource::Login(login), Some("ada".to_owned())));
 
     // The roots are those of the login.
     let token = AccessToken::new().expect("random bytes");
@@ -86,7 +86,7 @@ fn what_is_named_comes_first_and_this_machines_admin_last() {
     fs::write(&file, format!("{}\n", token.reveal())).expect("written");
     world.given.environment.token_file = Some(file);
     let found = find(&url(), &world.given).expect("found");
-    assert_eq!((&found.source, holder(&found)), (&Source::Token("RINGTUNE_TOKEN_FILE"), None));
+    assert_eq!((&found.source, holder(&found)), (&CredentialSource::Token("RINGTUNE_TOKEN_FILE"), None));
     assert_eq!(found.token.expect("a token").id, token.id);
     assert_eq!(found.trust.roots(), *world.authority.roots());
 
@@ -95,7 +95,7 @@ fn what_is_named_comes_first_and_this_machines_admin_last() {
     let empty = world.found().expect_err("empty").to_string();
     assert!(empty.contains("named") && empty.contains("chain.pem"), "{empty}");
     world.store("bob", &named);
-    assert_eq!(world.found().expect("found"), (Source::Folder(named), Some("bob".to_owned())));
+    assert_eq!(world.found().expect("found"), (CredentialSource::Folder(named), Some("bob".to_owned())));
 }
 
 #[test]
@@ -130,7 +130,7 @@ fn a_token_alone_is_not_enough_and_a_wrong_one_is_not_quoted() {
     fs::write(&ca, "nothing").expect("written");
     assert!(matches!(world.found(), Err(AccessError::Roots { .. })));
     fs::write(&ca, world.authority.roots().pem()).expect("written");
-    assert_eq!(world.found().expect("found").0, Source::Token("RINGTUNE_TOKEN"));
+    assert_eq!(world.found().expect("found").0, CredentialSource::Token("RINGTUNE_TOKEN"));
     let cut = &token[..40];
     world.given.environment.token = Some(cut.to_owned());
     let error = world.found().expect_err("cut").to_string();
@@ -199,16 +199,19 @@ fn a_certificate_is_renewed_in_its_last_third_by_whoever_keeps_it() {
     let world = World::new();
     let now = SystemTime::now();
     // It is made for an hour.
-    let found = |minutes: u64, source: fn(PathBuf) -> Source| {
+    let found = |minutes: u64, source: fn(PathBuf) -> CredentialSource| {
         let credentials = world.credentials("ada", now - Duration::from_secs(minutes * 60));
         let trust = ringtune_security::Trust::of(credentials).expect("of this cluster");
         Found { trust, token: None, source: source("x".into()) }
     };
-    assert!(!is_due(&found(35, Source::Login), now));
-    assert!(is_due(&found(45, Source::Login), now));
-    assert!(is_due(&found(45, Source::Folder), now));
-    assert!(!is_due(&found(45, Source::Admin), now) && !is_due(&found(45, Source::Elsewhere), now));
-    assert!(!is_due(&found(65, Source::Login), now), "nobody takes it any more");
+    assert!(!is_due(&found(35, CredentialSource::Login), now));
+    assert!(is_due(&found(45, CredentialSource::Login), now));
+    assert!(is_due(&found(45, CredentialSource::Folder), now));
+    assert!(
+        !is_due(&found(45, CredentialSource::Admin), now)
+            && !is_due(&found(45, CredentialSource::Elsewhere), now)
+    );
+    assert!(!is_due(&found(65, CredentialSource::Login), now), "nobody takes it any more");
 }
 
 #[tokio::test]
@@ -216,7 +219,7 @@ async fn a_long_command_goes_on_with_the_certificate_that_another_one_got() {
     let world = World::new();
     let folder = world.path("kept");
     let old = world.credentials("ada", SystemTime::now() - HOUR * 3 / 4);
-    for source in [Source::Admin, Source::Folder, Source::Login] {
+    for source in [CredentialSource::Admin, CredentialSource::Folder, CredentialSource::Login] {
         let trust = ringtune_security::Trust::of(old.clone()).expect("of this cluster");
         let found = Found { trust: trust.clone(), token: None, source: source(folder.clone()) };
         // Somebody else's does not do.

@@ -47,7 +47,7 @@ pub enum Proof {
 }
 
 impl Caller {
-    /// Who is on the other side of a connection, as far as that tells.
+    /// The caller on the other side of a connection, as far as the connection shows it.
     pub fn seen(seen: &Seen) -> Self {
         match seen {
             Seen::Open => Self::Open,
@@ -148,7 +148,7 @@ impl Denied {
         Self { reason, text: text.into(), retry_after: None }
     }
 
-    /// The same, for a while.
+    /// As above, with a time after which another try may help.
     pub fn until_later(reason: Reason, text: impl Into<String>, retry_after: Duration) -> Self {
         Self { retry_after: Some(retry_after), ..Self::new(reason, text) }
     }
@@ -224,12 +224,12 @@ pub enum Reach<'a> {
 }
 
 impl Call {
-    /// Of a caller, from an address, of the method of this row.
+    /// A call of `caller` from `address` to the method of `row`.
     pub fn new(caller: Caller, address: SocketAddr, row: Option<&Row>) -> Self {
         Self { caller, address, own: row.is_some_and(|row| row.own), subject: Arc::default() }
     }
 
-    /// Of nobody: what is not told who calls does nothing.
+    /// A call of nobody, which reaches nothing.
     pub fn nobodys() -> Self {
         Self::new(Caller::Anonymous, SocketAddr::from(([0, 0, 0, 0], 0)), None)
     }

@@ -1,4 +1,4 @@
-//! Changes of jobs and workers, with all that is found by them.
+//! Changes of jobs and workers, which keep all indexes up to date.
 //!
 //! Invariant: nothing else inserts, removes or changes a job's state or ring, or a worker.
 
@@ -11,10 +11,9 @@ use super::{Cluster, Recovered};
 use crate::core::deadlines::Subject;
 use crate::core::job::{Job, Ring};
 use crate::core::job_state::JobState;
-use crate::core::pool::Standing;
+use crate::core::pool::Availability;
 use crate::core::record::Checkpoint;
-use crate::core::shared_map::SharedMap;
-use crate::core::worker::{Place, Worker};
+use crate::core::worker::{RingPlace, Worker};
 
 impl Cluster {
     pub(in crate::core) fn insert_job(&mut self, job: Arc<Job>) {
@@ -28,17 +27,18 @@ impl Cluster {
             self.seat(job.id, ring);
         }
         self.short.enter(&job);
-        self.jobs.insert(job.id, job);
+        self.jobs.insert_mut(job.id, job);
     }
 
     /// Takes out a job that ended.
     pub(in crate::core) fn remove_job(&mut self, id: JobId) -> Option<Arc<Job>> {
-        let job = self.jobs.remove(&id)?;
+        let job = self.jobs.get(&id)?.clone();
+        self.jobs.remove_mut(&id);
         self.job_counts[job.state as usize] -= 1;
         self.requests.ended(&job);
         self.short.leave(&job);
-        self.checkpoints.remove(&id);
-        self.hashes.remove(&id);
+        self.checkpoints.remove_mut(&id);
+        self.hashes.remove_mut(&id);
         self.deadlines.forget(Subject::Job(id));
         Some(job)
     }
@@ -99,21 +99,23 @@ impl Cluster {
     fn seat(&mut self, job: JobId, ring: &Ring) {
         for (rank, member) in ring.present() {
             let rank = u32::try_from(rank).unwrap_or(u32::MAX);
-            self.seat_one(member.worker, Some(Place::Rank(job, rank)));
+            self.seat_one(member.worker, Some(RingPlace::Rank(job, rank)));
         }
         for joiner in &ring.joining {
-            self.seat_one(joiner.member.worker, Some(Place::Joins(job)));
+            self.seat_one(joiner.member.worker, Some(RingPlace::Joins(job)));
         }
     }
 
     /// A worker, known or not, gets a place in a ring, or has none any more.
-    fn seat_one(&mut self, id: WorkerId, place: Option<Place>) {
-        let had_place = match place {
-            Some(place) => self.places.insert(id, place).is_some(),
-            None => self.places.remove(&id).is_some(),
-        };
+    fn seat_one(&mut self, id: WorkerId, place: Option<RingPlace>) {
+        let had_place = self.places.contains_key(&id);
+        match place {
+            Some(place) => self.places.insert_mut(id, place),
+            None => drop(self.places.remove_mut(&id)),
+        }
         let Some(worker) = self.workers.get(&id) else { return };
-        let (before, after) = (Standing::of(worker, had_place), Standing::of(worker, place.is_some()));
+        let (before, after) =
+            (Availability::of(worker, had_place), Availability::of(worker, place.is_some()));
         if before != after {
             self.pool.moved(worker, before, after);
             self.placement_due = true;
@@ -122,33 +124,32 @@ impl Cluster {
 
     /// The state after a step of a job. The oldest ones are forgotten.
     pub(in crate::core) fn put_hash(&mut self, job: JobId, step: u64, state: ContentHash) {
-        if !self.hashes.contains_key(&job) {
-            self.hashes.insert(job, SharedMap::default());
-        }
-        let Some(hashes) = self.hashes.get_mut(&job) else { return };
-        hashes.insert(step, state);
-        if hashes.len() > self.options.hashes
+        let mut hashes = self.hashes.get(&job).cloned().unwrap_or_default();
+        hashes.insert_mut(step, state);
+        if hashes.size() > self.options.hashes
             && let Some(oldest) = hashes.first().map(|(step, _)| *step)
         {
-            hashes.remove(&oldest);
+            hashes.remove_mut(&oldest);
         }
+        self.hashes.insert_mut(job, hashes);
     }
 
     /// A worker said hello, for the first time or again.
     pub(in crate::core) fn insert_worker(&mut self, worker: Worker) {
         let has_place = self.places.contains_key(&worker.id);
         if let Some(before) = self.workers.get(&worker.id) {
-            self.pool.leave(before, Standing::of(before, has_place));
+            self.pool.leave(before, Availability::of(before, has_place));
         }
-        self.pool.enter(&worker, Standing::of(&worker, has_place));
-        self.workers.insert(worker.id, Arc::new(worker));
+        self.pool.enter(&worker, Availability::of(&worker, has_place));
+        self.workers.insert_mut(worker.id, Arc::new(worker));
         self.placement_due = true;
     }
 
     pub(in crate::core) fn remove_worker(&mut self, id: WorkerId) {
-        if let Some(worker) = self.workers.remove(&id) {
+        if let Some(worker) = self.workers.get(&id) {
             let has_place = self.places.contains_key(&id);
-            self.pool.leave(&worker, Standing::of(&worker, has_place));
+            self.pool.leave(worker, Availability::of(worker, has_place));
+            self.workers.remove_mut(&id);
             self.deadlines.forget(Subject::Worker(id));
         }
     }
@@ -159,12 +160,11 @@ impl Cluster {
         job: JobId,
         checkpoint: Checkpoint,
     ) -> Option<Checkpoint> {
-        if !self.checkpoints.contains_key(&job) {
-            self.checkpoints.insert(job, SharedMap::default());
-        }
-        let all = self.checkpoints.get_mut(&job)?;
-        all.insert((Reverse(checkpoint.step), checkpoint.recovery), checkpoint);
-        all.first().map(|(_, newest)| *newest)
+        let mut all = self.checkpoints.get(&job).cloned().unwrap_or_default();
+        all.insert_mut((Reverse(checkpoint.step), checkpoint.recovery), checkpoint);
+        let newest = all.first().map(|(_, newest)| *newest);
+        self.checkpoints.insert_mut(job, all);
+        newest
     }
 
     /// The checkpoint of this step is there no more, if it was. Returns the newest one that is left.
@@ -175,15 +175,15 @@ impl Cluster {
         recovery: bool,
     ) -> Option<Checkpoint> {
         let all = self.checkpoints.get_mut(&job)?;
-        all.remove(&(Reverse(step), recovery));
+        all.remove_mut(&(Reverse(step), recovery));
         let newest = all.first().map(|(_, newest)| *newest);
         if newest.is_none() {
-            self.checkpoints.remove(&job);
+            self.checkpoints.remove_mut(&job);
         }
         newest
     }
 
-    /// Changes of a worker what its session does not fix. None: there is no such worker.
+    /// Changes what a session does not fix of a worker. None: there is no such worker.
     pub(in crate::core) fn change_worker<T>(
         &mut self,
         id: WorkerId,
@@ -191,9 +191,9 @@ impl Cluster {
     ) -> Option<T> {
         let has_place = self.places.contains_key(&id);
         let worker = Arc::make_mut(self.workers.get_mut(&id)?);
-        let before = Standing::of(worker, has_place);
+        let before = Availability::of(worker, has_place);
         let value = change(worker);
-        let after = Standing::of(worker, has_place);
+        let after = Availability::of(worker, has_place);
         if before != after {
             self.pool.moved(worker, before, after);
             self.placement_due = true;

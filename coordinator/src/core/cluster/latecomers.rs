@@ -2,21 +2,21 @@
 //! nobody waiting. They take no worker from anybody, and lose none that nobody else wants.
 
 use super::Cluster;
+use crate::core::SharedMap;
 use crate::core::job::{Job, JobTurn};
-use crate::core::shared_map::SharedMap;
 use crate::core::time::Time;
 
-/// So many are remembered. A name is only a word where nobody is asked who they are.
+/// Most owners that are remembered: without TLS anybody can make up names.
 const MOST: usize = 1000;
 
-/// By owner. What is over is forgotten when there is more to remember.
+/// By owner. Expired entries are forgotten when room is needed.
 #[derive(Debug, Clone, Default)]
 pub(in crate::core) struct Latecomers(SharedMap<String, Late>);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Late {
     until: Time,
-    /// So many of its jobs failed in turn.
+    /// How many of its jobs failed in turn.
     failures: u32,
 }
 
@@ -24,25 +24,23 @@ impl Latecomers {
     /// A job of this owner failed to prepare. `first`, `longest`: milliseconds.
     pub(in crate::core) fn failed(&mut self, owner: &str, now: Time, first: i64, longest: i64) {
         let failures = self.0.get(owner).map_or(0, |late| late.failures);
-        if failures == 0 && self.0.len() >= MOST {
+        if failures == 0 && self.0.size() >= MOST {
             let over: Vec<String> =
                 self.0.iter().filter(|(_, late)| late.until <= now).map(|(owner, _)| owner.clone()).collect();
             for owner in over {
-                self.0.remove(&owner);
+                self.0.remove_mut(&owner);
             }
-            if self.0.len() >= MOST {
+            if self.0.size() >= MOST {
                 return;
             }
         }
         let until = now.plus(first.saturating_mul(1 << failures.min(32)).min(longest));
-        self.0.insert(owner.to_owned(), Late { until, failures: failures.saturating_add(1) });
+        self.0.insert_mut(owner.to_owned(), Late { until, failures: failures.saturating_add(1) });
     }
 
     /// A job of this owner is prepared.
     pub(in crate::core) fn prepared(&mut self, owner: &str) {
-        if self.0.contains_key(owner) {
-            self.0.remove(owner);
-        }
+        self.0.remove_mut(owner);
     }
 }
 
@@ -67,11 +65,11 @@ mod tests {
     fn no_more_owners_are_remembered_than_may_be() {
         let mut late = Latecomers::default();
         (0..2 * MOST).for_each(|number| late.failed(&number.to_string(), Time(0), 10, 100));
-        assert_eq!(late.0.len(), MOST);
+        assert_eq!(late.0.size(), MOST);
         // Those of before are over, and make room.
         late.failed("later", Time(11), 10, 100);
-        assert_eq!(late.0.len(), 1);
+        assert_eq!(late.0.size(), 1);
         late.prepared("later");
-        assert_eq!(late.0.len(), 0);
+        assert_eq!(late.0.size(), 0);
     }
 }

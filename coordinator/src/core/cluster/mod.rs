@@ -18,58 +18,58 @@ pub(super) use self::short::Want;
 use super::deadlines::{Deadlines, Subject};
 use super::job::Job;
 use super::job_state::JobState;
-use super::pool::{OpenTo, Pool, Standing};
+use super::pool::{Availability, OpenTo, Pool};
 use super::queue::Queue;
 use super::record::Checkpoint;
-use super::shared_map::SharedMap;
 use super::time::Time;
-use super::worker::{Place, Worker, WorkerState};
+use super::worker::{RingPlace, Worker, WorkerState};
+use super::{SharedMap, SharedSet};
 
 /// Limits and times of the core. Times in milliseconds.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Options {
-    /// What this coordinator speaks with workers.
+    /// Protocols and features that this coordinator speaks with workers.
     pub dialect: Dialect,
-    /// After so long a silent session is lost, and a lost member has so long to come back.
+    /// How long until a silent session is lost, and how long a lost member has to come back.
     pub session_timeout: i64,
-    /// At most so long while its ring prepares: nothing of the job is done yet, so another ring costs little, and a
+    /// Upper bound of that while its ring prepares: nothing of the job is done yet, so another ring costs little, and a
     /// worker that lives dials again at once.
     pub preparing: i64,
-    /// So long the members of a ring have to come back after a restart of the coordinator.
+    /// How long members of a ring have to come back after a restart of the coordinator.
     pub recovery: i64,
-    /// So long ranks have to stop by themselves when a job is cancelled.
+    /// How long ranks have to stop by themselves when a job is cancelled.
     pub cancel: i64,
-    /// After a rank lost its neighbour, so long another rank has to say why.
+    /// How long another rank has to say why, after a rank lost its neighbour.
     pub root_cause: i64,
-    /// So long the last steps may come after all ranks finished.
+    /// How long the last steps may take to come after all ranks finished.
     pub finish: i64,
-    /// A lost worker without a rank is forgotten after so long.
+    /// How long until a lost worker without a rank is forgotten.
     pub forget_worker: i64,
-    /// A worker on which a rank failed gets none of the same owner for so long, after each further failure for twice as long
-    /// as before; where it was jobs of several owners, none at all.
+    /// How long a worker on which a rank failed gets none of the same owner, doubled with each further failure; where jobs of
+    /// several owners failed, none of anybody.
     pub rest: i64,
-    /// At most so long.
+    /// Upper bound of that.
     pub longest_rest: i64,
     /// Rings that are formed for a job at most without a new step, while they fail by faults of nodes.
     pub tries: u64,
-    /// After the first rank said that its ring broke, so long the others have to say so too.
+    /// How long the other ranks have to report that the ring broke, after the first one did.
     pub verdict: i64,
-    /// So long the members of a ring wait for other workers when they are too few.
+    /// How long the members of a ring wait for other workers when they are too few.
     pub spare: i64,
-    /// So long rank 0 may be away once the other ranks have done all steps: then one of them sends the files.
+    /// How long rank 0 may be away once the other ranks have done all steps; then one of them sends the files.
     pub head: i64,
-    /// So long a member of a ring that is being formed may be away: the others wait for it.
+    /// How long a member of a ring that is being formed may be away: the others wait for it.
     pub entry: i64,
-    /// So long a member may stay away after a restart of the coordinator if another one says that it lost it: nearly all
+    /// How long a member may stay away after a restart of the coordinator if another one reports it lost: nearly all
     /// that live are back by then.
     pub named: i64,
-    /// So long workers may take to say whom they reach; each tries for less.
+    /// How long workers may take to report whom they reach; each tries for less.
     pub look: i64,
-    /// Who was left out of a ring because of a link is not asked to join it for so long; each further time for twice as long.
+    /// How long a worker that was left out of a ring because of a link is not asked to join it; doubled each further time.
     pub apart: i64,
-    /// At most so long.
+    /// Upper bound of that.
     pub longest_apart: i64,
-    /// A ring that changes so often without a new step goes back to the queue.
+    /// How often a ring may change without a new step before its job goes back to the queue.
     pub fruitless: u32,
     /// Steps of a job whose states are remembered, the newest ones.
     pub hashes: usize,
@@ -130,7 +130,7 @@ pub struct Recovered {
     pub last_number: u64,
 }
 
-/// All that the coordinator decides upon.
+/// The state that the coordinator decides on.
 ///
 /// A copy costs a few counted references, however much it holds: everything is in [`SharedMap`]s. Jobs and workers are the
 /// state; the rest are indexes over them, kept by the methods in `indexes.rs` alone, so that no input that concerns one
@@ -141,17 +141,17 @@ pub struct Cluster {
     pub(super) jobs: SharedMap<JobId, Arc<Job>>,
     pub(super) workers: SharedMap<WorkerId, Arc<Worker>>,
     pub(super) last_number: u64,
-    /// The latest time that came with an input: they may come a little out of order.
+    /// The latest time of an input: inputs may come a little out of order.
     pub(super) latest: Time,
     pub(super) deadlines: Deadlines,
     pub(super) queue: Queue,
     pub(super) pool: Pool,
     /// What a job's ring gave a worker: a rank, or a place among those that prepare to join.
-    pub(super) places: SharedMap<WorkerId, Place>,
+    pub(super) places: SharedMap<WorkerId, RingPlace>,
     /// Rings that run and have room for more.
     pub(super) short: ShortRings,
     /// Workers that a user drained, known or not.
-    pub(super) drained: SharedMap<WorkerId, ()>,
+    pub(super) drained: SharedSet<WorkerId>,
     /// Owners whose jobs come after those of others.
     pub(super) latecomers: Latecomers,
     /// The states after the newest steps of each job that did any.
@@ -182,7 +182,7 @@ impl Cluster {
             pool: Pool::default(),
             places: SharedMap::default(),
             short: ShortRings::default(),
-            drained: SharedMap::default(),
+            drained: SharedSet::default(),
             latecomers: Latecomers::default(),
             hashes: SharedMap::default(),
             checkpoints: SharedMap::default(),
@@ -220,9 +220,7 @@ impl Cluster {
                 cluster.put_hash(job, step, state);
             }
         }
-        for worker in recovered.drained {
-            cluster.drained.insert(worker, ());
-        }
+        recovered.drained.into_iter().for_each(|worker| cluster.drained.insert_mut(worker));
         cluster
     }
 
@@ -254,13 +252,13 @@ impl Cluster {
     /// The job whose ring gave a worker a rank, and which one.
     pub fn rank_of(&self, worker: WorkerId) -> Option<(JobId, u32)> {
         match self.places.get(&worker)? {
-            Place::Rank(job, rank) => Some((*job, *rank)),
-            Place::Joins(_) => None,
+            RingPlace::Rank(job, rank) => Some((*job, *rank)),
+            RingPlace::Joins(_) => None,
         }
     }
 
     /// What a ring gave a worker, if one did.
-    pub fn place_of(&self, worker: WorkerId) -> Option<Place> {
+    pub fn place_of(&self, worker: WorkerId) -> Option<RingPlace> {
         self.places.get(&worker).copied()
     }
 
@@ -289,19 +287,19 @@ impl Cluster {
         self.pool.count_of(state)
     }
 
-    /// The free workers, as this job may have them.
+    /// The free workers that are open to this job.
     pub(super) fn open_to<'a>(&'a self, job: &'a Job) -> OpenTo<'a> {
         let refusing = job.refused_by.iter().filter_map(|id| {
             let worker = self.workers.get(id)?;
-            Some((&**worker, Standing::of(worker, self.places.contains_key(id))))
+            Some((&**worker, Availability::of(worker, self.places.contains_key(id))))
         });
-        let standing = |worker: &Worker| Standing::of(worker, self.places.contains_key(&worker.id));
+        let availability = |worker: &Worker| Availability::of(worker, self.places.contains_key(&worker.id));
         let doubted = self.pool.doubted().filter_map(|id| self.workers.get(&id));
         let resting = doubted.filter(|worker| worker.rests_for(&job.queue.owner));
-        OpenTo::new(&self.pool, job, refusing, resting.map(|worker| (&**worker, standing(worker))))
+        OpenTo::new(&self.pool, job, refusing, resting.map(|worker| (&**worker, availability(worker))))
     }
 
-    /// How many jobs may wait and how many workers be connected, from now on. Nothing that is there ends for it.
+    /// Changes the limits of queued jobs and connected workers. Neither ends for it.
     pub fn set_limits(&mut self, queued_jobs: usize, workers: usize) {
         let options = Arc::make_mut(&mut self.options);
         options.queued_jobs = queued_jobs;

@@ -2,8 +2,8 @@
 
 use ringtune_shared::ids::{ContentHash, JobId};
 
+use crate::core::SharedMap;
 use crate::core::job::{Job, RequestKey};
-use crate::core::shared_map::SharedMap;
 
 /// Ended jobs whose requests are remembered. Whoever looked a request up in the store before it was there finds it here:
 /// that many jobs do not end within one call.
@@ -27,18 +27,19 @@ impl Requests {
 
     pub(super) fn insert(&mut self, job: &Job) {
         if let Some(request) = &job.request {
-            self.by_id.insert(request.id.clone(), (job.id, request.fingerprint));
+            self.by_id.insert_mut(request.id.clone(), (job.id, request.fingerprint));
         }
     }
 
     pub(super) fn ended(&mut self, job: &Job) {
         let Some(request) = &job.request else { return };
-        self.ended.insert(self.next, (request.id.clone(), job.id));
+        self.ended.insert_mut(self.next, (request.id.clone(), job.id));
         self.next += 1;
-        if self.ended.len() > ENDED_REQUESTS
-            && let Some((&oldest, _)) = self.ended.first()
-            && let Some((request, job)) = self.ended.remove(&oldest)
+        if self.ended.size() > ENDED_REQUESTS
+            && let Some((oldest, (request, job))) =
+                self.ended.first().map(|(key, ended)| (*key, ended.clone()))
         {
+            self.ended.remove_mut(&oldest);
             self.forget(&request, job);
         }
     }
@@ -46,7 +47,7 @@ impl Requests {
     /// The name may be used again, if it is still this job's.
     pub(super) fn forget(&mut self, request: &str, job: JobId) {
         if self.by_id.get(request).is_some_and(|(known, _)| *known == job) {
-            self.by_id.remove(request);
+            self.by_id.remove_mut(request);
         }
     }
 }

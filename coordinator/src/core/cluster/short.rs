@@ -2,8 +2,8 @@
 
 use ringtune_shared::ids::JobId;
 
+use crate::core::SharedMap;
 use crate::core::job::Job;
-use crate::core::shared_map::SharedMap;
 
 /// See the module. Those that cannot go on without more come first, then the oldest.
 #[derive(Debug, Clone, Default)]
@@ -22,32 +22,29 @@ impl ShortRings {
     /// Whether the job's ring has room.
     pub(super) fn enter(&mut self, job: &Job) -> bool {
         let (Some(want), Some(pin)) = (want(job), &job.pin) else { return false };
-        if !self.0.contains_key(&pin.numerics_class) {
-            self.0.insert(pin.numerics_class.clone(), SharedMap::default());
-        }
-        if let Some(jobs) = self.0.get_mut(&pin.numerics_class) {
-            jobs.insert((want, job.number), job.id);
-        }
+        let mut jobs = self.0.get(&pin.numerics_class).cloned().unwrap_or_default();
+        jobs.insert_mut((want, job.number), job.id);
+        self.0.insert_mut(pin.numerics_class.clone(), jobs);
         true
     }
 
     pub(super) fn leave(&mut self, job: &Job) {
         let (Some(want), Some(pin)) = (want(job), &job.pin) else { return };
         let Some(jobs) = self.0.get_mut(&pin.numerics_class) else { return };
-        jobs.remove(&(want, job.number));
+        jobs.remove_mut(&(want, job.number));
         if jobs.is_empty() {
-            self.0.remove(&pin.numerics_class);
+            self.0.remove_mut(&pin.numerics_class);
         }
     }
 
-    /// The jobs of a class whose rings want another member so much.
+    /// The jobs of a class whose rings want another member as much as `wanted`.
     pub(in crate::core) fn of_class(&self, class: &str, wanted: Want) -> impl Iterator<Item = JobId> {
         let jobs = self.0.get(class).into_iter().flat_map(SharedMap::iter);
         jobs.filter(move |((want, _), _)| *want == wanted).map(|(_, job)| *job)
     }
 }
 
-/// How much a job's ring wants another member now; none: it has as many as it may have, or as it asked for.
+/// How much a job's ring wants another member now. None: it is full, or waits for members already.
 fn want(job: &Job) -> Option<Want> {
     let ring = job.ring.as_ref().filter(|ring| ring.reforms())?;
     let (world_size, min_world_size) = job.ranks();

@@ -7,17 +7,17 @@ use std::collections::BTreeSet;
 use ringtune_shared::ids::WorkerId;
 
 pub(super) use self::open_to::{Kept, OpenTo};
-use super::shared_map::SharedMap;
 use super::time::Time;
 use super::worker::{Worker, WorkerState};
+use super::{SharedMap, SharedSet};
 
-/// What about a worker the indexes depend on, but for what its session fixes (host name, address, class).
+/// What the indexes depend on of a worker, beside what its session fixes (host name, address, class).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Standing {
+pub(super) struct Availability {
     state: WorkerState,
     /// Ranks of several owners failed on it not long ago.
     rests: bool,
-    /// Those of one owner did, whose jobs it gets none of.
+    /// Ranks of one owner failed on it, whose jobs it gets none of.
     doubted: bool,
     /// It is drained, or about to end.
     withdrawn: bool,
@@ -25,7 +25,7 @@ pub(super) struct Standing {
     forgettable: Option<Time>,
 }
 
-impl Standing {
+impl Availability {
     /// `has_rank`: a ring gave it one.
     pub(super) fn of(worker: &Worker, has_rank: bool) -> Self {
         Self {
@@ -41,7 +41,7 @@ impl Standing {
         self.state != WorkerState::Lost
     }
 
-    /// It can take a rank some time: it may have one, or rest.
+    /// It can take a rank at some time: now it may have one, or rest.
     fn serves(self) -> bool {
         self.connected() && !self.withdrawn
     }
@@ -59,23 +59,23 @@ impl Standing {
 /// The connected workers of one numerics class.
 #[derive(Debug, Clone, Default)]
 struct Class {
-    /// In rank order.
-    free: SharedMap<(String, WorkerId), Seat>,
-    /// Those of them that can verify.
+    /// Free workers, in rank order.
+    free: SharedMap<(String, WorkerId), Abilities>,
+    /// Free workers that can verify.
     free_to_verify: usize,
-    /// Those that have a rank, too, but none that rests.
+    /// Workers that could take a rank if they had none: not those that rest.
     usable: usize,
-    /// Those of them that can verify.
+    /// Usable workers that can verify.
     usable_to_verify: usize,
-    /// Those that rest, too.
+    /// Usable workers and those that rest.
     serving: usize,
-    /// Those of them that can verify.
+    /// Serving workers that can verify.
     serving_to_verify: usize,
 }
 
-/// What a free worker could do.
+/// What a free worker can do.
 #[derive(Debug, Clone, Copy)]
-struct Seat {
+struct Abilities {
     bf16: bool,
     threads: u32,
     reforms: bool,
@@ -87,9 +87,9 @@ struct Seat {
 pub(super) struct Pool {
     classes: SharedMap<String, Class>,
     addresses: SharedMap<String, WorkerId>,
-    forgettable: SharedMap<(Time, WorkerId), ()>,
+    forgettable: SharedSet<(Time, WorkerId)>,
     /// Those that rest for one owner alone.
-    doubted: SharedMap<WorkerId, ()>,
+    doubted: SharedSet<WorkerId>,
     idle: usize,
     busy: usize,
     lost: usize,
@@ -98,77 +98,74 @@ pub(super) struct Pool {
 
 impl Pool {
     /// A worker is known from now on.
-    pub(super) fn enter(&mut self, worker: &Worker, standing: Standing) {
-        self.addresses.insert(worker.address.clone(), worker.id);
-        self.count(worker, standing, true);
+    pub(super) fn enter(&mut self, worker: &Worker, availability: Availability) {
+        self.addresses.insert_mut(worker.address.clone(), worker.id);
+        self.count(worker, availability, true);
     }
 
     /// A worker is known no more, or is about to be another.
-    pub(super) fn leave(&mut self, worker: &Worker, standing: Standing) {
+    pub(super) fn leave(&mut self, worker: &Worker, availability: Availability) {
         if self.addresses.get(&worker.address) == Some(&worker.id) {
-            self.addresses.remove(&worker.address);
+            self.addresses.remove_mut(&worker.address);
         }
-        self.count(worker, standing, false);
+        self.count(worker, availability, false);
     }
 
-    /// A worker changed from one standing to another.
-    pub(super) fn moved(&mut self, worker: &Worker, from: Standing, to: Standing) {
+    /// A worker changed from one availability to another.
+    pub(super) fn moved(&mut self, worker: &Worker, from: Availability, to: Availability) {
         self.count(worker, from, false);
         self.count(worker, to, true);
     }
 
-    fn count(&mut self, worker: &Worker, standing: Standing, enters: bool) {
+    fn count(&mut self, worker: &Worker, availability: Availability, enters: bool) {
         let count = |number: &mut usize, counts: bool| match (counts, enters) {
             (true, true) => *number += 1,
             (true, false) => *number = number.saturating_sub(1),
             (false, _) => {}
         };
-        count(&mut self.idle, standing.state == WorkerState::Idle);
-        count(&mut self.busy, standing.state == WorkerState::Busy);
-        count(&mut self.lost, standing.state == WorkerState::Lost);
-        count(&mut self.resting, standing.connected() && standing.rests);
-        if let Some(since) = standing.forgettable {
+        count(&mut self.idle, availability.state == WorkerState::Idle);
+        count(&mut self.busy, availability.state == WorkerState::Busy);
+        count(&mut self.lost, availability.state == WorkerState::Lost);
+        count(&mut self.resting, availability.connected() && availability.rests);
+        if let Some(since) = availability.forgettable {
             let key = (since, worker.id);
-            if enters {
-                self.forgettable.insert(key, ())
-            } else {
-                self.forgettable.remove(&key)
-            };
+            match enters {
+                true => self.forgettable.insert_mut(key),
+                false => drop(self.forgettable.remove_mut(&key)),
+            }
         }
-        if standing.doubted && enters {
-            self.doubted.insert(worker.id, ());
-        } else if standing.doubted {
-            self.doubted.remove(&worker.id);
+        if availability.doubted && enters {
+            self.doubted.insert_mut(worker.id);
+        } else if availability.doubted {
+            self.doubted.remove_mut(&worker.id);
         }
-        if !standing.serves() {
+        if !availability.serves() {
             return;
         }
         let name = &worker.capabilities.numerics_class;
-        if !self.classes.contains_key(name) {
-            self.classes.insert(name.clone(), Class::default());
-        }
-        let Some(class) = self.classes.get_mut(name) else { return };
+        let mut class = self.classes.get(name).cloned().unwrap_or_default();
         count(&mut class.serving, true);
         count(&mut class.serving_to_verify, worker.verifies);
-        count(&mut class.usable, standing.usable());
-        count(&mut class.usable_to_verify, standing.usable() && worker.verifies);
-        if standing.free() {
+        count(&mut class.usable, availability.usable());
+        count(&mut class.usable_to_verify, availability.usable() && worker.verifies);
+        if availability.free() {
             count(&mut class.free_to_verify, worker.verifies);
             let place = (worker.host_name.clone(), worker.id);
             let (bf16, threads) = (worker.capabilities.bf16, worker.capabilities.threads);
-            let seat = Seat { bf16, threads, reforms: worker.reforms, verifies: worker.verifies };
-            if enters {
-                class.free.insert(place, seat)
-            } else {
-                class.free.remove(&place)
-            };
+            let abilities = Abilities { bf16, threads, reforms: worker.reforms, verifies: worker.verifies };
+            match enters {
+                true => class.free.insert_mut(place, abilities),
+                false => drop(class.free.remove_mut(&place)),
+            }
         }
         if class.serving == 0 {
-            self.classes.remove(name);
+            self.classes.remove_mut(name);
+        } else {
+            self.classes.insert_mut(name.clone(), class);
         }
     }
 
-    /// All but the addresses, which say who came last.
+    /// Without the addresses, which depend on the order of arrival.
     pub(super) fn counts(&self) -> Self {
         Self { addresses: SharedMap::default(), ..self.clone() }
     }
@@ -188,7 +185,7 @@ impl Pool {
 
     /// Workers that get no rank of some owner for a while.
     pub(super) fn doubted(&self) -> impl Iterator<Item = WorkerId> {
-        self.doubted.iter().map(|(worker, ())| *worker)
+        self.doubted.iter().copied()
     }
 
     /// Connected workers that get no rank for a while.
@@ -223,20 +220,20 @@ impl Pool {
         self.classes.iter().filter(|(_, class)| !class.free.is_empty()).map(|(name, _)| name.as_str())
     }
 
-    /// The first free worker of a class that can join a ring while it runs, but for these.
-    pub(super) fn spare_of(&self, class: &str, but: &BTreeSet<WorkerId>) -> Option<WorkerId> {
+    /// The first free worker of a class that can join a running ring, without those in `except`.
+    pub(super) fn spare_of(&self, class: &str, except: &BTreeSet<WorkerId>) -> Option<WorkerId> {
         let free = self.classes.get(class).into_iter().flat_map(|class| class.free.iter());
-        let mut spares = free.filter(|(_, seat)| seat.reforms).map(|((_, worker), _)| *worker);
-        spares.find(|worker| !but.contains(worker))
+        let mut spares = free.filter(|(_, abilities)| abilities.reforms).map(|((_, worker), _)| *worker);
+        spares.find(|worker| !except.contains(worker))
     }
 
-    /// Who said last that it has this address.
+    /// The worker that last announced this address.
     pub(super) fn at_address(&self, address: &str) -> Option<WorkerId> {
         self.addresses.get(address).copied()
     }
 
-    /// Who is gone for longest, of those that no ring waits for.
+    /// The worker that is gone for longest, of those that no ring waits for.
     pub(super) fn longest_lost(&self) -> Option<WorkerId> {
-        self.forgettable.first().map(|((_, worker), ())| *worker)
+        self.forgettable.first().map(|(_, worker)| *worker)
     }
 }

@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ringtune_shared::ids::{JobId, WorkerId};
 
-use super::{Class, Pool, Seat, Standing};
+use super::{Abilities, Availability, Class, Pool};
 use crate::core::job::{Job, JobTurn};
 use crate::core::scheduler::{Candidate, FreeWorkers};
 use crate::core::worker::Worker;
 
-/// Classes of which the free workers are kept, and for whom: its turn and name.
+/// Classes whose free workers are reserved, with the turn and id of the job that reserves them.
 pub(in crate::core) type Kept = BTreeMap<String, (JobTurn, JobId)>;
 
 /// See the module. Workers that refused the job are not open to it while others could take it, now or once they are free;
@@ -20,13 +20,13 @@ pub(in crate::core) struct OpenTo<'a> {
     /// Only those that can verify.
     verifies: bool,
     refused_by: &'a BTreeSet<WorkerId>,
-    /// Those who refused, by class, while they are not open to it.
+    /// Workers that refused the job, by class. None: they are open to it.
     left_out: Option<BTreeMap<&'a str, Counts>>,
-    /// Those who rest for its owner, by class, and who they are.
+    /// Workers that rest for its owner, by class; `at_rest` has their ids.
     resting: BTreeMap<&'a str, Counts>,
     at_rest: BTreeSet<WorkerId>,
-    /// What jobs before it keep for themselves, and its own turn.
-    but: Option<(&'a Kept, JobTurn)>,
+    /// Classes reserved by jobs before it, and its own turn.
+    reserved: Option<(&'a Kept, JobTurn)>,
 }
 
 /// Some workers of one class.
@@ -42,11 +42,11 @@ impl<'a> OpenTo<'a> {
     pub(in crate::core) fn new(
         pool: &'a Pool,
         job: &'a Job,
-        refusing: impl Iterator<Item = (&'a Worker, Standing)>,
-        resting: impl Iterator<Item = (&'a Worker, Standing)>,
+        refusing: impl Iterator<Item = (&'a Worker, Availability)>,
+        resting: impl Iterator<Item = (&'a Worker, Availability)>,
     ) -> Self {
         let verifies = job.verification.is_some();
-        let resting: Vec<(&Worker, Standing)> = resting.collect();
+        let resting: Vec<(&Worker, Availability)> = resting.collect();
         let at_rest: BTreeSet<WorkerId> = resting.iter().map(|(worker, _)| worker.id).collect();
         // Whoever rests is not counted twice, but may serve later.
         let awake = |worker: &Worker| !at_rest.contains(&worker.id);
@@ -60,12 +60,12 @@ impl<'a> OpenTo<'a> {
         };
         let left_out = !job.refused_by.is_empty() && pool.classes.iter().any(enough_others);
         let left_out = left_out.then_some(by_class);
-        Self { pool, verifies, refused_by: &job.refused_by, left_out, resting, at_rest, but: None }
+        Self { pool, verifies, refused_by: &job.refused_by, left_out, resting, at_rest, reserved: None }
     }
 
-    /// Without the workers that jobs before it keep for themselves. `turn`: that of this job.
-    pub(in crate::core) fn but(self, kept: &'a Kept, turn: JobTurn) -> Self {
-        Self { but: Some((kept, turn)), ..self }
+    /// Without the classes that jobs before it reserve. `turn`: this job's.
+    pub(in crate::core) fn without_reserved(self, kept: &'a Kept, turn: JobTurn) -> Self {
+        Self { reserved: Some((kept, turn)), ..self }
     }
 
     /// Some refused the job, and there are enough others that could take it, now or later.
@@ -99,16 +99,16 @@ impl<'a> OpenTo<'a> {
 
 /// How many of these workers there are of each class; of a job that verifies, those that can.
 fn count<'a>(
-    workers: impl Iterator<Item = (&'a Worker, Standing)>,
+    workers: impl Iterator<Item = (&'a Worker, Availability)>,
     verifies: bool,
     counts: impl Fn(&Worker) -> bool,
 ) -> BTreeMap<&'a str, Counts> {
     let mut by_class: BTreeMap<&str, Counts> = BTreeMap::new();
-    for (worker, standing) in workers.filter(|(worker, _)| worker.verifies || !verifies) {
+    for (worker, availability) in workers.filter(|(worker, _)| worker.verifies || !verifies) {
         let of_class = by_class.entry(&worker.capabilities.numerics_class).or_default();
-        of_class.serving += usize::from(standing.serves());
-        of_class.usable += usize::from(standing.usable() && counts(worker));
-        of_class.free += usize::from(standing.free() && counts(worker));
+        of_class.serving += usize::from(availability.serves());
+        of_class.usable += usize::from(availability.usable() && counts(worker));
+        of_class.free += usize::from(availability.free() && counts(worker));
     }
     by_class
 }
@@ -116,12 +116,12 @@ fn count<'a>(
 impl FreeWorkers for OpenTo<'_> {
     fn classes(&self) -> impl Iterator<Item = (&str, usize)> {
         let free = |(name, class): (&'_ String, &Class)| {
-            let all = if self.verifies { class.free_to_verify } else { class.free.len() };
+            let all = if self.verifies { class.free_to_verify } else { class.free.size() };
             let (refusing, resting) = self.left_out_of(name);
             all.saturating_sub(refusing.free + resting.free)
         };
         let is_kept = |name: &str| {
-            self.but.is_some_and(|(kept, turn)| kept.get(name).is_some_and(|(before, _)| *before < turn))
+            self.reserved.is_some_and(|(kept, turn)| kept.get(name).is_some_and(|(before, _)| *before < turn))
         };
         let all = self.pool.classes.iter().map(move |(name, class)| (name.as_str(), free((name, class))));
         all.filter(move |(name, free)| *free > 0 && !is_kept(name))
@@ -130,17 +130,17 @@ impl FreeWorkers for OpenTo<'_> {
     fn of_class(&self, class: &str, most: usize) -> Vec<Candidate> {
         let with = |refused: bool| {
             let free = self.pool.classes.get(class).into_iter().flat_map(|class| class.free.iter());
-            let free = free.filter(|((_, worker), seat)| {
-                (seat.verifies || !self.verifies) && !self.at_rest.contains(worker)
+            let free = free.filter(|((_, worker), abilities)| {
+                (abilities.verifies || !self.verifies) && !self.at_rest.contains(worker)
             });
             free.filter(move |((_, worker), _)| self.refused_by.contains(worker) == refused)
         };
-        let candidate = |((host_name, worker), seat): (&(String, WorkerId), &Seat)| Candidate {
+        let candidate = |((host_name, worker), abilities): (&(String, WorkerId), &Abilities)| Candidate {
             worker: *worker,
             host_name: host_name.clone(),
             numerics_class: class.to_owned(),
-            bf16: seat.bf16,
-            threads: seat.threads,
+            bf16: abilities.bf16,
+            threads: abilities.threads,
         };
         let last = self.left_out.is_none().then(|| with(true)).into_iter().flatten();
         with(false).chain(last).take(most).map(candidate).collect()

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Decision, Eyes, Plan, Presence, Standing, View, Why, links::left_out};
+use super::{Decision, Eyes, MemberState, Plan, Presence, View, Why, links::left_out};
 use crate::core::time::Time;
 
 /// The third time in a row that a link breaks, one of its two ends is left out.
@@ -34,7 +34,7 @@ pub(super) fn decide(view: &View, live: &[usize]) -> Decision {
         let seat = &view.members[**rank];
         let lives = matches!(seat.eyes, Eyes::Looking | Eyes::Open);
         let absent = view.away_since(**rank).is_some() || (named.contains(rank) && !lives);
-        let worked_off = seat.standing == Standing::Finished;
+        let worked_off = seat.state == MemberState::Finished;
         !view.has_reported(**rank) && (absent || worked_off)
     });
     let nobody_lost = lost.is_empty() && view.members.len() == live.len();
@@ -115,8 +115,8 @@ fn is_clear(view: &View, live: &[usize]) -> Result<(), Option<Time>> {
     {
         return Ok(());
     }
-    let first = live.iter().filter_map(|rank| match view.members[*rank].standing {
-        Standing::Waiting { since, .. } => Some(since),
+    let first = live.iter().filter_map(|rank| match view.members[*rank].state {
+        MemberState::Waiting { since, .. } => Some(since),
         _ => None,
     });
     let until = first.min().map(|first| first.plus(view.limits.verdict));
@@ -125,8 +125,8 @@ fn is_clear(view: &View, live: &[usize]) -> Result<(), Option<Time>> {
 
 /// Whom somebody lost.
 fn named(view: &View, live: &[usize]) -> BTreeSet<usize> {
-    let names = live.iter().filter_map(|rank| match view.members[*rank].standing {
-        Standing::Waiting { names, .. } => names,
+    let names = live.iter().filter_map(|rank| match view.members[*rank].state {
+        MemberState::Waiting { names, .. } => names,
         _ => None,
     });
     names.map(|named| named.rank).collect()
@@ -135,8 +135,8 @@ fn named(view: &View, live: &[usize]) -> BTreeSet<usize> {
 /// The link that broke first, where nobody is lost: the lower rank comes first. When a ring breaks, all its connections
 /// end one after the other, so that a rank which only saw that says little; two that name each other say more.
 fn blame(view: &View, live: &[usize]) -> Option<(usize, usize)> {
-    let words = live.iter().filter_map(|rank| match view.members[*rank].standing {
-        Standing::Waiting { since, names: Some(named) }
+    let words = live.iter().filter_map(|rank| match view.members[*rank].state {
+        MemberState::Waiting { since, names: Some(named) }
             if named.rank != *rank && live.contains(&named.rank) =>
         {
             Some((*rank, since, named))
@@ -164,7 +164,7 @@ impl View {
         }
     }
 
-    /// So long some of these may still say whom they reach. None: they have said so, or their time is over.
+    /// Until when some of these may still report whom they reach. None: they did, or their time is over.
     fn looks_until(&self, ranks: &[usize]) -> Option<Time> {
         let until = self.asked?.plus(self.limits.look);
         let looks = |rank: &usize| matches!(self.members[*rank].eyes, Eyes::Closed | Eyes::Looking);
@@ -182,6 +182,6 @@ impl View {
 
     /// It said that it has left the ring, and has its state.
     fn has_reported(&self, rank: usize) -> bool {
-        matches!(self.members[rank].standing, Standing::Waiting { .. } | Standing::Done)
+        matches!(self.members[rank].state, MemberState::Waiting { .. } | MemberState::Done)
     }
 }

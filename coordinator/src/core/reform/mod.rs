@@ -66,7 +66,7 @@ pub(super) struct View {
     pub(super) ready: Vec<bool>,
     /// The fewest members.
     pub(super) min: usize,
-    /// The most.
+    /// The most members.
     pub(super) world: usize,
     /// Enough is left to be done that another member is worth a new ring.
     pub(super) grows: bool,
@@ -76,36 +76,36 @@ pub(super) struct View {
     pub(super) broken: BTreeSet<(usize, usize)>,
     /// When the members were asked whom they reach; none: they were not since this ring was formed.
     pub(super) asked: Option<Time>,
-    /// Too few are left already: so long they wait for others.
+    /// Too few are left already, and wait for others until then.
     pub(super) spare_by: Option<Time>,
     pub(super) limits: Limits,
 }
 
-/// How long what takes, in milliseconds.
+/// Time limits, in milliseconds.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
-    /// After the first rank said that its ring broke, so long the others have to say so too.
+    /// How long the other ranks have to report that the ring broke, after the first one did.
     pub(super) verdict: i64,
-    /// All members may be away for so long.
+    /// How long all members may be away.
     pub(super) recovery: i64,
-    /// One member that nobody else can vouch for may be away for so long.
+    /// How long a member may be away that no other one can vouch for.
     pub(super) timeout: i64,
-    /// Too few members wait for so long for others.
+    /// How long too few members wait for others.
     pub(super) spare: i64,
-    /// Rank 0 may be away for so long once the others are done.
+    /// How long rank 0 may be away once the others are done.
     pub(super) head: i64,
-    /// A member may be away for so long while its ring is being formed.
+    /// How long a member may be away while its ring is being formed.
     pub(super) entry: i64,
-    /// Whom another member lost may be away for so long after a restart of the coordinator.
+    /// How long a member that another one reports lost may be away after a restart of the coordinator.
     pub(super) named: i64,
-    /// Members look for so long which others they reach.
+    /// How long members look which others they reach.
     pub(super) look: i64,
 }
 
 /// A place in the ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Seat {
-    pub(super) standing: Standing,
+    pub(super) state: MemberState,
     pub(super) presence: Presence,
     /// Its worker is about to end, or is drained.
     pub(super) leaving: bool,
@@ -129,7 +129,7 @@ pub(super) enum Eyes {
 
 /// How far a member is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Standing {
+pub(super) enum MemberState {
     /// It is lost or has left. `done`: after its last step, so that nobody misses it.
     Gone {
         /// See above.
@@ -252,7 +252,7 @@ pub(super) fn decide(view: &View) -> Decision {
     let live = view.live();
     // Rank 0 is done only when its files are here, also one that was restarted after that.
     if let Some(first) = view.members.first()
-        && matches!(first.standing, Standing::Finished | Standing::Gone { done: true })
+        && matches!(first.state, MemberState::Finished | MemberState::Gone { done: true })
     {
         return view.end(&live);
     }
@@ -260,13 +260,13 @@ pub(super) fn decide(view: &View) -> Decision {
         return Decision::Queue { why: Why::AllLost, lost: Vec::new(), survivors: false };
     }
     let hurt =
-        |seat: &Seat| matches!(seat.standing, Standing::Gone { done: false } | Standing::Waiting { .. });
+        |seat: &Seat| matches!(seat.state, MemberState::Gone { done: false } | MemberState::Waiting { .. });
     if view.members.iter().any(hurt) { broken::decide(view, &live) } else { view.whole(&live) }
 }
 
 impl View {
     fn live(&self) -> Vec<usize> {
-        let gone = |seat: &Seat| matches!(seat.standing, Standing::Gone { .. });
+        let gone = |seat: &Seat| matches!(seat.state, MemberState::Gone { .. });
         (0..self.members.len()).filter(|rank| !gone(&self.members[*rank])).collect()
     }
 
@@ -275,7 +275,7 @@ impl View {
     }
 
     fn is_done(&self, rank: usize) -> bool {
-        self.members[rank].standing == Standing::Done
+        self.members[rank].state == MemberState::Done
     }
 
     /// The joiners that are ready, as many as there is room for beside `members`.
@@ -294,7 +294,7 @@ impl View {
                 Presence::Away(_) => true,
                 Presence::Expected { soon, .. } => soon <= self.now,
             };
-            seat.standing == Standing::Training && !is_lost
+            seat.state == MemberState::Training && !is_lost
         };
         let mut working = live.iter().filter(works).peekable();
         if working.peek().is_none() {
@@ -323,7 +323,7 @@ impl View {
             // The ring goes on without the coordinator. Who is away cannot be told of a change.
             return Decision::Nothing(None);
         }
-        let at_work = live.iter().all(|rank| self.members[*rank].standing == Standing::Training);
+        let at_work = live.iter().all(|rank| self.members[*rank].state == MemberState::Training);
         let (leaving, rest): (Vec<usize>, Vec<usize>) =
             live.iter().partition(|rank| self.members[**rank].leaving);
         if !leaving.is_empty() {
@@ -353,7 +353,7 @@ impl View {
     /// A ring comes about with all its members only. Those who are there wait for one that is away, whatever it may be.
     fn missing(&self, away: &[usize]) -> Option<Decision> {
         let missing = away.iter().filter_map(|rank| match self.members[*rank] {
-            Seat { standing: Standing::Entering, presence: Presence::Away(since), .. } => {
+            Seat { state: MemberState::Entering, presence: Presence::Away(since), .. } => {
                 Some((*rank, since))
             }
             _ => None,
@@ -365,7 +365,7 @@ impl View {
         }
         let mut without = self.clone();
         for (rank, _) in &missing {
-            without.members[*rank].standing = Standing::Gone { done: false };
+            without.members[*rank].state = MemberState::Gone { done: false };
         }
         let mut decision = decide(&without);
         if let Decision::Reform(Plan { lost, .. })

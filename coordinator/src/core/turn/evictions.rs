@@ -6,9 +6,9 @@ use super::Turn;
 use crate::core::effect::Action;
 use crate::core::loss::Loss;
 use crate::core::session::SessionId;
-use crate::core::worker::Place;
+use crate::core::worker::RingPlace;
 
-/// What people read of it.
+/// The reason in logs.
 const REVOKED: &str = "its certificate was revoked";
 
 impl Turn<'_> {
@@ -25,12 +25,12 @@ impl Turn<'_> {
             self.take_session(id);
         }
         match self.cluster.place_of(id) {
-            Some(Place::Rank(job, rank)) => {
+            Some(RingPlace::Rank(job, rank)) => {
                 let host = self.ring(job).and_then(|ring| Some(ring.member(id)?.host_name.clone()));
                 let reason = format!("rank {rank} on {}: {REVOKED}", host.unwrap_or_default());
                 self.lose(job, id, Loss::Evicted, &reason);
             }
-            Some(Place::Joins(job)) => {
+            Some(RingPlace::Joins(job)) => {
                 let host = self.ring(job).and_then(|ring| Some(ring.joiner(id)?.member.host_name.clone()));
                 let why = format!("{} does not join the ring: {REVOKED}", host.unwrap_or_default());
                 self.drop_joiner(job, id, &why);

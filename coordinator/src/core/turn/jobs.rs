@@ -25,7 +25,7 @@ impl Turn<'_> {
         self.queue_new(new, None)
     }
 
-    /// The same for a job that computes steps of another one again.
+    /// As above, for a verification.
     pub(super) fn verify_job(&mut self, new: NewVerification) -> Result<JobId, Refusal> {
         self.queue_new(new.job, Some((new.verification, new.pin)))
     }

@@ -11,7 +11,7 @@ use crate::core::effect::Down;
 use crate::core::input::HeldRank;
 use crate::core::job::{Joiner, Member, Phase, Ring};
 use crate::core::loss::Loss;
-use crate::core::pool::Standing;
+use crate::core::pool::Availability;
 use crate::core::queue_walk::QueueWalk;
 use crate::core::record::{EventBody, LogLevel};
 use crate::core::time::Time;
@@ -63,7 +63,7 @@ impl Turn<'_> {
             let (_, needed) = job.ranks();
             let available = self.cluster.workers().filter(|worker| {
                 worker.capabilities.numerics_class == **class
-                    && Standing::of(worker, false).usable()
+                    && Availability::of(worker, false).usable()
                     && !worker.rests_for(&job.queue.owner)
                     && self.cluster.place_of(worker.id).is_none()
                     && (worker.verifies || job.verification.is_none())

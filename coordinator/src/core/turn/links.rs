@@ -25,7 +25,8 @@ impl Turn<'_> {
         &mut self,
         sender: Sender,
         id: JobId,
-        (number, sight): (u64, Sight),
+        number: u64,
+        sight: Sight,
     ) -> Result<(), Refusal> {
         self.heard(sender)?;
         let Some(links) = self.links_mut(id) else { return Ok(()) };

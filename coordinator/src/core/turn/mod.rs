@@ -98,13 +98,13 @@ impl<'a> Turn<'a> {
             Input::RankReport(sender, report) => self.rank_report(sender, report)?,
             Input::RankStep(sender, job, epoch, step) => self.rank_step(sender, job, epoch, step)?,
             Input::StepAgain { sender, job, epoch, step, stored } => {
-                self.step_again(sender, (job, epoch), step, stored)?;
+                self.step_again(sender, job, epoch, step, stored)?;
             }
             Input::RankTimings(sender, job, timing) => self.rank_timings(sender, job, timing)?,
             Input::RankLog { sender, job, epoch, level, message } => {
-                self.rank_log(sender, (job, epoch), level, &message)?;
+                self.rank_log(sender, job, epoch, level, &message)?;
             }
-            Input::LinksSeen { sender, job, look, sight } => self.links_seen(sender, job, (look, sight))?,
+            Input::LinksSeen { sender, job, look, sight } => self.links_seen(sender, job, look, sight)?,
             Input::Tick => self.tick(),
         }
         Ok(self.finish(about))
@@ -222,7 +222,7 @@ impl<'a> Turn<'a> {
         self.tell(worker, Down::StopRank { job, epoch, reason, keep_artifacts: false });
     }
 
-    /// Says something to a worker if it is connected; if not, its next hello sorts it out.
+    /// Sends a message to a worker if it is connected; if not, its next hello sorts it out.
     fn tell(&mut self, worker: WorkerId, message: Down) {
         if let Some(session) = self.cluster.workers.get(&worker).and_then(|worker| worker.session) {
             self.effects.actions.push(Action::Send(session, message));

@@ -1,4 +1,4 @@
-//! What happens because nothing happened.
+//! Deadlines and ticks: what the core does when time passes without input.
 
 use ringtune_shared::ids::{JobId, WorkerId};
 
@@ -114,14 +114,13 @@ impl Turn<'_> {
             .min()
     }
 
-    /// By when a member must be back, or must say that it holds its rank. A ring that can go on without one decides by
-    /// itself about those that are not there.
+    /// Deadline by which a member must be back, or must report that it holds its rank. A ring that can re-form decides by
+    /// itself about absent members.
     pub(super) fn member_deadline(&self, ring: &Ring, member: &Member) -> Option<Time> {
         let timeout = self.cluster.options.session_timeout;
         let worker = self.cluster.workers.get(&member.worker);
         match worker.map(|worker| (worker.lost, worker.last_held)) {
-            // One that says nothing at all is lost with its session, which is looked at before: who holds its rank is another
-            // question.
+            // A silent worker is lost with its session, which is checked before; here only whether it holds its rank.
             Some((None, _))
                 if worker.is_some_and(|worker| worker.last_sign.plus(timeout / 2) <= self.now) =>
             {
@@ -134,7 +133,7 @@ impl Turn<'_> {
         }
     }
 
-    /// So long a lost member of a ring that cannot decide by itself has to come back.
+    /// How long a lost member of a ring that cannot re-form has to come back.
     pub(super) fn away_for(&self, started: bool) -> i64 {
         let options = &self.cluster.options;
         if started { options.session_timeout } else { options.session_timeout.min(options.preparing) }

@@ -79,7 +79,7 @@ where
         let valid = peer.and_then(|peer| peer.valid);
         let ready = self.inner.clone();
         let inner = std::mem::replace(&mut self.inner, ready);
-        Box::pin(guarded(inner, self.access.clone(), request, (seen, valid), address))
+        Box::pin(guarded(inner, self.access.clone(), request, seen, valid, address))
     }
 }
 
@@ -114,7 +114,8 @@ async fn guarded<S>(
     mut inner: S,
     access: Access,
     mut request: Request<Body>,
-    (seen, valid): (Seen, Option<Validity>),
+    seen: Seen,
+    valid: Option<Validity>,
     address: SocketAddr,
 ) -> Result<Response<Body>, S::Error>
 where

@@ -30,7 +30,7 @@ use header::Header;
 const LARGEST_CHUNK: usize = 1 << 20;
 /// Bytes of a downloaded chunk.
 const DOWNLOAD_CHUNK: usize = 512 << 10;
-/// So long an upload waits for another one of the same content.
+/// How long an upload waits for another one of the same content.
 const BUSY_PATIENCE: Duration = Duration::from_secs(10);
 
 #[derive(Clone)]
@@ -79,7 +79,7 @@ impl ArtifactService for Artifacts {
             .map_err(|error| FailedRequest::from(FieldError::new("name", error.to_string())))?;
         call.about(format_args!("{job} {name}"));
         self.check_place(&call, job, epoch.map(Epoch)).await?;
-        self.0.images.drop_artifact(job, name, epoch.map(Epoch)).await?;
+        self.0.references.drop_artifact(job, name, epoch.map(Epoch)).await.map_err(FailedRequest::from)?;
         Ok(Response::new(v1::DeleteArtifactResponse {}))
     }
 
@@ -116,7 +116,7 @@ impl Artifacts {
             None => self.check_unlisted(&call)?,
         };
         // What is found or becomes whole here does not go before its job has it.
-        let claim = self.0.images.hold(header.hash).await;
+        let claim = self.0.references.hold(header.hash).await;
         let received = match parts.next().await? {
             None => self.question(&header, &owner).await,
             Some(part) => self.receive(&header, &owner, part, &mut parts).await,
@@ -177,7 +177,7 @@ impl Artifacts {
         Ok(active.queue.owner.clone())
     }
 
-    /// Refuses to take a file off a job for whoever has nothing to do with it.
+    /// Refuses to take a file off a job for a caller without access to it.
     async fn check_place(&self, call: &Call, job: JobId, epoch: Option<Epoch>) -> Result<(), FailedRequest> {
         if let Reach::Worker(_) = call.reach()
             && let Some(active) = self.0.handle.cluster().job(job).cloned()
@@ -200,11 +200,11 @@ impl Artifacts {
         Err(self.0.deny(Denied::new(Reason::Worker, text)))
     }
 
-    /// Of what was refused before it came, or was thrown away, nobody has anything.
+    /// Takes a content off accounts that was refused or thrown away.
     async fn settle(&self, header: &Header, owner: &str) {
         if self.0.quotas.counts(owner) {
             // What fails here the sweep does again.
-            let _ = self.0.images.settle(&[header.hash], SystemTime::now()).await;
+            let _ = self.0.references.settle(&[header.hash], SystemTime::now()).await;
         }
     }
 
@@ -326,7 +326,7 @@ impl Artifacts {
             created: Time::default(),
             epoch: header.epoch,
         };
-        self.0.images.keep(record, claim).await
+        Ok(self.0.references.keep(record, claim).await?)
     }
 
     /// Whoever knows the hash of a content may read it.

@@ -107,8 +107,7 @@ impl Range {
         })
     }
 
-    /// What is still to be looked at where of this part only that up to `seen` was, if anything, and `rest` comes behind
-    /// it.
+    /// The range that is left when of this part only the events up to `seen`, if any, were read, and `rest` follows it.
     fn behind(self, seen: Option<u64>, rest: Self, descending: bool) -> Self {
         match descending {
             false => Self { above: seen.unwrap_or(self.above), below: rest.below },

@@ -11,7 +11,7 @@ use crate::access::Call;
 use crate::core::JobState;
 use crate::grpc::jobs::Jobs;
 use crate::grpc::outbound;
-use crate::grpc::reach::be_discreet;
+use crate::grpc::reach::redact_for;
 use crate::grpc::status::FailedRequest;
 use crate::store::lists::{JobFilter, JobKey, JobOrder, JobPlace, JobQuery};
 
@@ -47,7 +47,7 @@ impl Jobs {
             query.limit = PORTION.min(u32::try_from(page.room() + 1).unwrap_or(PORTION));
             let mut jobs = self.0.handle.store().list_jobs(&query).await?;
             self.0.handle.explain(&mut jobs);
-            jobs.iter_mut().for_each(|job| be_discreet(call, job));
+            jobs.iter_mut().for_each(|job| redact_for(call, job));
             let fitting = jobs.iter().take_while(|job| page.put(outbound::job(job))).count();
             query.after = jobs[..fitting].last().map(|job| order.by.place(job)).or(query.after);
             if page.is_full() || jobs.len() < query.limit as usize {

@@ -123,7 +123,7 @@ impl<M: Message> Page<M> {
         self.full
     }
 
-    /// What is on it.
+    /// Its items.
     pub(super) fn into_items(self) -> Vec<M> {
         self.items
     }

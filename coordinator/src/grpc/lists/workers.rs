@@ -68,15 +68,15 @@ impl Cluster {
 
 /// Which workers; all of it must be true.
 #[derive(Debug)]
-struct Wanted {
+struct WorkerFilter {
     state: Option<v1::WorkerState>,
     host_name: Option<String>,
     numerics_class: Option<String>,
     job: Option<JobId>,
 }
 
-fn read_filter(mut filter: Filter) -> Result<Wanted, FieldError> {
-    let wanted = Wanted {
+fn read_filter(mut filter: Filter) -> Result<WorkerFilter, FieldError> {
+    let wanted = WorkerFilter {
         state: filter.value("state", "IDLE, BUSY, LOST", worker_state_from_name)?,
         host_name: filter.text("host_name"),
         numerics_class: filter.text("numerics_class"),
@@ -86,7 +86,7 @@ fn read_filter(mut filter: Filter) -> Result<Wanted, FieldError> {
     Ok(wanted)
 }
 
-impl Wanted {
+impl WorkerFilter {
     fn accepts(&self, call: &Call, cluster: &crate::core::Cluster, worker: &Worker) -> bool {
         let class = &worker.capabilities.numerics_class;
         self.state.is_none_or(|state| state == outbound::worker_state(cluster.worker_state(worker)))

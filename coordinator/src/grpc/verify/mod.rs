@@ -9,14 +9,13 @@ use ringtune_shared::checkpoint::Resumed;
 use ringtune_shared::ids::{ContentHash, JobId};
 use ringtune_shared::job::JobSpec;
 use ringtune_shared::trace::TraceContext;
-use tonic_types::FieldViolation;
 
 use super::ids::job_id;
 use super::jobs::{Jobs, check_request_id};
-use super::references::Ties;
-use super::status::{FailedRequest, bad_request, precondition};
+use super::status::{FailedRequest, precondition};
 use crate::access::Call;
 use crate::core::{Checkpoint, Cluster, Job, NewJob, NewVerification, Pin, RequestKey, Time, Verification};
+use crate::references::Ties;
 use crate::store::lists::ArtifactQuery;
 
 /// Files of a job that are looked through at a time for its checkpoints.
@@ -27,12 +26,13 @@ const CHECKPOINTS: (&str, &str) = ("checkpoint-", "checkpoint.");
 const MOST_CLASSES: usize = 4;
 
 impl Jobs {
-    /// Queues a verification, unless the same request did so before. The last argument: its own id, and its trace.
+    /// Queues a verification with the id `verification_id`, unless the same request did so before.
     pub(super) async fn create_verification(
         &self,
         call: &Call,
         request: v1::VerifyJobRequest,
-        (verification_id, trace): (JobId, Option<TraceContext>),
+        verification_id: JobId,
+        trace: Option<TraceContext>,
     ) -> Result<Arc<Job>, FailedRequest> {
         let id = job_id(&request.job_id)?;
         let given = (unsigned("first_step", request.first_step)?, unsigned("last_step", request.last_step)?);
@@ -69,12 +69,13 @@ impl Jobs {
         // 3. From where; and what that takes is held from here on.
         let mut ties = Ties::default();
         let (spec, resumed) = self.start_before(&mut ties, &original, first_step).await?;
-        self.check_images(&mut ties, &spec).await.map_err(|problems| gone(id, problems))?;
-        self.0.images.check_embeddings(&mut ties, &spec).await.map_err(|problems| gone(id, problems))?;
+        let references = &self.0.references;
+        references.check_images(&mut ties, &spec).await.map_err(|error| gone(id, error))?;
+        references.check_embeddings(&mut ties, &spec).await.map_err(|error| gone(id, error))?;
         let (spec, queue) = (Arc::new(spec), original.queue.clone());
         let job = NewJob { id: verification_id, spec, queue, request: key, resumed, trace };
         let verification = Verification { job: id, first_step, last_step, difference: None };
-        self.0.images.verify_job(NewVerification { job, verification, pin }, ties).await
+        Ok(references.verify_job(NewVerification { job, verification, pin }, ties).await?)
     }
 
     /// The spec of a job, made to begin with the newest of its checkpoints before a step that is there and whole, or else
@@ -90,10 +91,10 @@ impl Jobs {
             if let Some(place) = spec.resume_from_mut() {
                 *place = checkpoint.hash.uri();
             }
-            match self.0.images.resumed(ties, &spec).await {
+            match self.0.references.resumed(ties, &spec).await {
                 Ok(Some(resumed)) if resumed.step == checkpoint.step => {
                     // No rank of a verification could take another one.
-                    match self.0.images.check_whole(checkpoint.hash).await {
+                    match self.0.references.check_whole(checkpoint.hash).await {
                         Ok(()) => return Ok((spec, Some(resumed))),
                         Err(problem) => {
                             let (job, step) = (original.id, checkpoint.step);
@@ -108,8 +109,8 @@ impl Jobs {
             }
         }
         let spec = JobSpec::clone(&original.spec);
-        let resumed = self.0.images.resumed(ties, &spec).await;
-        Ok((spec, resumed.map_err(|problems| gone(original.id, problems))?))
+        let resumed = self.0.references.resumed(ties, &spec).await;
+        Ok((spec, resumed.map_err(|error| gone(original.id, error))?))
     }
 
     /// The checkpoints of a job that its ranks made before a step, the newest first.
@@ -190,17 +191,13 @@ fn no_step(job: JobId) -> String {
     format!("job {job} has done no step yet; allowed: a job with at least one")
 }
 
-/// The steps that are meant. `given`: 0 stands for the first and the newest that are `stored`.
-fn check_steps(
-    job: JobId,
-    (first, last): (u64, u64),
-    stored: Option<(u64, u64)>,
-) -> Result<(u64, u64), FieldError> {
+/// The first and last step that are meant. `given`: 0 stands for the oldest and the newest that are `stored`.
+fn check_steps(job: JobId, given: (u64, u64), stored: Option<(u64, u64)>) -> Result<(u64, u64), FieldError> {
     let Some((oldest, newest)) = stored.filter(|(oldest, newest)| oldest <= newest) else {
         return Err(FieldError::new("job_id", no_step(job)));
     };
     let or = |given: u64, default: u64| if given == 0 { default } else { given };
-    let (first, last) = (or(first, oldest), or(last, newest));
+    let (first, last) = (or(given.0, oldest), or(given.1, newest));
     let allowed = format!("allowed: {oldest} to {newest}, the steps that are stored of job {job}");
     for (field, step) in [("first_step", first), ("last_step", last)] {
         if !(oldest..=newest).contains(&step) {
@@ -258,14 +255,8 @@ fn check_class(cluster: &Cluster, class: &str) -> Result<(), String> {
 }
 
 /// What a job needs is there no more.
-fn gone(job: JobId, problems: Vec<FieldViolation>) -> FailedRequest {
-    let named = |one: FieldViolation| {
-        FieldViolation::new(
-            "job_id",
-            format!("job {job} cannot be computed again: {}: {}", one.field, one.description),
-        )
-    };
-    bad_request(problems.into_iter().map(named).collect()).into()
+fn gone(job: JobId, error: FieldError) -> FieldError {
+    FieldError::new("job_id", format!("job {job} cannot be computed again: {error}"))
 }
 
 #[cfg(test)]

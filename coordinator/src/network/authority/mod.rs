@@ -97,7 +97,7 @@ pub struct Pki {
 #[derive(Debug)]
 struct Shared {
     trust: Trust,
-    source: Source,
+    source: CertificateSource,
     life: Duration,
     /// The roots, the newest last. Marked as changed by whatever the workers are to hear of.
     told: watch::Sender<Arc<[RootView]>>,
@@ -105,14 +105,14 @@ struct Shared {
 
 /// Where certificates come from.
 #[derive(Debug)]
-enum Source {
+enum CertificateSource {
     /// This coordinator signs. Locked by threads that may block, and never over an await.
     Own(Mutex<Authority>, OwnAuthority),
     /// Somebody else does.
     Elsewhere(CredentialPaths),
 }
 
-/// What [`Pki::changes`] gives.
+/// A subscription to changes of roots and revocations: see [`Pki::changes`].
 #[derive(Debug)]
 pub struct Changes(watch::Receiver<Arc<[RootView]>>);
 
@@ -137,8 +137,8 @@ impl Pki {
         let (cluster, roots) = (authority.cluster(), authority.roots().clone());
         let trust = Trust::new(cluster, Some(credentials), roots, Revoked::default())?;
         let told = watch::Sender::new(views(&authority.numbers(), authority.roots()));
-        keep_admin(&authority, &own, &Revoked::default(), (life, now))?;
-        let source = Source::Own(Mutex::new(authority), own);
+        keep_admin(&authority, &own, &Revoked::default(), life, now)?;
+        let source = CertificateSource::Own(Mutex::new(authority), own);
         Ok(Self { shared: Arc::new(Shared { trust, source, life, told }) })
     }
 
@@ -154,7 +154,9 @@ impl Pki {
         }
         let told = watch::Sender::new(views(&[], credentials.roots()));
         let trust = Trust::of(credentials)?;
-        Ok(Self { shared: Arc::new(Shared { trust, source: Source::Elsewhere(paths), life, told }) })
+        Ok(Self {
+            shared: Arc::new(Shared { trust, source: CertificateSource::Elsewhere(paths), life, told }),
+        })
     }
 
     /// Which cluster this is.
@@ -162,14 +164,14 @@ impl Pki {
         self.shared.trust.cluster()
     }
 
-    /// What all ports go by.
+    /// The trust that all ports follow.
     pub fn trust(&self) -> &Trust {
         &self.shared.trust
     }
 
     /// Whether this coordinator signs. If not, certificates come from elsewhere.
     pub fn issues(&self) -> bool {
-        matches!(self.shared.source, Source::Own(..))
+        matches!(self.shared.source, CertificateSource::Own(..))
     }
 
     /// How long a certificate is valid.
@@ -253,11 +255,11 @@ impl Pki {
     pub(super) fn renew(&self, now: SystemTime) -> Result<SystemTime, PkiError> {
         let Shared { trust, source, life, .. } = &*self.shared;
         match source {
-            Source::Elsewhere(paths) => {
+            CertificateSource::Elsewhere(paths) => {
                 self.shared.read_again(paths)?;
                 Ok(now)
             }
-            Source::Own(authority, own) => {
+            CertificateSource::Own(authority, own) => {
                 let authority = lock(authority);
                 // What needs no disk comes first: a slow one is not to cost the ports their certificate.
                 let valid = trust.credentials().map(|credentials| credentials.validity());
@@ -270,7 +272,7 @@ impl Pki {
                         until
                     }
                 };
-                let admin_until = keep_admin(&authority, own, &trust.revoked(), (*life, now))?;
+                let admin_until = keep_admin(&authority, own, &trust.revoked(), *life, now)?;
                 Ok(until.min(admin_until))
             }
         }
@@ -283,8 +285,8 @@ impl Pki {
     ) -> Result<T, PkiError> {
         let shared = self.shared.clone();
         let done = tokio::task::spawn_blocking(move || match &shared.source {
-            Source::Own(authority, own) => work(&shared, &mut lock(authority), own),
-            Source::Elsewhere(_) => Err(PkiError::FromElsewhere),
+            CertificateSource::Own(authority, own) => work(&shared, &mut lock(authority), own),
+            CertificateSource::Elsewhere(_) => Err(PkiError::FromElsewhere),
         });
         done.await?
     }
@@ -297,7 +299,7 @@ impl Shared {
         self.trust.set_roots(authority.roots().clone())?;
         self.told.send_replace(views(&authority.numbers(), authority.roots()));
         self.trust.set_credentials(own_credentials(authority, &own.names, self.life, now)?)?;
-        keep_admin(authority, own, &self.trust.revoked(), (self.life, now))?;
+        keep_admin(authority, own, &self.trust.revoked(), self.life, now)?;
         Ok(())
     }
 
@@ -354,7 +356,8 @@ fn keep_admin(
     authority: &Authority,
     own: &OwnAuthority,
     revoked: &Revoked,
-    (life, now): (Duration, SystemTime),
+    life: Duration,
+    now: SystemTime,
 ) -> Result<SystemTime, PkiError> {
     let kept = match Credentials::load(&own.admin) {
         Ok(kept) => kept,
@@ -379,7 +382,7 @@ fn keep_admin(
     Ok(next.renew_at())
 }
 
-/// `numbers`: of the roots; from elsewhere there are none, and they are counted.
+/// `numbers`: the roots' numbers. Empty for certificates from elsewhere, whose roots are numbered from 1.
 fn views(numbers: &[u32], roots: &Roots) -> Arc<[RootView]> {
     let numbers = numbers.iter().copied().map(Some).chain(std::iter::repeat(None));
     let all = roots.hashes().into_iter().zip(roots.validities()).zip(numbers).zip(1..);

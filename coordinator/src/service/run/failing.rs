@@ -1,4 +1,4 @@
-//! What the loop does while nothing can be stored: nothing, but try.
+//! The loop while the store fails: it retries, and does nothing else.
 //!
 //! What it would decide could not be kept, and what workers say is lost. So nothing is taken in, the state stands still, and
 //! its deadlines with it. A full disk is waited for, however long; any other failure only for so long (`STORE_PATIENCE`).
@@ -17,8 +17,8 @@ use crate::service::handle::{Arrived, Refused};
 use crate::service::pace::Pace;
 use crate::store;
 
-/// After a failure that was longer nobody is lost who could not be heard: the state is taken as after a restart. A shorter one
-/// leaves it as it was.
+/// After a longer failure the state is recovered as after a restart, so that no worker is lost that could not be heard. A
+/// shorter one leaves it as it was.
 const MOMENT: Duration = Duration::from_secs(1);
 
 /// Nothing can be stored.
@@ -29,7 +29,7 @@ pub(super) struct Failing {
     broken_since: Option<Instant>,
 }
 
-/// How the store is.
+/// State of the store after a try.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Tried {
     /// It stores.

@@ -1,141 +1,29 @@
 //! The loop against a store that fails or stalls. Time stands still but for what waits for it.
 
 use ringtune_traces::Tracer;
-use std::collections::BTreeMap;
 use std::os::unix::net::UnixDatagram;
-use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 
-use async_trait::async_trait;
 use ringtune_shared::ids::{ContentHash, Epoch, JobId, WorkerId};
 use ringtune_shared::version::Dialect;
 
 use super::*;
 use crate::core::{
-    ArtifactRecord, Capabilities, Down, HeldRank, Hello, Job, JobEvent, NewJob, Phase, RankReport, Recovered,
-    Refusal, RequestKey, StepRecord,
+    Capabilities, Down, HeldRank, Hello, NewJob, Phase, RankReport, Refusal, RequestKey, StepRecord,
 };
-use crate::store::MemoryStore;
+use crate::faulty_store::FaultyStore;
 use crate::store::conformance::queued_job;
-use crate::store::lists::{ArtifactQuery, EventQuery, JobQuery};
 
-/// A store in memory whose next commit takes a while, and whose readers never answer.
-#[derive(Default)]
-struct Slow {
-    store: MemoryStore,
-    /// Milliseconds.
-    next_commit: AtomicI64,
-    readers_hang: std::sync::atomic::AtomicBool,
-    commits: AtomicUsize,
-}
-
-impl Slow {
-    async fn read(&self) {
-        if self.readers_hang.load(Ordering::Relaxed) {
-            std::future::pending::<()>().await;
-        }
-    }
-}
-
-#[async_trait]
-impl Store for Slow {
-    async fn commit(&self, writes: &[Write]) -> Result<(), store::Error> {
-        self.commits.fetch_add(1, Ordering::Relaxed);
-        let milliseconds = self.next_commit.swap(0, Ordering::Relaxed);
-        tokio::time::sleep(Duration::from_millis(milliseconds.unsigned_abs())).await;
-        self.store.commit(writes).await
-    }
-
-    async fn probe(&self) -> Result<(), store::Error> {
-        self.store.probe().await
-    }
-
-    async fn recover(&self) -> Result<Recovered, store::Error> {
-        self.store.recover().await
-    }
-
-    async fn job(&self, id: JobId) -> Result<Option<Job>, store::Error> {
-        self.read().await;
-        self.store.job(id).await
-    }
-
-    async fn request(&self, request_id: &str) -> Result<Option<(JobId, RequestKey)>, store::Error> {
-        self.read().await;
-        self.store.request(request_id).await
-    }
-
-    async fn list_jobs(&self, query: &JobQuery) -> Result<Vec<Job>, store::Error> {
-        self.store.list_jobs(query).await
-    }
-
-    async fn list_events(&self, query: &EventQuery) -> Result<Vec<JobEvent>, store::Error> {
-        self.store.list_events(query).await
-    }
-
-    async fn list_artifacts(&self, query: &ArtifactQuery) -> Result<Vec<ArtifactRecord>, store::Error> {
-        self.store.list_artifacts(query).await
-    }
-
-    async fn events(&self, job: JobId, after: u64, limit: u32) -> Result<Vec<JobEvent>, store::Error> {
-        self.store.events(job, after, limit).await
-    }
-
-    async fn steps(&self, job: JobId, after: u64, limit: u32) -> Result<Vec<StepRecord>, store::Error> {
-        self.store.steps(job, after, limit).await
-    }
-
-    async fn artifact(&self, job: JobId, name: &str) -> Result<Option<ArtifactRecord>, store::Error> {
-        self.read().await;
-        self.store.artifact(job, name).await
-    }
-
-    async fn artifact_of_content(&self, hash: ContentHash) -> Result<Option<ArtifactRecord>, store::Error> {
-        self.store.artifact_of_content(hash).await
-    }
-
-    async fn delete_job(&self, id: JobId) -> Result<Vec<ContentHash>, store::Error> {
-        self.read().await;
-        self.store.delete_job(id).await
-    }
-
-    async fn purge(&self, rows: u32) -> Result<bool, store::Error> {
-        self.store.purge(rows).await
-    }
-
-    async fn unwanted(&self, candidates: &[ContentHash]) -> Result<Vec<ContentHash>, store::Error> {
-        self.store.unwanted(candidates).await
-    }
-
-    async fn put_manifest(&self, manifest: ContentHash, files: &[ContentHash]) -> Result<(), store::Error> {
-        self.store.put_manifest(manifest, files).await
-    }
-
-    async fn unread_manifests(
-        &self,
-        after: Option<ContentHash>,
-        limit: u32,
-    ) -> Result<Vec<ContentHash>, store::Error> {
-        self.store.unread_manifests(after, limit).await
-    }
-
-    async fn forget_contents(&self, gone: &[ContentHash]) -> Result<(), store::Error> {
-        self.store.forget_contents(gone).await
-    }
-
-    async fn count_jobs(&self) -> Result<BTreeMap<JobState, u64>, store::Error> {
-        self.store.count_jobs().await
-    }
-}
-
-async fn started() -> (Arc<Slow>, Handle, JoinHandle<()>) {
+async fn started() -> (Arc<FaultyStore>, Handle, JoinHandle<()>) {
     started_with(Metrics::new().unwrap()).await
 }
 
-async fn started_with(metrics: Metrics) -> (Arc<Slow>, Handle, JoinHandle<()>) {
+async fn started_with(metrics: Metrics) -> (Arc<FaultyStore>, Handle, JoinHandle<()>) {
     watched(metrics, Notifier::default()).await
 }
 
-async fn watched(metrics: Metrics, notifier: Notifier) -> (Arc<Slow>, Handle, JoinHandle<()>) {
-    let store = Arc::new(Slow::default());
+async fn watched(metrics: Metrics, notifier: Notifier) -> (Arc<FaultyStore>, Handle, JoinHandle<()>) {
+    let store = Arc::new(FaultyStore::new());
     let options = Options::default();
     let (handle, service) =
         start(Settings { options, store: store.clone(), metrics, notifier, tracer: Tracer::off() })
@@ -225,25 +113,25 @@ async fn a_stall_ends_no_session_that_spoke() {
 #[tokio::test(start_paused = true)]
 async fn a_full_disk_is_waited_for_and_another_failure_ends_the_loop() {
     let (store, handle, service) = started().await;
-    store.store.set_full(true);
+    store.set_full(true);
     handle.create_job(new_job(None)).await.unwrap_err();
-    store.store.set_full(false);
+    store.set_full(false);
     tokio::time::sleep(3 * STORE_PATIENCE).await;
     assert!(!service.is_finished());
     let job = handle.create_job(new_job(None)).await.unwrap();
     // 1. Full, for a quarter of an hour: it says so, and goes on.
-    store.store.set_full(true);
+    store.set_full(true);
     handle.create_job(new_job(None)).await.unwrap_err();
     tokio::time::sleep(Duration::from_secs(900)).await;
     assert!(!service.is_finished());
     let reason = handle.job(job.id).await.unwrap().reason;
     assert!(reason.starts_with("waiting: the coordinator stores nothing: the disk that holds"), "{reason}");
-    store.store.set_full(false);
+    store.set_full(false);
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(handle.job(job.id).await.unwrap().reason, "waiting for workers: 0 free, 1 needed");
     handle.create_job(new_job(None)).await.unwrap();
     // 2. Broken, even if nobody asks for anything.
-    store.store.set_broken();
+    store.broken.store(true, Ordering::Relaxed);
     handle.create_job(new_job(None)).await.unwrap_err();
     tokio::time::sleep(STORE_PATIENCE - Duration::from_secs(1)).await;
     assert!(!service.is_finished());
@@ -261,7 +149,7 @@ async fn nobody_is_lost_who_could_not_be_heard_while_the_disk_was_full() {
     let report = RankReport { held: held.clone(), progress: None };
     handle.said(sender, Input::RankReport(sender, report)).await.unwrap();
     // 1. For two minutes nothing is stored. What the worker says meanwhile is lost, its session too.
-    store.store.set_full(true);
+    store.set_full(true);
     handle.create_job(new_job(None)).await.unwrap_err();
     handle.said(sender, Input::Heartbeat(sender, vec![held.clone()])).await.unwrap();
     for _ in 0..24 {
@@ -270,7 +158,7 @@ async fn nobody_is_lost_who_could_not_be_heard_while_the_disk_was_full() {
         handle.hello(Hello { held: vec![held.clone()], ..worker.clone() }, out).await.unwrap_err();
     }
     // 2. There is room again. The worker is back within the time that it takes to dial.
-    store.store.set_full(false);
+    store.set_full(false);
     tokio::time::sleep(Duration::from_secs(5)).await;
     let (out, _told) = mpsc::channel(64);
     let sender = handle.hello(Hello { held: vec![held.clone()], ..worker }, out).await.unwrap();
@@ -288,11 +176,11 @@ async fn a_store_that_fails_is_shown_until_it_works_again() {
     let (store, handle, _service) = started_with(metrics.clone()).await;
     let failing = || metrics.text().unwrap().contains("ringtune_store_failing 1\n");
     assert!(!failing());
-    store.store.set_full(true);
+    store.set_full(true);
     handle.create_job(new_job(None)).await.unwrap_err();
     assert!(failing());
     // Nobody has to ask for anything.
-    store.store.set_full(false);
+    store.set_full(false);
     tokio::time::sleep(Duration::from_secs(3)).await;
     assert!(!failing());
 }
@@ -301,10 +189,10 @@ async fn a_store_that_fails_is_shown_until_it_works_again() {
 async fn a_commit_that_fails_leaves_no_trace() {
     let (store, handle, _service) = started().await;
     let before = handle.create_job(new_job(Some("kept"))).await.unwrap();
-    store.store.set_full(true);
+    store.set_full(true);
     handle.create_job(new_job(Some("lost"))).await.unwrap_err();
     handle.cancel_job(before.id, String::new()).await.unwrap_err();
-    store.store.set_full(false);
+    store.set_full(false);
     let cluster = handle.cluster();
     cluster.check_indexes().unwrap();
     assert_eq!(cluster.jobs().map(|job| job.id).collect::<Vec<_>>(), [before.id]);

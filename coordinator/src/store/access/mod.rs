@@ -2,8 +2,6 @@
 
 #[cfg(test)]
 pub(crate) mod conformance;
-#[cfg(test)]
-pub(crate) mod memory;
 
 use std::collections::BTreeMap;
 
@@ -40,7 +38,7 @@ impl TokenKind {
 /// A token, with the hash of its secret.
 #[derive(Debug, Clone)]
 pub struct TokenRecord {
-    /// By what it is found.
+    /// Its id.
     pub id: TokenId,
     /// What it is good for.
     pub kind: TokenKind,
@@ -104,7 +102,7 @@ pub enum Joined {
     Revoked(Time),
 }
 
-/// What was a member's that is revoked.
+/// What a revocation took from a member.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MemberRevoked {
     /// How many certificates it has that have not expired, those revoked before included.
@@ -118,7 +116,7 @@ pub struct MemberRevoked {
 pub struct NewestFirst {
     /// Only what is behind this one: when it was made, and its id or serial number.
     pub after: Option<(Time, String)>,
-    /// At most so many.
+    /// The page size.
     pub limit: u32,
     /// What has expired by now is left out.
     pub now: Time,

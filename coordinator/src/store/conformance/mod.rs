@@ -13,8 +13,8 @@ use ringtune_shared::job::{
 };
 use ringtune_shared::trace::TraceContext;
 
-use super::Store;
 use super::lists::{ArtifactQuery, JobFilter, JobOrder, JobQuery};
+use super::{SqliteStore, Store};
 use crate::core::{
     ArtifactRecord, BrokenLink, Checkpoint, EventBody, Failure, Goal, Job, JobEvent, JobState, Joiner, Links,
     LogLevel, Member, Phase, Pin, Reforming, RequestKey, Ring, StepRecord, Stop, Time, Write,
@@ -25,6 +25,13 @@ use crate::core::{
 pub(crate) struct Written {
     /// Oldest first.
     pub(crate) jobs: Vec<Job>,
+}
+
+/// A new database, and its folder, with which it goes.
+pub(crate) async fn temporary() -> (tempfile::TempDir, SqliteStore) {
+    let folder = tempfile::tempdir().unwrap();
+    let store = SqliteStore::open(&folder.path().join("coordinator.db")).await.unwrap();
+    (folder, store)
 }
 
 /// One of two uploaded image folders.

@@ -5,8 +5,6 @@
 
 #[cfg(test)]
 pub(super) mod conformance;
-#[cfg(test)]
-pub(super) mod memory;
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -27,7 +25,7 @@ pub struct JobQuery {
     pub descending: bool,
     /// Only jobs behind this one; none: from the first on.
     pub after: Option<JobPlace>,
-    /// At most so many.
+    /// The page size.
     pub limit: u32,
 }
 
@@ -94,7 +92,7 @@ pub struct ArtifactQuery {
     pub descending: bool,
     /// Only artifacts behind the one of this time and name; the time counts only with `by_time`.
     pub after: Option<(Time, String)>,
-    /// At most so many.
+    /// The page size.
     pub limit: u32,
 }
 
@@ -111,7 +109,7 @@ pub struct EventQuery {
     pub kind: Option<EventKind>,
     /// The newest first.
     pub descending: bool,
-    /// At most so many.
+    /// The page size.
     pub limit: u32,
 }
 

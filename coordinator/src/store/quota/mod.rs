@@ -34,7 +34,7 @@ pub trait QuotaStore: Send + Sync + 'static {
     /// Contents that somebody has, in their order, from behind `after`, at most `limit`.
     async fn owned(&self, after: Option<ContentHash>, limit: u32) -> Result<Vec<ContentHash>, Error>;
 
-    /// These are gone: they are nobody's.
+    /// Takes contents that are gone off all accounts.
     async fn disown(&self, gone: &[ContentHash]) -> Result<(), Error>;
 
     /// Takes contents from those owners whose jobs do not want them: see [`Store::unwanted`](super::Store::unwanted).

@@ -81,7 +81,7 @@ impl AccessStore for SqliteStore {
         most: u32,
     ) -> Result<Option<MemberRevoked>, Error> {
         let mut connection = self.writer.acquire().await?;
-        let outcome = revoke_member(&mut connection, (role, name), now, most).await;
+        let outcome = revoke_member(&mut connection, role, name, now, most).await;
         self.changed(connection, outcome)
     }
 
@@ -289,7 +289,8 @@ async fn revoke_serial(
 
 async fn revoke_member(
     connection: &mut SqliteConnection,
-    (of, name): (Role, &str),
+    of: Role,
+    name: &str,
     now: Time,
     most: u32,
 ) -> Result<Option<MemberRevoked>, Error> {

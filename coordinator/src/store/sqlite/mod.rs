@@ -129,7 +129,7 @@ impl SqliteStore {
         outcome
     }
 
-    /// Told of what failed on connections that are not [`Readers`].
+    /// Raises the alarm for an error of a connection that is not one of the [`Readers`].
     fn see(&self, error: &Error) {
         if let Error::Corrupt(problem) = error {
             self.readers.alarm.raise(problem);

@@ -1,4 +1,4 @@
-//! The connections that read, and the alarm that whoever meets damage raises.
+//! The connections that read, and the alarm for a damaged file.
 
 use std::fmt::Display;
 
@@ -17,7 +17,7 @@ use super::rows::is_damage;
 pub(super) struct Alarm(CancellationToken);
 
 impl Alarm {
-    /// Told of everything that fails.
+    /// Raises the alarm if an error says that the file is damaged.
     pub(super) fn see(&self, failed: &sqlx::Error) {
         if is_damage(failed) {
             self.raise(failed);

@@ -15,9 +15,8 @@ use crate::store::quota::QuotaStore as _;
 
 #[tokio::test]
 async fn conforms_and_survives_reopening() {
-    let folder = tempfile::tempdir().unwrap();
+    let (folder, store) = conformance::temporary().await;
     let path = folder.path().join("coordinator.db");
-    let store = SqliteStore::open(&path).await.unwrap();
     let written = conformance::run(&store).await;
     store.close().await;
     let store = SqliteStore::open(&path).await.unwrap();
@@ -31,9 +30,8 @@ async fn conforms_and_survives_reopening() {
 
 #[tokio::test]
 async fn a_newer_schema_is_refused() {
-    let folder = tempfile::tempdir().unwrap();
+    let (folder, store) = conformance::temporary().await;
     let path = folder.path().join("coordinator.db");
-    let store = SqliteStore::open(&path).await.unwrap();
     sqlx::raw_sql("PRAGMA user_version = 99").execute(&store.writer).await.unwrap();
     store.close().await;
     assert!(matches!(SqliteStore::open(&path).await, Err(Error::Newer { found: 99, known: 10 })));
@@ -263,9 +261,8 @@ async fn what_owners_have_is_counted_when_a_database_of_schema_7_is_brought_forw
 
 #[tokio::test]
 async fn a_damaged_job_disturbs_no_other_and_can_be_deleted() {
-    let folder = tempfile::tempdir().unwrap();
+    let (folder, store) = conformance::temporary().await;
     let path = folder.path().join("coordinator.db");
-    let store = SqliteStore::open(&path).await.unwrap();
     let jobs: Vec<Arc<Job>> = (1..=6).map(conformance::queued_job).collect();
     let writes: Vec<Write> = jobs.iter().cloned().map(Write::InsertJob).collect();
     store.commit(&writes).await.unwrap();
@@ -299,9 +296,7 @@ async fn a_damaged_job_disturbs_no_other_and_can_be_deleted() {
 
 #[tokio::test]
 async fn a_step_report_writes_few_bytes_however_large_its_job_is() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("coordinator.db");
-    let store = SqliteStore::open(&path).await.unwrap();
+    let (folder, store) = conformance::temporary().await;
     let mut job = (*conformance::queued_job(1)).clone();
     let mut spec = (*job.spec).clone();
     spec.textual_inversion_mut().unwrap().train.templates = vec!["x".repeat(500); 500];
@@ -330,8 +325,7 @@ async fn a_step_report_writes_few_bytes_however_large_its_job_is() {
 
 #[tokio::test]
 async fn a_page_of_jobs_is_found_by_an_index() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = SqliteStore::open(&folder.path().join("coordinator.db")).await.unwrap();
+    let (_folder, store) = conformance::temporary().await;
     for (state, index) in [(None, "INTEGER PRIMARY KEY"), (Some(JobState::Failed), "job_list_by_state")] {
         let query = format!("EXPLAIN QUERY PLAN {}", lists::jobs_text(&page(state)).unwrap());
         let plan = sqlx::query(AssertSqlSafe(query)).bind(10).fetch_all(&store.readers).await.unwrap();
@@ -346,8 +340,7 @@ async fn a_page_of_jobs_is_found_by_an_index() {
 
 #[tokio::test]
 async fn a_full_database_says_so_and_keeps_what_it_had_and_what_comes_later() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = SqliteStore::open(&folder.path().join("coordinator.db")).await.unwrap();
+    let (_folder, store) = conformance::temporary().await;
     let job = conformance::queued_job(1);
     store.commit(&[Write::InsertJob(job.clone())]).await.unwrap();
     let event = |text: String| JobEvent {
@@ -372,9 +365,8 @@ async fn a_full_database_says_so_and_keeps_what_it_had_and_what_comes_later() {
 
 #[tokio::test]
 async fn commits_reach_the_database_beside_those_who_commit() {
-    let folder = tempfile::tempdir().unwrap();
+    let (folder, store) = conformance::temporary().await;
     let path = folder.path().join("coordinator.db");
-    let store = SqliteStore::open(&path).await.unwrap();
     let jobs: Vec<Write> =
         (1..=200).map(|number| Write::InsertJob(conformance::queued_job(number))).collect();
     store.commit(&jobs).await.unwrap();

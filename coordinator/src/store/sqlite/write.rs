@@ -79,7 +79,7 @@ impl<'a> Changes<'a> {
     }
 }
 
-/// All of it or nothing.
+/// Writes all of it or nothing.
 pub(super) async fn write_all(connection: &mut SqliteConnection, writes: &[Write]) -> Result<(), Error> {
     let changes = Changes::new(writes)?;
     let mut transaction = connection.begin().await?;

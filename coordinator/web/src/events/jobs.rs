@@ -26,7 +26,7 @@ pub(super) struct Portion<T> {
 pub(super) struct Jobs<T> {
     whole: Vec<T>,
     changed: VecDeque<Uuid>,
-    /// The same ones.
+    /// The ids in `changed`, to find them.
     waiting: BTreeSet<Uuid>,
     /// Those that were told and had not ended.
     active: BTreeSet<Uuid>,
@@ -44,7 +44,7 @@ impl<T> Jobs<T> {
         }
     }
 
-    /// A job as it is now came by itself.
+    /// A job's present state came by itself.
     pub(super) fn came(&mut self, id: Uuid, ended: bool, job: T) {
         self.waiting.remove(&id);
         self.whole.push(job);

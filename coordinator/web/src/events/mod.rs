@@ -38,7 +38,7 @@ pub(crate) async fn events(
     headers: HeaderMap,
 ) -> Response {
     let closing = closing.map(|Extension(closing)| closing).unwrap_or_default();
-    match open(&gateway, &caller, (query, &headers), closing).await {
+    match open(&gateway, &caller, query, &headers, closing).await {
         Ok(stream) => {
             let mut response = Response::new(Body::from_stream(stream.messages()));
             let headers = response.headers_mut();
@@ -54,7 +54,8 @@ pub(crate) async fn events(
 async fn open(
     gateway: &Arc<Gateway>,
     caller: &Caller,
-    (query, headers): (Option<String>, &HeaderMap),
+    query: Option<String>,
+    headers: &HeaderMap,
     closing: Closing,
 ) -> Result<Stream, Status> {
     let asked = text::asked(query.as_deref().unwrap_or_default(), headers)?;
@@ -66,5 +67,5 @@ async fn open(
     let watches = Watches::new(gateway, caller);
     // Who may not watch is told so before the stream begins.
     let jobs = watches.jobs(&[]).await?;
-    Ok(Stream::new(watches, jobs, asked, (closing, gateway.options.shutdown.clone(), place)))
+    Ok(Stream::new(watches, jobs, asked, closing, gateway.options.shutdown.clone(), place))
 }

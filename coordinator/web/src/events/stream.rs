@@ -71,7 +71,9 @@ impl Stream {
         watches: Watches,
         all: Answers,
         asked: Asked,
-        (closing, shutdown, place): (Closing, CancellationToken, OwnedSemaphorePermit),
+        closing: Closing,
+        shutdown: CancellationToken,
+        place: OwnedSemaphorePermit,
     ) -> Self {
         let now = Instant::now();
         Self {

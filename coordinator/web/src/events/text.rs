@@ -4,7 +4,7 @@ use bytes::Bytes;
 use http::HeaderMap;
 use tonic::Status;
 
-/// So long a browser waits before it asks again, in milliseconds; sent first.
+/// How long a browser waits before it asks again, in milliseconds; sent first.
 pub(super) const RETRY: &str = "retry: 1000\n\n";
 /// Says that the stream is alive.
 pub(super) const ALIVE: &str = ": alive\n\n";

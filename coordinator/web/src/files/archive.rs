@@ -46,7 +46,7 @@ pub(crate) async fn archive(
     method: Method,
     headers: HeaderMap,
 ) -> Response {
-    match found(&gateway, &caller, (&method, &headers), job_id).await {
+    match found(&gateway, &caller, &method, &headers, job_id).await {
         Ok(response) => response,
         Err(status) => caller.failed(&status),
     }
@@ -55,7 +55,8 @@ pub(crate) async fn archive(
 async fn found(
     gateway: &Gateway,
     caller: &Caller,
-    (method, asked): (&Method, &HeaderMap),
+    method: &Method,
+    asked: &HeaderMap,
     job_id: String,
 ) -> Result<Response, Status> {
     let place = gateway.archives.clone().try_acquire_owned().map_err(|_| {
@@ -78,7 +79,7 @@ async fn found(
         Chosen::All(response) => Ok(response),
         Chosen::Bytes(mut response, bytes) => {
             if *method != Method::HEAD {
-                let body = archive.bytes(bytes, (calls.clone(), caller.clone()), place);
+                let body = archive.bytes(bytes, calls.clone(), caller.clone(), place);
                 *response.body_mut() = Body::from_stream(body);
             }
             Ok(response)
@@ -196,7 +197,8 @@ impl Archive {
     fn bytes(
         self,
         wanted: Range<u64>,
-        (calls, caller): (Calls, Caller),
+        calls: Calls,
+        caller: Caller,
         place: OwnedSemaphorePermit,
     ) -> impl Stream<Item = Result<Bytes, Status>> + Send + 'static {
         let pieces = stream::iter(self.part(wanted)).map(Ok);

@@ -27,7 +27,7 @@ use self::range::Part;
 use crate::caller::Caller;
 use crate::{Calls, Gateway, answer, calls};
 
-/// Whatever a file is, nothing in it runs.
+/// No script in a file may run.
 const POLICY: HeaderValue = HeaderValue::from_static("sandbox; default-src 'none'");
 
 pub(crate) async fn file(
@@ -39,7 +39,7 @@ pub(crate) async fn file(
 ) -> Response {
     let source = Source::JobFile(v1::JobFile { job_id, name: name.clone() });
     // Another file can get the name.
-    answer(&gateway, &caller, (&method, &headers), Wanted { source, name, cached: "private, no-cache" }).await
+    answer(&gateway, &caller, &method, &headers, Wanted { source, name, cached: "private, no-cache" }).await
 }
 
 pub(crate) async fn content(
@@ -58,7 +58,7 @@ pub(crate) async fn content(
         name: hash,
         cached: "private, max-age=31536000, immutable",
     };
-    answer(&gateway, &caller, (&method, &headers), wanted).await
+    answer(&gateway, &caller, &method, &headers, wanted).await
 }
 
 /// What is asked for.
@@ -71,10 +71,11 @@ struct Wanted {
 async fn answer(
     gateway: &Gateway,
     caller: &Caller,
-    asked: (&Method, &HeaderMap),
+    method: &Method,
+    asked: &HeaderMap,
     wanted: Wanted,
 ) -> Response {
-    match found(&gateway.options.calls, caller, asked, wanted).await {
+    match found(&gateway.options.calls, caller, method, asked, wanted).await {
         Ok(response) => response,
         Err(status) => caller.failed(&status),
     }
@@ -83,7 +84,8 @@ async fn answer(
 async fn found(
     calls: &Calls,
     caller: &Caller,
-    (method, asked): (&Method, &HeaderMap),
+    method: &Method,
+    asked: &HeaderMap,
     wanted: Wanted,
 ) -> Result<Response, Status> {
     // 1. What is it? Where not all of it is wanted, its first bytes tell.
@@ -172,7 +174,7 @@ fn insert(response: &mut Response, name: http::HeaderName, value: String) -> Res
 /// A file that is being read.
 struct File {
     artifact: v1::Artifact,
-    /// What came of it and was not passed on.
+    /// Bytes received and not yet passed on.
     here: Bytes,
     rest: Streaming<v1::DownloadResponse>,
 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use http::header::{IF_RANGE, RANGE};
 use http::{HeaderMap, HeaderValue};
 
-/// What to answer.
+/// The answer to a Range header.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Part {
     /// 200.

@@ -14,15 +14,15 @@ fn asked(members: &[Seat], since: i64, broken: &[(usize, usize)]) -> View {
 #[test]
 fn who_lost_somebody_that_may_live_asks_who_is_reached() {
     use Eyes::{Blind, Closed, Looking, Open};
-    let train = seat(Standing::Training);
+    let train = seat(MemberState::Training);
     let broke = [looks(misses(0, 1), Closed), looks(train, Closed), train];
     assert_eq!(decide(&view(&broke)), Decision::Look);
     // Nobody understands the question; nobody is missed; who is missed is gone.
     let blind = broke.map(|seat| looks(seat, Blind));
     assert_eq!(decide(&view(&blind)), later(400));
-    let anew = looks(seat(Standing::Waiting { since: NOW, names: None }), Closed);
+    let anew = looks(seat(MemberState::Waiting { since: NOW, names: None }), Closed);
     assert_eq!(decide(&view(&[anew, anew])), reform(&[0, 1], &[]));
-    let gone = looks(away(Standing::Training, 5), Closed);
+    let gone = looks(away(MemberState::Training, 5), Closed);
     assert_eq!(decide(&view(&[broke[0], gone])), reform(&[0], &[1]));
     // 1. Asked. Whom somebody missed and who does not even say that it looks is lost.
     let silent = [looks(misses(400, 1), Open), looks(train, Closed), looks(waits(390, 0), Open)];
@@ -36,7 +36,7 @@ fn who_lost_somebody_that_may_live_asks_who_is_reached() {
     assert_eq!(decide(&asked(&members, 2_000, &[])), all);
     // 3. Who is lost for other reasons makes nobody wait.
     let mut gone = members;
-    gone[2] = looks(away(Standing::Training, 100), Closed);
+    gone[2] = looks(away(MemberState::Training, 100), Closed);
     gone[1] = looks(misses(600, 2), Looking);
     assert_eq!(decide(&asked(&gone, 700, &[])), reform(&[0, 1], &[2]));
 }

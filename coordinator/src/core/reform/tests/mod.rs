@@ -25,29 +25,29 @@ fn ago(milliseconds: i64) -> Time {
     NOW.plus(-milliseconds)
 }
 
-fn seat(standing: Standing) -> Seat {
-    Seat { standing, presence: Presence::Here, leaving: false, empty: false, eyes: Eyes::Blind }
+fn seat(state: MemberState) -> Seat {
+    Seat { state, presence: Presence::Here, leaving: false, empty: false, eyes: Eyes::Blind }
 }
 
-fn away(standing: Standing, since: i64) -> Seat {
-    Seat { presence: Presence::Away(ago(since)), ..seat(standing) }
+fn away(state: MemberState, since: i64) -> Seat {
+    Seat { presence: Presence::Away(ago(since)), ..seat(state) }
 }
 
-fn leaving(standing: Standing) -> Seat {
-    Seat { leaving: true, ..seat(standing) }
+fn leaving(state: MemberState) -> Seat {
+    Seat { leaving: true, ..seat(state) }
 }
 
 /// It waits, and said so that long ago; its connection with a rank ended.
 fn waits(since: i64, rank: usize) -> Seat {
-    seat(Standing::Waiting { since: ago(since), names: Some(Named { rank, closed: true }) })
+    seat(MemberState::Waiting { since: ago(since), names: Some(Named { rank, closed: true }) })
 }
 
 /// The same, but the neighbour fell silent.
 fn misses(since: i64, rank: usize) -> Seat {
-    seat(Standing::Waiting { since: ago(since), names: Some(Named { rank, closed: false }) })
+    seat(MemberState::Waiting { since: ago(since), names: Some(Named { rank, closed: false }) })
 }
 
-const GONE: Standing = Standing::Gone { done: false };
+const GONE: MemberState = MemberState::Gone { done: false };
 
 /// A ring that wants all its members and could have one more.
 fn view(members: &[Seat]) -> View {
@@ -76,25 +76,25 @@ fn later(milliseconds: i64) -> Decision {
 
 #[test]
 fn a_ring_that_is_whole_goes_on() {
-    use Standing::{Done, Entering, Training};
+    use MemberState::{Done, Entering, Training};
     let train = seat(Training);
     for members in [vec![train; 3], vec![train, away(Training, 500_000), train], vec![seat(Entering), train]]
     {
         assert_eq!(decide(&view(&members)), Decision::Nothing(None), "{members:?}");
     }
     // Rank 0 that finished and was restarted since is no loss either.
-    let members = [seat(Standing::Gone { done: true }), seat(Done), away(Done, 1)];
+    let members = [seat(MemberState::Gone { done: true }), seat(Done), away(Done, 1)];
     assert_eq!(decide(&view(&members)), Decision::End);
     // A member that was about to come in would wait for it in vain.
-    assert_eq!(decide(&view(&[seat(Standing::Finished), seat(Entering)])), Decision::End);
+    assert_eq!(decide(&view(&[seat(MemberState::Finished), seat(Entering)])), Decision::End);
     // Nobody misses a member that is gone after its last step.
-    let members = [train, seat(Standing::Gone { done: true }), seat(Done)];
+    let members = [train, seat(MemberState::Gone { done: true }), seat(Done)];
     assert_eq!(decide(&view(&members)), Decision::Nothing(None));
 }
 
 #[test]
 fn who_is_lost_when_a_ring_breaks() {
-    use Standing::{Done, Entering, Training};
+    use MemberState::{Done, Entering, Training};
     let train = seat(Training);
     for (what, members, expected) in [
         (
@@ -127,7 +127,7 @@ fn who_is_lost_when_a_ring_breaks() {
 
 #[test]
 fn a_ring_that_is_being_formed_does_not_wait_for_a_member_that_is_away() {
-    use Standing::{Entering, Training};
+    use MemberState::{Entering, Training};
     let (enters, gone) = (seat(Entering), away(Entering, 1_500));
     assert_eq!(decide(&view(&[enters, away(Entering, 100), seat(Training)])), later(1_400));
     assert_eq!(decide(&view(&[enters, gone, seat(Training)])), reform(&[0, 2], &[1]));
@@ -197,13 +197,13 @@ fn too_few_members_wait_for_others() {
     let lost = Decision::Queue { why: Why::AllLost, lost: vec![0], survivors: false };
     assert_eq!(decide(&alone(15_000)), lost);
     // What is left after the last step takes one alone.
-    let done = [seat(GONE), seat(Standing::Done)];
+    let done = [seat(GONE), seat(MemberState::Done)];
     assert_eq!(decide(&View { min: 2, ..view(&done) }), reform(&[1], &[]));
 }
 
 #[test]
 fn members_that_are_away_are_given_up_only_where_nobody_vouches_for_them() {
-    use Standing::{Done, Training};
+    use MemberState::{Done, Training};
     let all_lost =
         |lost: &[usize]| Decision::Queue { why: Why::AllLost, lost: lost.to_vec(), survivors: false };
     let two = |since, other| view(&[away(Training, since), away(Training, other)]);
@@ -232,7 +232,7 @@ fn members_that_are_away_are_given_up_only_where_nobody_vouches_for_them() {
     // The same if the coordinator was restarted meanwhile, also with another one that has not come back.
     let expected = |soon| {
         let presence = Presence::Expected { soon: NOW.plus(soon), late: NOW.plus(soon + 45_000) };
-        Seat { presence, ..seat(Standing::Entering) }
+        Seat { presence, ..seat(MemberState::Entering) }
     };
     assert_eq!(decide(&view(&[expected(9), done, done])), later(9));
     assert_eq!(decide(&view(&[expected(9), done, expected(9)])), later(9));
@@ -245,7 +245,7 @@ fn members_that_are_away_are_given_up_only_where_nobody_vouches_for_them() {
 
 #[test]
 fn who_joins_or_leaves_does_so_between_two_steps() {
-    use Standing::{Done, Entering, Training};
+    use MemberState::{Done, Entering, Training};
     let train = seat(Training);
     let planned = |stay: &[usize], leave: &[usize], join: &[usize]| {
         let (stay, leave, join) = (stay.to_vec(), leave.to_vec(), join.to_vec());
@@ -270,15 +270,15 @@ fn who_joins_or_leaves_does_so_between_two_steps() {
     assert_eq!(decide(&View { min: 2, ..with(&[going, train], &[true]) }), planned(&[1], &[0], &[0]));
     assert_eq!(decide(&view(&[train, leaving(Done)])), Decision::LetGo(vec![1]));
     // A ring that broke anyway goes on without it.
-    let (broken, one) = (waits(0, 1), leaving(waits(0, 0).standing));
+    let (broken, one) = (waits(0, 1), leaving(waits(0, 0).state));
     let plan = Plan { stay: vec![0], leave: vec![1], link: Some((0, 1)), ..Plan::default() };
     assert_eq!(decide(&view(&[broken, one])), Decision::Reform(plan));
-    assert_eq!(decide(&view(&[leaving(broken.standing)])), alone);
+    assert_eq!(decide(&view(&[leaving(broken.state)])), alone);
 }
 
 #[test]
 fn a_job_ends_when_its_files_are_there_and_nobody_works() {
-    use Standing::{Done, Finished, Training};
+    use MemberState::{Done, Finished, Training};
     let (first, done) = (seat(Finished), seat(Done));
     for members in [vec![first], vec![first, done, waits(0, 0)], vec![first, away(Training, 1), seat(GONE)]] {
         assert_eq!(decide(&view(&members)), Decision::End, "{members:?}");
@@ -308,17 +308,18 @@ fn newcomers_without_the_state_do_not_go_on_alone() {
 }
 
 fn seats() -> impl Strategy<Value = Vec<Seat>> {
-    let standing = (0u8..14, 0i64..1_000, 0usize..5, any::<bool>()).prop_map(
-        |(which, since, rank, closed)| match which {
-            0 | 1 => GONE,
-            2 => Standing::Entering,
-            3..6 => Standing::Training,
-            6..11 => Standing::Waiting { since: ago(since), names: Some(Named { rank, closed }) },
-            11 => Standing::Waiting { since: ago(since), names: None },
-            12 => Standing::Done,
-            _ => Standing::Gone { done: true },
-        },
-    );
+    let state =
+        (0u8..14, 0i64..1_000, 0usize..5, any::<bool>()).prop_map(
+            |(which, since, rank, closed)| match which {
+                0 | 1 => GONE,
+                2 => MemberState::Entering,
+                3..6 => MemberState::Training,
+                6..11 => MemberState::Waiting { since: ago(since), names: Some(Named { rank, closed }) },
+                11 => MemberState::Waiting { since: ago(since), names: None },
+                12 => MemberState::Done,
+                _ => MemberState::Gone { done: true },
+            },
+        );
     let presence = (0u8..10, 0i64..80_000).prop_map(|(which, since)| match which {
         0 | 1 => Presence::Away(ago(since)),
         2 => Presence::Expected { soon: ago(since - 20_000), late: NOW.plus(since) },
@@ -326,11 +327,11 @@ fn seats() -> impl Strategy<Value = Vec<Seat>> {
     });
     let eyes = prop::sample::select(vec![Eyes::Blind, Eyes::Closed, Eyes::Looking, Eyes::Open]);
     let seat =
-        (standing, presence, 0u8..8, 0u8..4, eyes).prop_map(|(standing, presence, leaves, new, eyes)| Seat {
-            standing,
+        (state, presence, 0u8..8, 0u8..4, eyes).prop_map(|(state, presence, leaves, new, eyes)| Seat {
+            state,
             presence,
             leaving: leaves == 0,
-            empty: new == 0 && matches!(standing, Standing::Entering | Standing::Waiting { .. }),
+            empty: new == 0 && matches!(state, MemberState::Entering | MemberState::Waiting { .. }),
             eyes,
         });
     prop::collection::vec(seat, 1..6)
@@ -359,7 +360,7 @@ proptest! {
         prop_assert_eq!(decide(&view), decision.clone());
         let live: BTreeSet<usize> = view.live().into_iter().collect();
         let has_left_the_ring = |rank: &usize| {
-            matches!(members[*rank].standing, Standing::Waiting { .. } | Standing::Done)
+            matches!(members[*rank].state, MemberState::Waiting { .. } | MemberState::Done)
         };
         match decision {
             Decision::Reform(plan) => {
@@ -373,7 +374,7 @@ proptest! {
                 prop_assert!(plan.join.is_sorted() && plan.join.iter().all(|joiner| view.ready[*joiner]));
                 let size = plan.stay.len() + plan.join.len();
                 prop_assert!(size <= view.world);
-                let all_done = plan.stay.iter().all(|rank| members[*rank].standing == Standing::Done);
+                let all_done = plan.stay.iter().all(|rank| members[*rank].state == MemberState::Done);
                 // One that only grows is as large as it was before, at least.
                 let grows = plan.after_step && plan.leave.is_empty();
                 prop_assert!(size >= view.min || all_done || grows, "{plan:?}");
@@ -383,7 +384,7 @@ proptest! {
                 }
                 if plan.after_step {
                     prop_assert!(plan.lost.is_empty() && plan.link.is_none());
-                    prop_assert!(live.iter().all(|rank| members[*rank].standing == Standing::Training));
+                    prop_assert!(live.iter().all(|rank| members[*rank].state == MemberState::Training));
                 }
                 if let Some((one, other)) = plan.link {
                     prop_assert!(one < other && plan.lost.is_empty());
@@ -421,19 +422,19 @@ proptest! {
                 prop_assert!(until.is_none_or(|until| until > NOW));
                 // A ring that broke is not left alone without a time, unless its rank 0 has sent the files: then whoever
                 // still trains says soon that it is done or broken, or its session ends.
-                let broke = live.iter().any(|rank| matches!(members[*rank].standing, Standing::Waiting { .. }));
-                let is_over = members[0].standing == Standing::Gone { done: true };
+                let broke = live.iter().any(|rank| matches!(members[*rank].state, MemberState::Waiting { .. }));
+                let is_over = members[0].state == MemberState::Gone { done: true };
                 prop_assert!(until.is_some() || !broke || is_over);
             }
             Decision::LetGo(ranks) => {
                 let may = |rank: &usize| {
-                    *rank != 0 && members[*rank].leaving && members[*rank].standing == Standing::Done
+                    *rank != 0 && members[*rank].leaving && members[*rank].state == MemberState::Done
                 };
                 prop_assert!(!ranks.is_empty() && ranks.iter().all(may));
             }
             Decision::End => {
-                let all_here = [Standing::Finished, Standing::Gone { done: true }];
-                prop_assert!(all_here.contains(&members[0].standing), "{members:?}");
+                let all_here = [MemberState::Finished, MemberState::Gone { done: true }];
+                prop_assert!(all_here.contains(&members[0].state), "{members:?}");
             }
         }
     }

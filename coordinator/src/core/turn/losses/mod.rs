@@ -107,7 +107,7 @@ impl Turn<'_> {
         self.look_at_ring(id);
     }
 
-    /// What is told of a loss that decides nothing yet, and until when it need not.
+    /// What is logged of a loss that decides nothing yet, and the deadline until which it decides nothing.
     fn wait(&mut self, id: JobId, worker: WorkerId, loss: Loss, reason: &str) {
         let ring = self.cluster.jobs.get(&id).and_then(|job| job.ring.as_ref());
         let started = ring.is_some_and(|ring| ring.started);
@@ -199,8 +199,8 @@ impl Turn<'_> {
         }
     }
 
-    /// A rank of a job came to nothing on a worker: for whom that rests now. As long as only one owner's jobs do, it is taken
-    /// from nobody else.
+    /// A rank failed on a worker: for whom the worker rests now. While only one owner's jobs fail, it rests for that owner
+    /// alone.
     pub(super) fn blame(&mut self, id: JobId, worker: WorkerId, loss: Loss) {
         let rest = loss.rest();
         if rest == Rest::None {
@@ -249,7 +249,7 @@ impl Turn<'_> {
         }
     }
 
-    /// The worker, or with it all of its machine, keeps from the job what it asks for: that is for others.
+    /// The worker, or its whole machine, cannot serve the job: the job is for others.
     pub(super) fn note_refusal(&mut self, id: JobId, worker: WorkerId, loss: Loss) {
         let of_machine = loss.fault().follows().cure == Cure::OtherMachines;
         let beside = self.cluster.workers.get(&worker).filter(|_| of_machine).into_iter().flat_map(|one| {

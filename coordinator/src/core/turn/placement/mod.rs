@@ -21,7 +21,7 @@ impl Turn<'_> {
         let mut walk = QueueWalk::default();
         while let Some(id) = walk.next(self.cluster) {
             let Some(job) = self.cluster.jobs.get(&id) else { break };
-            let open = self.cluster.open_to(job).but(walk.kept(), self.cluster.turn_of(job));
+            let open = self.cluster.open_to(job).without_reserved(walk.kept(), self.cluster.turn_of(job));
             match place(&problem(job), &open) {
                 Decision::Place(placement) => self.form_ring(id, placement),
                 Decision::Wait(_) => walk.keep(self.cluster, job),

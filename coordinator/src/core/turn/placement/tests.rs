@@ -11,8 +11,8 @@ use ringtune_shared::version::Dialect;
 use super::{Decision, place, problem};
 use crate::core::scheduler::{Candidate, FreeWorkers};
 use crate::core::{
-    Capabilities, Cluster, Fault, HeldRank, Hello, Input, Job, JobState, NewJob, Options, Phase, Pin, Place,
-    RankReport, Recovered, Sender, SessionId, Time, Worker, WorkerState,
+    Capabilities, Cluster, Fault, HeldRank, Hello, Input, Job, JobState, NewJob, Options, Phase, Pin,
+    RankReport, Recovered, RingPlace, Sender, SessionId, Time, Worker, WorkerState,
 };
 
 fn spec(world_size: u8, min_world_size: u8) -> Arc<JobSpec> {
@@ -397,7 +397,7 @@ fn a_ring_with_room_grows_before_a_worker_is_kept_for_a_job_that_cannot_begin() 
     world.let_go(ending[0]);
     assert_eq!(world.cluster.place_of(ending[0]), None, "the ring does not run yet");
     world.run(small);
-    assert_eq!(world.cluster.place_of(ending[0]), Some(Place::Joins(small)));
+    assert_eq!(world.cluster.place_of(ending[0]), Some(RingPlace::Joins(small)));
     let state = |job: JobId| world.cluster.job(job).unwrap().state;
     assert_eq!((state(small), state(large)), (Running, Queued));
 }

@@ -77,7 +77,7 @@ impl Turn<'_> {
         }
         // Up to this one: a ring that goes on from a checkpoint does again what is stored, and is to say so.
         self.tell(sender.worker, Down::StepsStored(id, epoch, step.step));
-        // What is only done again is no progress: a job that dies each time before its next checkpoint would go on for ever.
+        // A repeated step is no progress: a job that dies each time before its next checkpoint would go on for ever.
         if is_new {
             self.went_on(id, step.epoch);
         }
@@ -88,7 +88,7 @@ impl Turn<'_> {
         Ok(())
     }
 
-    /// A job did a step that it had never done before: nothing before it was to no avail.
+    /// A job did a new step: the counters of fruitless tries begin anew.
     fn went_on(&mut self, id: JobId, epoch: Epoch) {
         if self.cluster.jobs.get(&id).is_some_and(|job| job.tries > 0)
             && let Some(job) = self.job_mut(id)
@@ -156,7 +156,8 @@ impl Turn<'_> {
     pub(super) fn rank_log(
         &mut self,
         sender: Sender,
-        (id, epoch): (JobId, Epoch),
+        id: JobId,
+        epoch: Epoch,
         level: LogLevel,
         message: &str,
     ) -> Result<(), Refusal> {
@@ -257,7 +258,7 @@ impl Turn<'_> {
         }
         match held.phase {
             Phase::Failed | Phase::Stopped => self.rank_is_over(worker, held),
-            // A member cannot go into another ring, so that nobody can.
+            // A member cannot re-form, so the ring cannot.
             Phase::Waiting if !reforms => self.rank_is_over(worker, held),
             _ => self.advance(held.job),
         }

@@ -119,7 +119,7 @@ impl Turn<'_> {
         self.effects.reformed.push(Reformed { planned: reforming.planned, milliseconds });
     }
 
-    /// The same, where the job has no steps to report, or all are done.
+    /// As above, for a job that has no steps to report, or whose steps are all done.
     pub(in crate::core::turn) fn look_whether_whole(&mut self, id: JobId) {
         let Some(job) = self.cluster.jobs.get(&id) else { return };
         let Some(ring) = job.ring.as_ref().filter(|ring| ring.reforming.is_some()) else { return };

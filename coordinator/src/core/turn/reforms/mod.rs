@@ -19,7 +19,7 @@ use crate::core::time::Time;
 pub(super) use view::is_worth_a_member;
 
 impl Turn<'_> {
-    /// Something changed about a job's ring: what follows for its membership, where it runs and can re-form.
+    /// Re-examines the membership of a job's ring after a change, if the ring runs and can re-form.
     pub(super) fn look_at_ring(&mut self, id: JobId) {
         self.ask_about_joiners(id);
         let Some(view) = self.view(id) else { return };
@@ -54,7 +54,7 @@ impl Turn<'_> {
         }
     }
 
-    /// When something follows from nothing happening.
+    /// The next deadline of the ring, should no input come before.
     pub(super) fn reform_deadline(&self, id: JobId) -> Option<Time> {
         match decide(&self.view(id)?) {
             Decision::Nothing(until) => until,
@@ -63,8 +63,7 @@ impl Turn<'_> {
         }
     }
 
-    /// A member of a ring that can go on without it is lost, as is known for certain. `holds`: it may hold the rank all the
-    /// same.
+    /// Takes a member that is certainly lost out of a ring that can re-form. `holds`: its worker may still hold the rank.
     pub(super) fn member_lost(&mut self, id: JobId, worker: WorkerId, holds: bool, reason: &str) {
         self.note_loss(id, reason);
         self.make_gone(id, &[worker], holds);
@@ -188,7 +187,7 @@ impl Turn<'_> {
             self.tell_to_enter(id, member.worker, plan.after_step, &reason);
         }
         for (worker, is_told) in left {
-            self.dismiss(id, worker, (old.epoch, epoch), is_told.then_some(plan.after_step), &reason);
+            self.dismiss(id, worker, old.epoch, is_told.then_some(plan.after_step), &reason);
         }
         self.look_at_ring(id);
     }
@@ -230,21 +229,16 @@ impl Turn<'_> {
         (ring, [gone(&plan.lost, false), gone(&plan.apart, false), gone(&plan.leave, true)].concat())
     }
 
-    /// A worker that was a member has no place any more. `leaves`: it is told to leave, after this step or at once.
-    fn dismiss(
-        &mut self,
-        id: JobId,
-        worker: WorkerId,
-        (old, new): (Epoch, Epoch),
-        leaves: Option<bool>,
-        reason: &str,
-    ) {
+    /// A worker that was a member until the epoch `old` has no place any more. `leaves`: it is told to leave, after this step
+    /// or at once.
+    fn dismiss(&mut self, id: JobId, worker: WorkerId, old: Epoch, leaves: Option<bool>, reason: &str) {
         let Some(after_step) = leaves else {
             return self.release(worker, id, old, reason);
         };
-        // It may hold its rank by either epoch until it has left.
-        self.cluster.change_worker(worker, |worker| worker.releasing.extend([(id, old), (id, new)]));
         if let Some(enter) = self.enter_ring(id, None, after_step, reason) {
+            // It may hold its rank by either epoch until it has left.
+            let epochs = [(id, old), (id, enter.epoch)];
+            self.cluster.change_worker(worker, |worker| worker.releasing.extend(epochs));
             self.tell(worker, Down::EnterRing(Box::new(enter)));
         }
     }

@@ -7,14 +7,14 @@ use ringtune_shared::ids::{JobId, WorkerId};
 use crate::core::job::{Job, Member, Pause, Phase, Ring, TroubleKind};
 use crate::core::job_state::JobState;
 use crate::core::links::{Look, Sight};
-use crate::core::reform::{Eyes, Limits, Named, Presence, Seat, Standing, View};
+use crate::core::reform::{Eyes, Limits, MemberState, Named, Presence, Seat, View};
 use crate::core::turn::Turn;
 
 /// Fewer steps than these are not worth another member.
 const STEPS_WORTH_A_MEMBER: u64 = 2;
 
 impl Turn<'_> {
-    /// A ring that runs and re-forms, of a job that nobody stops; none where there is no such ring.
+    /// The view of a job's ring. None: it does not run, cannot re-form, or is being stopped.
     pub(in crate::core::turn) fn view(&self, id: JobId) -> Option<View> {
         let job = self.cluster.jobs.get(&id)?;
         let ring = job.ring.as_ref().filter(|ring| ring.reforms())?;
@@ -59,15 +59,15 @@ impl Turn<'_> {
 
     fn seat_of(&self, ring: &Ring, member: &Member, look: Option<&Look>) -> Seat {
         let done = matches!(member.phase, Phase::Done | Phase::Finished);
-        let standing = match member.phase {
-            _ if member.gone => Standing::Gone { done },
-            Phase::Assigned | Phase::Preparing | Phase::Ready => Standing::Entering,
-            Phase::Training => Standing::Training,
+        let state = match member.phase {
+            _ if member.gone => MemberState::Gone { done },
+            Phase::Assigned | Phase::Preparing | Phase::Ready => MemberState::Entering,
+            Phase::Training => MemberState::Training,
             Phase::Waiting => waiting(ring, member.pause.as_ref(), self.now),
-            Phase::Done => Standing::Done,
-            Phase::Finished => Standing::Finished,
+            Phase::Done => MemberState::Done,
+            Phase::Finished => MemberState::Finished,
             // One of them makes its member gone, or ends the job.
-            Phase::Failed | Phase::Stopped => Standing::Gone { done: false },
+            Phase::Failed | Phase::Stopped => MemberState::Gone { done: false },
         };
         let leaving = self.is_withdrawn(member.worker);
         let eyes = match look.map(|look| look.asked.get(&member.worker)) {
@@ -77,7 +77,7 @@ impl Turn<'_> {
             Some(Some(Sight::Looking)) => Eyes::Looking,
             Some(Some(Sight::Seen(_))) => Eyes::Open,
         };
-        Seat { standing, presence: self.presence(ring, member.worker), leaving, empty: member.newcomer, eyes }
+        Seat { state, presence: self.presence(ring, member.worker), leaving, empty: member.newcomer, eyes }
     }
 
     fn presence(&self, ring: &Ring, worker: WorkerId) -> Presence {
@@ -113,14 +113,14 @@ fn broken_links(ring: &Ring, look: &Look) -> BTreeSet<(usize, usize)> {
     look.asked.iter().flat_map(ends).filter_map(ranks).collect()
 }
 
-fn waiting(ring: &Ring, pause: Option<&Pause>, now: crate::core::Time) -> Standing {
+fn waiting(ring: &Ring, pause: Option<&Pause>, now: crate::core::Time) -> MemberState {
     let since = pause.map_or(now, |pause| pause.since);
     let trouble = pause.and_then(|pause| pause.trouble.as_ref());
     let names = trouble.and_then(|trouble| {
         let rank = usize::try_from(trouble.rank?).ok().filter(|rank| *rank < ring.members.len())?;
         Some(Named { rank, closed: trouble.kind == TroubleKind::Closed })
     });
-    Standing::Waiting { since, names }
+    MemberState::Waiting { since, names }
 }
 
 /// Whether so much of a job is left that a new ring pays off.

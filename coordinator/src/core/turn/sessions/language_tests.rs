@@ -8,7 +8,7 @@ use crate::core::{
     Action, Capabilities, Cluster, Down, Hello, Input, NewJob, Options, Recovered, Refusal, SessionId, Time,
 };
 
-fn dialect((min, max): (u32, u32), features: &[&str]) -> Dialect {
+fn dialect(min: u32, max: u32, features: &[&str]) -> Dialect {
     Dialect {
         version: "0.0.0".to_owned(),
         protocols: ProtocolRange { min, max },
@@ -32,13 +32,13 @@ fn say_hello(cluster: &mut Cluster, number: u64, dialect: Dialect) -> Result<Vec
 
 /// A coordinator of a release to come: protocols 2 to 4, and features.
 fn cluster() -> Cluster {
-    let options = Options { dialect: dialect((2, 4), &["b", "a", "z"]), ..Options::default() };
+    let options = Options { dialect: dialect(2, 4, &["b", "a", "z"]), ..Options::default() };
     Cluster::recover(options, Recovered::default(), Time(0))
 }
 
 #[test]
 fn a_welcome_says_what_both_sides_speak() {
-    let actions = say_hello(&mut cluster(), 1, dialect((1, 3), &["z", "y", "a"])).unwrap();
+    let actions = say_hello(&mut cluster(), 1, dialect(1, 3, &["z", "y", "a"])).unwrap();
     let agreed = Agreement { protocol: 3, features: vec!["a".to_owned(), "z".to_owned()] };
     assert_eq!(actions, [Action::Send(SessionId(1), Down::Welcome(agreed))]);
 }
@@ -46,10 +46,10 @@ fn a_welcome_says_what_both_sides_speak() {
 #[test]
 fn a_worker_that_speaks_nothing_in_common_is_not_known_afterwards() {
     let mut cluster = cluster();
-    for range in [(0, 0), (1, 1), (5, 7)] {
+    for (min, max) in [(0, 0), (1, 1), (5, 7)] {
         assert!(
-            matches!(say_hello(&mut cluster, 1, dialect(range, &[])), Err(Refusal::Misfit(_))),
-            "{range:?}"
+            matches!(say_hello(&mut cluster, 1, dialect(min, max, &[])), Err(Refusal::Misfit(_))),
+            "{min} to {max}"
         );
     }
     assert_eq!(cluster.workers().count(), 0);
@@ -59,7 +59,7 @@ fn a_worker_that_speaks_nothing_in_common_is_not_known_afterwards() {
 fn a_ring_speaks_the_newest_protocol_that_all_its_members_do() {
     let mut cluster = cluster();
     for (number, newest) in [(1, 4), (2, 3), (3, 9)] {
-        say_hello(&mut cluster, number, dialect((2, newest), &[])).unwrap();
+        say_hello(&mut cluster, number, dialect(2, newest, &[])).unwrap();
     }
     let spec = parse_job_toml(
         "kind = \"textual_inversion\"\n[model]\nbase = \"/models/sd\"\n[data]\nimages = \"/images\"\n\

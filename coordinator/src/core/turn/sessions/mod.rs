@@ -14,7 +14,7 @@ use crate::core::job::Phase;
 use crate::core::loss::Loss;
 use crate::core::refusal::Refusal;
 use crate::core::session::{Sender, SessionId};
-use crate::core::worker::{Place, Worker, WorkerState};
+use crate::core::worker::{RingPlace, Worker, WorkerState};
 
 impl Turn<'_> {
     /// A worker opened a session: the newest one of the newest incarnation counts.
@@ -42,7 +42,7 @@ impl Turn<'_> {
             reforms: agreement.features.iter().any(|feature| feature == RE_FORM),
             verifies: agreement.features.iter().any(|feature| feature == VERIFY),
             looks: agreement.features.iter().any(|feature| feature == LINKS),
-            draining: self.cluster.drained.contains_key(&id),
+            draining: self.cluster.drained.contains(&id),
             leaving: false,
             connected: self.now,
             last_sign: self.now,
@@ -69,11 +69,11 @@ impl Turn<'_> {
 
         // 3. The place that a ring gave it: does it still hold it?
         match self.cluster.place_of(id) {
-            Some(Place::Rank(job, rank)) => {
+            Some(RingPlace::Rank(job, rank)) => {
                 self.member_is_back(job, rank, id, hello.incarnation, &hello.held);
                 self.look_at_ring(job);
             }
-            Some(Place::Joins(job)) => {
+            Some(RingPlace::Joins(job)) => {
                 let held = hello.held.iter().find(|held| self.hold_of(id, held) == Some(Hold::Joins));
                 self.joiner_is_back(job, id, hello.incarnation, held);
             }
@@ -147,7 +147,7 @@ impl Turn<'_> {
         let found = held.iter().find_map(|held| Some((held, self.hold_of(worker, held)?)));
         if let Some((held, hold)) = found {
             self.observe(worker, held, hold);
-            self.say_again(job, worker, (held.epoch, hold), started && held.phase == Phase::Ready);
+            self.say_again(job, worker, held.epoch, hold, started && held.phase == Phase::Ready);
         } else if restarted {
             let reason = format!("worker restarted: rank {rank} on {host} is lost");
             self.lose(job, worker, Loss::Restarted, &reason);
@@ -158,7 +158,7 @@ impl Turn<'_> {
     }
 
     /// Says to a member that came back with its rank what it may have missed. `start`: that all were ready.
-    fn say_again(&mut self, job: JobId, worker: WorkerId, (epoch, hold): (Epoch, Hold), start: bool) {
+    fn say_again(&mut self, job: JobId, worker: WorkerId, epoch: Epoch, hold: Hold, start: bool) {
         let Some(known) = self.cluster.jobs.get(&job).filter(|job| job.ring.is_some()) else { return };
         if let Some(reason) = known.told_to_stop().and_then(|stop| stop.goal.reason()) {
             let reason = reason.to_owned();
@@ -184,7 +184,7 @@ impl Turn<'_> {
         }
         let host = worker.host_name.clone();
         self.take_session(sender.worker);
-        if let Some(Place::Joins(job)) = self.cluster.place_of(sender.worker) {
+        if let Some(RingPlace::Joins(job)) = self.cluster.place_of(sender.worker) {
             let back_by = now.plus(self.cluster.options.session_timeout);
             self.cluster.deadlines.by(Subject::Job(job), back_by);
         }

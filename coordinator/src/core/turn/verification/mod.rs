@@ -16,7 +16,8 @@ impl Turn<'_> {
     pub(super) fn step_again(
         &mut self,
         sender: Sender,
-        (id, epoch): (JobId, Epoch),
+        id: JobId,
+        epoch: Epoch,
         step: StepRecord,
         stored: Option<ContentHash>,
     ) -> Result<(), Refusal> {

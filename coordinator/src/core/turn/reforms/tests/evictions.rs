@@ -20,7 +20,7 @@ fn a_member_whose_certificate_is_revoked_is_lost_at_once() {
         world.hello(1, 1, vec![world.held(1, Some(1), Phase::Training)]);
         assert!(world.told.iter().any(|(one, told)| *one == 1 && matches!(told, Down::StopRank { .. })));
         world.apply(Input::Heartbeat(world.workers[1], Vec::new()));
-        assert!(matches!(world.cluster.place_of(worker), Some(Place::Joins(_))));
+        assert!(matches!(world.cluster.place_of(worker), Some(RingPlace::Joins(_))));
     }
 }
 
@@ -46,7 +46,7 @@ fn a_member_that_is_away_and_a_joiner_can_be_evicted() {
     world.apply(Input::Evicted { worker: away, session: None });
     assert_eq!(world.told_to_enter(), [(0, 2, Some(0), false)]);
     let Sender { worker: joiner, session } = world.workers[2];
-    assert!(matches!(world.cluster.place_of(joiner), Some(Place::Joins(_))));
+    assert!(matches!(world.cluster.place_of(joiner), Some(RingPlace::Joins(_))));
     world.apply(Input::Evicted { worker: joiner, session: Some(session) });
     assert_eq!(world.cluster.place_of(joiner), None);
     let why = "host-2 does not join the ring: its certificate was revoked";

@@ -40,7 +40,7 @@ fn who_was_left_out_comes_back_when_its_links_work_and_stops_nobody_before() {
     let mut waited = Vec::new();
     for _ in 0..4 {
         let since = world.now;
-        while !matches!(world.cluster.place_of(world.workers[1].worker), Some(Place::Joins(_))) {
+        while !matches!(world.cluster.place_of(world.workers[1].worker), Some(RingPlace::Joins(_))) {
             world.pass(1, &[]);
             assert!(world.now.0 - since.0 < 200_000, "it never joins: {:?}", world.notes);
         }
@@ -93,7 +93,7 @@ fn too_few_that_reach_each_other_wait_and_the_link_is_tried_again_soon() {
     world.apply(Input::Heartbeat(world.workers[1], Vec::new()));
     for _ in 0..5 {
         world.pass(31, &[]);
-        assert!(matches!(world.cluster.place_of(world.workers[1].worker), Some(Place::Joins(_))));
+        assert!(matches!(world.cluster.place_of(world.workers[1].worker), Some(RingPlace::Joins(_))));
         world.say(1, 1, None, Phase::Ready);
         world.apply(Input::Heartbeat(world.workers[1], Vec::new()));
     }

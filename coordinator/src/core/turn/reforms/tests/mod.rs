@@ -13,7 +13,7 @@ use ringtune_shared::version::Dialect;
 
 use crate::core::{
     Action, ArtifactRecord, Capabilities, Cluster, Down, EnterRing, EventBody, Failure, HeldRank, Hello,
-    Input, Job, JobState, LookAtLinks, NewJob, Options, Phase, Place, RankReport, ReasonCode, Recovered,
+    Input, Job, JobState, LookAtLinks, NewJob, Options, Phase, RankReport, ReasonCode, Recovered, RingPlace,
     Sender, SessionId, Sight, StepRecord, Time, Trouble, TroubleKind, WorkerState, Write,
 };
 
@@ -293,7 +293,7 @@ fn a_worker_that_was_lost_lets_its_rank_go_and_comes_in_again_as_a_newcomer() {
     world.apply(Input::Heartbeat(world.workers[1], Vec::new()));
     let [(1, Down::Assignment(given))] = world.told.as_slice() else { panic!("{:?}", world.told) };
     assert_eq!((given.rank, given.epoch, given.members.len()), (None, Epoch(2), 2));
-    assert_eq!(world.cluster.place_of(world.workers[1].worker), Some(Place::Joins(world.job)));
+    assert_eq!(world.cluster.place_of(world.workers[1].worker), Some(RingPlace::Joins(world.job)));
     // 3. It is ready: all leave the ring together, after the same step.
     world.told.clear();
     world.say(1, 2, None, Phase::Preparing);
@@ -310,7 +310,7 @@ fn a_worker_that_restarts_or_whose_node_fails_is_lost_at_once() {
     let mut world = World::training(2, 1, 0);
     world.hello(1, 2, Vec::new());
     assert_eq!(world.told_to_enter(), [(0, 2, Some(0), false)]);
-    assert_eq!(world.cluster.place_of(world.workers[1].worker), Some(Place::Joins(world.job)));
+    assert_eq!(world.cluster.place_of(world.workers[1].worker), Some(RingPlace::Joins(world.job)));
     // Nobody else is left, nor a state: from the beginning.
     world.say(0, 2, Some(0), Phase::Failed);
     assert_eq!(
@@ -401,7 +401,7 @@ fn a_drained_worker_leaves_after_its_step_and_gets_no_rank() {
     world.apply(Input::Heartbeat(world.workers[0], Vec::new()));
     assert_eq!(world.cluster.place_of(worker), None);
     // The other one comes in for it.
-    assert_eq!(world.cluster.place_of(world.workers[2].worker), Some(Place::Joins(world.job)));
+    assert_eq!(world.cluster.place_of(world.workers[2].worker), Some(RingPlace::Joins(world.job)));
     world.apply(Input::DrainWorker { worker, draining: false });
     let nobody = WorkerId::new();
     let refused = world.cluster.apply(Input::DrainWorker { worker: nobody, draining: true }, world.now);

@@ -1,22 +1,17 @@
 //! The embeddings that a job draws with or starts from, checked before the job is made.
 
+use ringtune_proto::convert::FieldError;
 use ringtune_shared::embedding::{LARGEST_FILE, LearnedEmbedding};
 use ringtune_shared::ids::ContentHash;
 use ringtune_shared::job::{EmbeddingPlace, JobSpec};
-use tonic_types::FieldViolation;
 
 use super::{References, Ties, read_whole};
 
 impl References {
     /// Checks that the uploaded embeddings of a job are here and can be read, and that what its concepts start from is
     /// uploaded and fits them. They count as used from now on: the sweep leaves them for another day.
-    pub(in crate::grpc) async fn check_embeddings(
-        &self,
-        ties: &mut Ties,
-        spec: &JobSpec,
-    ) -> Result<(), Vec<FieldViolation>> {
-        let refuse =
-            |field: &str, problem: String| vec![FieldViolation::new(format!("spec.{field}"), problem)];
+    pub(crate) async fn check_embeddings(&self, ties: &mut Ties, spec: &JobSpec) -> Result<(), FieldError> {
+        let refuse = |field: &str, problem: String| FieldError::new(format!("spec.{field}"), problem);
         // 1. A job may also draw with files that its workers have.
         for (index, entry) in spec.drawn_embeddings().iter().enumerate() {
             let refuse = |problem: String| refuse(&format!("generate.embeddings[{index}]"), problem);

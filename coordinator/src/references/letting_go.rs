@@ -9,7 +9,7 @@ use ringtune_shared::ids::{ContentHash, Epoch, JobId};
 use ringtune_shared::manifest::{LARGEST_MANIFEST, Manifest};
 use tracing::{info, warn};
 
-use super::{FailedRequest, References, blocking, to_its_end};
+use super::{Error, References, blocking, to_its_end};
 use crate::contents::{self, Contents, LetGo};
 
 /// Uploads that broke off, and contents that no job wants, are kept for so long after somebody asked for them.
@@ -28,12 +28,12 @@ const PORTION: u32 = 256;
 
 impl References {
     /// Takes a file off a job, and removes its content if nobody else has it.
-    pub(in crate::grpc) async fn drop_artifact(
+    pub(crate) async fn drop_artifact(
         self: &Arc<Self>,
         job: JobId,
         name: String,
         epoch: Option<Epoch>,
-    ) -> Result<(), FailedRequest> {
+    ) -> Result<(), Error> {
         let this = self.clone();
         to_its_end(async move {
             // A rank names the epoch of its ring.
@@ -47,7 +47,7 @@ impl References {
     }
 
     /// Forgets a job, and removes the files that were its alone.
-    pub(in crate::grpc) async fn delete_job(self: &Arc<Self>, id: JobId) -> Result<(), FailedRequest> {
+    pub(crate) async fn delete_job(self: &Arc<Self>, id: JobId) -> Result<(), Error> {
         let this = self.clone();
         to_its_end(async move {
             let free = this.handle.delete_job(id).await?;
@@ -58,7 +58,7 @@ impl References {
     }
 
     /// Drops uploads that broke off, and moves contents that no job wants into the trash, once they are a day old.
-    pub(in crate::grpc) async fn sweep(&self, now: SystemTime) -> Result<(), FailedRequest> {
+    pub(crate) async fn sweep(&self, now: SystemTime) -> Result<(), Error> {
         self.read_manifests().await?;
         let contents = self.contents.clone();
         let (dropped, old) = blocking(move || {
@@ -77,7 +77,7 @@ impl References {
     }
 
     /// Removes for good what has been in the trash for its days.
-    pub(in crate::grpc) async fn empty_trash(&self, now: SystemTime) -> Result<(), FailedRequest> {
+    pub(crate) async fn empty_trash(&self, now: SystemTime) -> Result<(), Error> {
         let contents = self.contents.clone();
         let (removed, bytes) = blocking(move || contents.empty_trash(now)).await??;
         if removed > 0 {
@@ -92,7 +92,7 @@ impl References {
         candidates: &[ContentHash],
         way: Way,
         now: SystemTime,
-    ) -> Result<usize, FailedRequest> {
+    ) -> Result<usize, Error> {
         let mut count = 0;
         for portion in candidates.chunks(PORTION as usize) {
             // What somebody holds just now is left to the sweep.
@@ -114,7 +114,7 @@ impl References {
     }
 
     /// Takes everything from accounts that is not on the disk any more, or is there for others alone.
-    async fn settle_all(&self, now: SystemTime) -> Result<(), FailedRequest> {
+    async fn settle_all(&self, now: SystemTime) -> Result<(), Error> {
         let mut after = None;
         loop {
             let portion = self.quotas.owned(after, PORTION).await?;
@@ -127,11 +127,7 @@ impl References {
     /// Takes those of `contents` from accounts that are not on the disk and that no job wants, and those that nobody has asked
     /// for in the last day from owners whose jobs do not want them: they are there for somebody else's job. What a job wants
     /// and does not have may come back, with the disk that it is on.
-    pub(in crate::grpc) async fn settle(
-        &self,
-        contents: &[ContentHash],
-        now: SystemTime,
-    ) -> Result<(), FailedRequest> {
+    pub(crate) async fn settle(&self, contents: &[ContentHash], now: SystemTime) -> Result<(), Error> {
         // Whoever holds one may be about to bring it here, or to make a job of it: the next sweep looks again.
         let alone = self.claims.alone(contents);
         // What no job wants goes from the disk, and then from accounts.
@@ -148,7 +144,7 @@ impl References {
     }
 
     /// Tells the store what manifests name that an older version did not tell it of.
-    async fn read_manifests(&self) -> Result<(), FailedRequest> {
+    async fn read_manifests(&self) -> Result<(), Error> {
         let mut after = None;
         loop {
             let unread = self.handle.store().unread_manifests(after, PORTION).await?;

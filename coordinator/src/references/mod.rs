@@ -12,27 +12,41 @@ mod tests;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use ringtune_proto::convert::FieldError;
 use ringtune_shared::checkpoint::{CheckpointHeader, OpenCheckpoint, ResumeFrom, Resumed, is_recovery_name};
-use ringtune_shared::ids::ContentHash;
+use ringtune_shared::ids::{CONTENT_URI_PREFIX, ContentHash};
 use ringtune_shared::job::JobSpec;
 use ringtune_shared::manifest::{LARGEST_MANIFEST, Manifest};
 use ringtune_shared::state::Hashing;
-use tonic::Status;
-use tonic_types::FieldViolation;
 
-use super::blocking;
-use super::status::FailedRequest;
 use crate::contents::{self, Claim, Claims, Contents};
 use crate::core::{ArtifactRecord, Job, NewJob, NewVerification};
-use crate::quotas::Quotas;
-use crate::service::Handle;
+use crate::quotas::{self, Quotas};
+use crate::service::{self, Handle};
+use crate::store;
 use letting_go::Way;
 
-/// So long a call waits for a checkpoint to be read: half of what it has by default.
+/// How long a call waits for a checkpoint to be read: half of what it has by default.
 const LONGEST_CHECK: Duration = Duration::from_secs(15);
 
+/// Why contents could not be tied to a job, or let go of.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    #[error(transparent)]
+    Contents(#[from] contents::Error),
+    #[error(transparent)]
+    Service(#[from] service::Error),
+    #[error(transparent)]
+    Store(#[from] store::Error),
+    #[error(transparent)]
+    Quotas(#[from] quotas::Error),
+    /// Its task panicked, or the runtime shuts down.
+    #[error("{0} was interrupted")]
+    Interrupted(&'static str),
+}
+
 /// Ties contents to jobs, and lets go of those that are tied to none.
-pub(super) struct References {
+pub(crate) struct References {
     handle: Handle,
     contents: Contents,
     claims: Claims,
@@ -41,7 +55,7 @@ pub(super) struct References {
 
 /// The contents that a job to be made needs, from when they were looked for: until this is dropped none of them goes.
 #[derive(Default)]
-pub(super) struct Ties {
+pub(crate) struct Ties {
     claims: Vec<Claim>,
     /// What is held, as far as it was found.
     named: Vec<(ContentHash, u64)>,
@@ -50,17 +64,17 @@ pub(super) struct Ties {
 }
 
 impl References {
-    pub(super) fn new(handle: Handle, contents: Contents, quotas: Quotas) -> Self {
+    pub(crate) fn new(handle: Handle, contents: Contents, quotas: Quotas) -> Self {
         Self { handle, contents, claims: Claims::default(), quotas }
     }
 
     /// Holds a content that comes in or is asked for: as long as the claim is there, it is not removed.
-    pub(super) async fn hold(&self, content: ContentHash) -> Claim {
+    pub(crate) async fn hold(&self, content: ContentHash) -> Claim {
         self.claims.share(vec![content]).await
     }
 
     /// Lists a file with its job, if the file, which `claim` holds, is still there.
-    pub(super) async fn keep(&self, record: ArtifactRecord, claim: Claim) -> Result<(), FailedRequest> {
+    pub(crate) async fn keep(&self, record: ArtifactRecord, claim: Claim) -> Result<(), Error> {
         let (contents, hash) = (self.contents.clone(), record.hash);
         let committed = blocking(move || contents.committed(&hash)).await??;
         if !committed.complete {
@@ -75,7 +89,7 @@ impl References {
         to_its_end(async move {
             let kept = handle.keep_artifact(record).await;
             drop(claim);
-            Ok::<_, FailedRequest>(kept?)
+            Ok(kept?)
         })
         .await?;
         // Those that this one took the place of; what is not removed here is left to the sweep.
@@ -84,7 +98,7 @@ impl References {
     }
 
     /// Makes a job whose contents are tied to it.
-    pub(super) async fn create_job(&self, new: NewJob, ties: Ties) -> Result<Arc<Job>, FailedRequest> {
+    pub(crate) async fn create_job(&self, new: NewJob, ties: Ties) -> Result<Arc<Job>, Error> {
         let (handle, queue) = (self.handle.clone(), new.queue.clone());
         // The answer to a request that comes again costs its owner nothing.
         if self.quotas.counts(&queue.owner)
@@ -96,11 +110,7 @@ impl References {
     }
 
     /// Makes a verification whose contents are tied to it: they stay when the job that it verifies is deleted.
-    pub(super) async fn verify_job(
-        &self,
-        new: NewVerification,
-        ties: Ties,
-    ) -> Result<Arc<Job>, FailedRequest> {
+    pub(crate) async fn verify_job(&self, new: NewVerification, ties: Ties) -> Result<Arc<Job>, Error> {
         let (handle, queue) = (self.handle.clone(), new.job.queue.clone());
         self.tied(&queue.owner, ties, async move { Ok(handle.verify_job(new).await?) }).await
     }
@@ -110,8 +120,8 @@ impl References {
         &self,
         owner: &str,
         ties: Ties,
-        create: impl Future<Output = Result<Arc<Job>, FailedRequest>> + Send + 'static,
-    ) -> Result<Arc<Job>, FailedRequest> {
+        create: impl Future<Output = Result<Arc<Job>, Error>> + Send + 'static,
+    ) -> Result<Arc<Job>, Error> {
         let (handle, quotas, owner) = (self.handle.clone(), self.quotas.clone(), owner.to_owned());
         to_its_end(async move {
             let Ties { claims, named, manifests } = ties;
@@ -126,17 +136,28 @@ impl References {
         .await
     }
 
-    /// Checks that a job's images are all here: the manifest, and every file that it names. Returns how many there are.
-    ///
-    /// They count as used from now on: the sweep leaves them for another day.
-    /// `field`: the job's that says so.
-    pub(super) async fn check(
+    /// How many images an epoch of the job shows, where all of them are uploaded. Those that are must be here.
+    pub(crate) async fn check_images(
         &self,
         ties: &mut Ties,
-        field: &str,
-        uri: &str,
-    ) -> Result<u64, Vec<FieldViolation>> {
-        let refuse = |problem: String| vec![FieldViolation::new(format!("spec.{field}"), problem)];
+        spec: &JobSpec,
+    ) -> Result<Option<u64>, FieldError> {
+        let mut places = spec.clone();
+        let mut count = Some(0);
+        let uses = spec.image_uses();
+        for ((field, images), used) in places.image_sources().into_iter().zip(uses) {
+            let uploaded = images.starts_with(CONTENT_URI_PREFIX);
+            let found = if uploaded { Some(self.check_manifest(ties, &field, images).await?) } else { None };
+            count = count.zip(found).map(|(count, found)| count + found * u64::from(used.repeats));
+        }
+        Ok(count)
+    }
+
+    /// Checks that an image manifest and every file that it names are here. Returns how many files it names.
+    ///
+    /// They count as used from now on: the sweep leaves them for another day. `field`: the job's that names the manifest.
+    async fn check_manifest(&self, ties: &mut Ties, field: &str, uri: &str) -> Result<u64, FieldError> {
+        let refuse = |problem: String| FieldError::new(format!("spec.{field}"), problem);
         let hash = ContentHash::from_uri(uri).map_err(|error| refuse(error.to_string()))?;
         ties.claims.push(self.claims.share(vec![hash]).await);
         let contents = self.contents.clone();
@@ -153,14 +174,14 @@ impl References {
 
     /// Reads the header of the checkpoint that a job is to go on from, if it is to, and checks that it is that job's. It
     /// counts as used from now on.
-    pub(super) async fn resumed(
+    pub(crate) async fn resumed(
         &self,
         ties: &mut Ties,
         spec: &JobSpec,
-    ) -> Result<Option<Resumed>, Vec<FieldViolation>> {
+    ) -> Result<Option<Resumed>, FieldError> {
         // A job without steps has no such option, and says nothing of it either.
         let Some(field) = spec.resume_option() else { return Ok(None) };
-        let refuse = |problem: String| vec![FieldViolation::new(format!("spec.{field}"), problem)];
+        let refuse = |problem: String| FieldError::new(format!("spec.{field}"), problem);
         let text = spec.resume_from();
         let hash = match ResumeFrom::parse(text) {
             Ok(ResumeFrom::Nothing) => return Ok(None),
@@ -183,7 +204,7 @@ impl References {
 
     /// Whether a checkpoint that is held is what it was as it came, all of it. One that is so large that this takes too long
     /// counts as whole: its rank finds out.
-    pub(super) async fn check_whole(&self, hash: ContentHash) -> Result<(), String> {
+    pub(crate) async fn check_whole(&self, hash: ContentHash) -> Result<(), String> {
         let contents = self.contents.clone();
         let checking = self.checked(move || read_checkpoint_whole(&contents, hash));
         tokio::time::timeout(LONGEST_CHECK, checking).await.unwrap_or(Ok(()))
@@ -200,9 +221,14 @@ impl References {
 
 /// Runs work to its end, also where the call that asked for it is cancelled: what it holds it holds until then.
 async fn to_its_end<T: Send + 'static>(
-    work: impl Future<Output = Result<T, FailedRequest>> + Send + 'static,
-) -> Result<T, FailedRequest> {
-    tokio::spawn(work).await.unwrap_or_else(|_| Err(Status::internal("the work was interrupted").into()))
+    work: impl Future<Output = Result<T, Error>> + Send + 'static,
+) -> Result<T, Error> {
+    tokio::spawn(work).await.unwrap_or(Err(Error::Interrupted("the work")))
+}
+
+/// Runs file I/O on a thread that may block.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Error> {
+    tokio::task::spawn_blocking(work).await.map_err(|_| Error::Interrupted("a file operation"))
 }
 
 /// The number of a manifest's images; or what of them is not here, in words. Blocks.
