@@ -5,11 +5,15 @@
 #[path = "support/precisions.rs"]
 mod precisions;
 
+#[path = "support/saved.rs"]
+mod saved;
+
 use precisions::precisions;
 use ringtune_model::{
     BucketSizes, Error, FeedTokens, Gpt2, Gpt2Text, LanguageModelSource, NewLanguageModel, OpenLanguageModel,
     OpenTextModel, Precision, Runtime, TokenBatch,
 };
+use saved::save;
 
 const NEW: NewLanguageModel = NewLanguageModel {
     vocab_size: 29,
@@ -75,7 +79,7 @@ fn the_training_s_loss_is_that_of_the_logits() {
 #[test]
 fn a_saved_model_makes_the_same_text() {
     let folder = tempfile::tempdir().unwrap();
-    trained(NEW, Precision::Fp32).save(folder.path()).unwrap();
+    save(&trained(NEW, Precision::Fp32), folder.path());
     for precision in precisions() {
         let logits = |source: LanguageModelSource| {
             let mut model = open(source, precision);
@@ -120,7 +124,7 @@ fn what_is_no_model_is_refused() {
     assert!(matches!(error, Error::NotAModel { .. }), "{error}");
     let error = open(LanguageModelSource::New(NewLanguageModel { n_head: 5, ..NEW })).unwrap_err();
     assert!(matches!(error, Error::Argument { field: "n_head", .. }), "{error}");
-    trained(NEW, Precision::Fp32).save(folder.path()).unwrap();
+    save(&trained(NEW, Precision::Fp32), folder.path());
     let file = folder.path().join("model.safetensors");
     let bytes = std::fs::read(&file).unwrap();
     std::fs::write(&file, &bytes[..bytes.len() - 40]).unwrap();

@@ -17,7 +17,6 @@ mod native;
 mod optimizer;
 mod parameters;
 pub(crate) mod probe;
-mod save;
 mod text;
 mod weights;
 
@@ -217,14 +216,6 @@ impl Gpt2 {
     /// The same.
     pub fn write_state(&mut self, tensor: &str, offset: u64, bytes: &[u8]) -> Result<()> {
         self.parameters.write(tensor, offset, bytes)
-    }
-
-    /// Writes config.json and model.safetensors into `folder`, as transformers loads them.
-    ///
-    /// # Errors
-    /// A file that cannot be written.
-    pub fn save(&self, folder: &Path) -> Result<()> {
-        save::save(&self.parameters, folder)
     }
 
     fn check(&self, batch: &TokenBatch) -> Result<()> {
