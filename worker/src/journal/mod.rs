@@ -8,7 +8,7 @@ use std::{
     io::Write as _,
     path::Path,
     sync::{Arc, Mutex, PoisonError},
-    time::{Instant, SystemTime, UNIX_EPOCH},
+    time::{Instant, SystemTime},
 };
 
 use ringtune_shared::{daemon::logging::ABOUT, ids::Epoch};
@@ -159,47 +159,15 @@ impl Journal {
         }
         let rank = place.rank.map_or_else(|| "joiner".to_owned(), |rank| format!("rank {rank}"));
         if let Some(file) = &mut place.file {
-            let text = format!("{} {:5} {rank}: {line}\n", utc_now(), level.as_str());
+            let text = format!(
+                "{} {:5} {rank}: {line}\n",
+                humantime::format_rfc3339_seconds(SystemTime::now()),
+                level.as_str()
+            );
             // One short line: not worth a thread.
             if let Err(error) = file.write_all(text.as_bytes()) {
                 warn!(%error, "cannot write job.log");
             }
         }
-    }
-}
-
-/// "2026-01-31T23:59:59Z".
-fn utc_now() -> String {
-    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    utc(seconds)
-}
-
-/// Days to date: Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms", civil_from_days.
-fn utc(seconds: u64) -> String {
-    let (days, second) = (seconds / 86_400, seconds % 86_400);
-    let shifted = days + 719_468;
-    let era = shifted / 146_097;
-    let day_of_era = shifted % 146_097;
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted_month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
-    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
-    let year = year_of_era + era * 400 + u64::from(month <= 2);
-    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::utc;
-
-    #[test]
-    fn dates() {
-        // `date -u -d @…`
-        assert_eq!(utc(0), "1970-01-01T00:00:00Z");
-        assert_eq!(utc(951_782_399), "2000-02-28T23:59:59Z");
-        assert_eq!(utc(951_782_400), "2000-02-29T00:00:00Z");
-        assert_eq!(utc(1_795_226_400), "2026-11-21T02:00:00Z");
     }
 }
