@@ -175,7 +175,7 @@ impl<'a> Cluster<'a> {
 
     /// Reads a job.
     pub async fn job(&self, job_id: &str) -> Result<v1::Job> {
-        let request = v1::GetJobRequest { job_id: job_id.to_owned() };
+        let request = v1::GetJobRequest { job_id: job_id.to_owned(), ..Default::default() };
         self.jobs().await?.get_job(request).await?.into_inner().job.context("a job")
     }
 

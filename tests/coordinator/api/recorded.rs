@@ -198,7 +198,8 @@ async fn create(coordinator: &Coordinator, recording: &Recording) -> v1::Job {
     let manifest = Manifest::new(files).unwrap().to_json().unwrap();
     assert_eq!(ContentHash::of(&manifest).uri(), spec.data.as_ref().unwrap().images);
     coordinator.upload(header(&manifest), vec![chunk(&manifest)]).await.unwrap();
-    let request = v1::CreateJobRequest { spec: Some(spec), request_id: "replayed".to_owned(), queue: None };
+    let request =
+        v1::CreateJobRequest { spec: Some(spec), request_id: "replayed".to_owned(), ..Default::default() };
     coordinator.jobs().create_job(request).await.unwrap().into_inner().job.unwrap()
 }
 

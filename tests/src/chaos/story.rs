@@ -162,7 +162,7 @@ async fn watch(mut client: JobServiceClient<Channel>, job_id: String, told: Arc<
 
 async fn look(mut client: JobServiceClient<Channel>, job_id: String, told: Arc<Mutex<Told>>) {
     loop {
-        let request = v1::GetJobRequest { job_id: job_id.clone() };
+        let request = v1::GetJobRequest { job_id: job_id.clone(), ..Default::default() };
         if let Ok(Ok(answer)) = tokio::time::timeout(PATIENCE, client.get_job(request)).await {
             let job = answer.into_inner().job;
             told.lock().unwrap_or_else(PoisonError::into_inner).take_job(job);
