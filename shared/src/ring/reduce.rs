@@ -10,7 +10,7 @@ use super::frame;
 use super::hops::{Motion, Segment, TakenIn};
 use super::lent::{Buffer, Cut, Lending};
 use super::pool::Pool;
-use super::{Element, Payload, Place, Reach, Ring, RingError, Spread, block_of};
+use super::{Element, Payload, Place, Reach, Ring, RingError, Spread};
 use crate::checksum::crc32c;
 
 impl Ring {
@@ -46,27 +46,6 @@ impl Ring {
     /// same numbers.
     pub async fn share_out<B: Buffer>(&mut self, buffer: B, granule: usize) -> Result<B, RingError> {
         self.reduce(buffer, Reach::Two.rest(self.place.world_size), Element::Fp32, granule).await
-    }
-
-    /// The first half of [`Ring::all_reduce`]: of the buffer that comes back, this rank's chunk ([`Ring::own_chunk`]) has
-    /// the sums. The rest is of no use.
-    pub async fn reduce_scatter<B: Buffer>(&mut self, buffer: B) -> Result<B, RingError> {
-        self.reduce(buffer, 0..self.place.world_size - 1, Element::Fp32, 1).await
-    }
-
-    /// The second half of [`Ring::all_reduce`]: every rank's chunk ([`Ring::own_chunk`]) of its buffer on every rank.
-    ///
-    /// `buffer` has the same length on all ranks.
-    pub async fn all_gather<B: Buffer>(&mut self, buffer: B) -> Result<B, RingError> {
-        let hops = Reach::All.hops(self.place.world_size);
-        self.reduce(buffer, self.place.world_size - 1..hops.end, Element::Fp32, 1).await
-    }
-
-    /// Where in a buffer of so many numbers this rank's chunk is: what has been around the ring ends one rank before where
-    /// it began.
-    pub fn own_chunk(&self, length: usize) -> Range<usize> {
-        let Place { rank, world_size, .. } = self.place;
-        block_of((rank + 1) % world_size, world_size, length)
     }
 
     /// The hops of an all-reduce that are given.
