@@ -212,12 +212,7 @@ impl<'a> Cluster<'a> {
     }
 }
 
-/// Starts a worker whose state is `LABEL` in the sandbox.
-pub async fn start_worker(sandbox: &Sandbox, label: &str, coordinator: &str) -> Result<Daemon> {
-    start_worker_with(sandbox, label, coordinator, &[]).await
-}
-
-/// The same, with variables in its environment.
+/// Starts a worker whose state is `LABEL` in the sandbox, with variables in its environment.
 pub async fn start_worker_with(
     sandbox: &Sandbox,
     label: &str,
