@@ -17,7 +17,7 @@ use ringtune_shared::{
     checkpoint::{self, About, CheckpointHeader, Numerics},
     ids::ContentHash,
     state::{
-        Decoder, Dtype, Encoded, Encoder, FileSink, FromTensors, Hashing, Place, State, StateError,
+        ChunkPlace, Decoder, Dtype, Encoded, Encoder, FileSink, FromTensors, Hashing, State, StateError,
         StateSource, TensorInfo, TensorList, TensorsHash, transfer,
     },
 };
@@ -52,7 +52,7 @@ impl MadeUp {
 
 impl State for MadeUp {
     fn source(&self) -> Result<Box<dyn StateSource + '_>, StateError> {
-        let fill = |place: Place, into: &mut [u8]| {
+        let fill = |place: ChunkPlace, into: &mut [u8]| {
             let first = ((place.tensor as u64) << 40) + place.offset / 8;
             for (number, word) in into.chunks_mut(8).enumerate() {
                 let bytes = mixed(first + number as u64).to_le_bytes();

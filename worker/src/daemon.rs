@@ -26,7 +26,7 @@ use crate::{
     http::{Metrics, MetricsError},
     latents::LatentCache,
     membership::{self, Entering, Membership, MembershipError},
-    node::{Claim, Node, Place, Wish, keep_blocks},
+    node::{Claim, CoreClaim, Node, Wish, keep_blocks},
     probe,
     rank::Context,
     ring::{RingOptions, RingThread, Rings},
@@ -162,7 +162,7 @@ pub async fn run(
     run_with(settings, start_as, shutdown, move || start(threads)).await
 }
 
-fn log_place(place: &Place, threads: usize) {
+fn log_place(place: &CoreClaim, threads: usize) {
     info!(threads, "computes on {place}");
     if place.is_contended() {
         warn!(
@@ -227,7 +227,9 @@ pub async fn run_with(
     };
     let rings = Rings::new(ring_options, Arc::clone(&metrics));
     let artifacts = ArtifactClient::new(&url, trust.as_ref()).map_err(Error::Coordinator)?;
-    let context = context(&settings, &state, (&engine, &identity), artifacts, (&rings, &metrics, tracer))?;
+    let started =
+        Started { engine: &engine, identity: &identity, artifacts, rings: &rings, metrics: &metrics, tracer };
+    let context = context(&settings, &state, started)?;
     // 5. Servers.
     let end_servers = CancellationToken::new();
     let _end_servers = end_servers.clone().drop_guard();
@@ -360,13 +362,18 @@ fn warn_of_the_network(settings: &Settings) {
     }
 }
 
-fn context(
-    settings: &Settings,
-    state: &StateFolder,
-    (engine, identity): (&EngineHandle, &EngineIdentity),
+/// The parts of a worker that run by the time its ranks get their context.
+struct Started<'a> {
+    engine: &'a EngineHandle,
+    identity: &'a EngineIdentity,
     artifacts: ArtifactClient,
-    (rings, metrics, tracer): (&Rings, &Arc<Metrics>, Tracer),
-) -> Result<Context, Error> {
+    rings: &'a Rings,
+    metrics: &'a Arc<Metrics>,
+    tracer: Tracer,
+}
+
+fn context(settings: &Settings, state: &StateFolder, started: Started<'_>) -> Result<Context, Error> {
+    let Started { engine, identity, artifacts, rings, metrics, tracer } = started;
     let environment = Environment::of_process();
     let rules = settings.access_rules(&environment);
     // Whoever wants a model of a hub is told why there is none.

@@ -126,7 +126,7 @@ struct Own<B: Buffer> {
 
 impl<B: Buffer> Own<B> {
     /// The part of a node that a segment is, if the node is this rank's.
-    fn numbers(&self, node: &Node, (slot, place): (usize, &Range<usize>)) -> Option<&[f32]> {
+    fn numbers(&self, node: &Node, slot: usize, place: &Range<usize>) -> Option<&[f32]> {
         if *node == self.node && !node.is_empty() {
             // Of an empty buffer there is no slot.
             return Some(self.sums.read(slot).unwrap_or_default());
@@ -179,7 +179,7 @@ impl<B: Buffer> Exact<B> {
                     let row = names.iter().position(|name| name == node);
                     let came = row.map(|row| Numbers::Came(&came[row * wide..][part.clone()]));
                     let own =
-                        || self.own.numbers(node, (slot, place)).map(|own| Numbers::Here(&own[part.clone()]));
+                        || self.own.numbers(node, slot, place).map(|own| Numbers::Here(&own[part.clone()]));
                     came.or_else(own)
                 };
                 // All of it is known: these are the leaves of all ranks so far. What were not would show in the sum.
@@ -240,7 +240,7 @@ impl<B: Buffer> Motion for Exact<B> {
             rows if segment.hop == 0 && rows.len() != 1 => {
                 let mut sent = Crc32c::new();
                 let payload = pool.fill(rows.len() * segment.place.len() * WIDTH, |bytes| {
-                    for own in rows.iter().filter_map(|node| self.own.numbers(node, (slot, &segment.place))) {
+                    for own in rows.iter().filter_map(|node| self.own.numbers(node, slot, &segment.place)) {
                         frame::encode(own, bytes, &mut sent);
                     }
                 });

@@ -173,7 +173,8 @@ pub(super) async fn receive_frames(
     mut half: impl ReceiveHalf,
     inbox: Inbox,
     place: Place,
-    (first, later): (Lease, Lease),
+    first: Lease,
+    later: Lease,
     status: watch::Sender<Status>,
 ) {
     let work = async {
@@ -255,7 +256,7 @@ mod tests {
         let (inbox, _frames) = Inbox::new(2, 4);
         let (status, mut seen) = watch::channel(Status::Open);
         let first = Lease { peer_timeout: Duration::MAX, ..LEASE };
-        tokio::spawn(receive_frames(Channel(receive), inbox, place, (first, LEASE), status));
+        tokio::spawn(receive_frames(Channel(receive), inbox, place, first, LEASE, status));
         assert!(timeout(Duration::from_secs(3600), seen.changed()).await.is_err());
         send.send(Signal::Pulse { job: place.job, epoch: place.epoch }).await.unwrap();
         let stalled = RingError::Stalled { rank: 1, silent: Duration::from_millis(2500) };

@@ -164,7 +164,7 @@ impl Ring {
         let sending =
             tasks::spawn(link::send_frames(send_half, to_send, place, config.pulse_interval, status.clone()));
         let first = Lease { peer_timeout: config.peer_timeout.saturating_add(config.first_sign), ..lease };
-        let receiving = link::receive_frames(receive_half, inbox, place, (first, lease), status.clone());
+        let receiving = link::receive_frames(receive_half, inbox, place, first, lease, status.clone());
         let receiving = tasks::spawn(receiving);
         // What waits to be sent, what the transport has, and what the sums in between take.
         let pool = Pool::new(config.frames_in_flight.saturating_mul(4));

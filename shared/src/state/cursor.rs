@@ -7,7 +7,7 @@ pub const CHUNK_BYTES: usize = 1 << 20;
 
 /// A chunk's place: a part of one tensor, never empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct ChunkPlace {
     /// The tensor's number in the list, from 0.
     pub tensor: usize,
     /// Bytes of the tensor before it.
@@ -36,20 +36,20 @@ impl Cursor {
     }
 
     /// The chunk that is due; none at the end.
-    pub fn due(&self) -> Option<Place> {
+    pub fn due(&self) -> Option<ChunkPlace> {
         let (mut tensor, mut offset) = (self.tensor, self.offset);
         loop {
             let left = self.list.tensors().get(tensor)?.bytes() - offset;
             if left > 0 {
                 let length = usize::try_from(left).map_or(CHUNK_BYTES, |left| left.min(CHUNK_BYTES));
-                return Some(Place { tensor, offset, length });
+                return Some(ChunkPlace { tensor, offset, length });
             }
             (tensor, offset) = (tensor + 1, 0);
         }
     }
 
     /// Goes past the chunk that is due and returns it.
-    pub fn advance(&mut self) -> Option<Place> {
+    pub fn advance(&mut self) -> Option<ChunkPlace> {
         let place = self.due()?;
         (self.tensor, self.offset) = (place.tensor, place.offset + place.length as u64);
         Some(place)
@@ -89,7 +89,7 @@ impl Intake {
     ///
     /// # Errors
     /// Another one is due, or none.
-    pub fn take(&mut self, length: usize) -> Result<Place, StateError> {
+    pub fn take(&mut self, length: usize) -> Result<ChunkPlace, StateError> {
         let Stage::Begun(cursor) = &mut self.stage else {
             return Err(self.broken("a chunk came before the list or after the end"));
         };

@@ -1,6 +1,8 @@
 //! A small state, in memory.
 
-use super::{FromTensors, Intake, Place, State, StateError, StateSink, StateSource, TensorInfo, TensorList};
+use super::{
+    ChunkPlace, FromTensors, Intake, State, StateError, StateSink, StateSource, TensorInfo, TensorList,
+};
 
 /// Tensors and their bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -53,7 +55,7 @@ impl MemoryState {
 
 impl State for MemoryState {
     fn source(&self) -> Result<Box<dyn StateSource + '_>, StateError> {
-        let fill = |place: Place, into: &mut [u8]| {
+        let fill = |place: ChunkPlace, into: &mut [u8]| {
             let bytes = self.bytes.get(place.tensor).and_then(|bytes| {
                 let start = usize::try_from(place.offset).ok()?;
                 bytes.get(start..start.checked_add(place.length)?)

@@ -1,6 +1,6 @@
 //! What gives a state and what takes one in.
 
-use super::{Cursor, Place, StateError, TensorList};
+use super::{ChunkPlace, Cursor, StateError, TensorList};
 
 /// Gives a state's tensors in order. Blocks: see the module's text.
 ///
@@ -88,14 +88,14 @@ pub struct FromTensors<F> {
     fill: F,
 }
 
-impl<F: FnMut(Place, &mut [u8]) -> Result<(), StateError>> FromTensors<F> {
+impl<F: FnMut(ChunkPlace, &mut [u8]) -> Result<(), StateError>> FromTensors<F> {
     /// `fill` gets the place of a chunk in `list`, and where it is to be put.
     pub fn new(list: TensorList, fill: F) -> Self {
         Self { cursor: Cursor::new(list), buffer: Vec::new(), fill }
     }
 }
 
-impl<F: FnMut(Place, &mut [u8]) -> Result<(), StateError>> StateSource for FromTensors<F> {
+impl<F: FnMut(ChunkPlace, &mut [u8]) -> Result<(), StateError>> StateSource for FromTensors<F> {
     fn list(&self) -> &TensorList {
         self.cursor.list()
     }

@@ -71,7 +71,12 @@ impl Tracer {
         name: &'static str,
         measured: (SystemTime, Duration),
     ) -> Open {
-        self.open_below(parent, name).measured(measured)
+        let mut open = self.open_below(parent, name);
+        if let Some(span) = &mut open.span {
+            span.start = measured.0;
+        }
+        open.took = Some(measured.1);
+        open
     }
 
     /// Begins a span below another one, by a fresh id.
@@ -95,14 +100,6 @@ pub struct Open {
 impl Open {
     fn new(tracer: Tracer, span: Option<Span>) -> Self {
         Self { span, tracer, begun: Instant::now(), took: None }
-    }
-
-    pub(crate) fn measured(mut self, (start, took): (SystemTime, Duration)) -> Self {
-        if let Some(span) = &mut self.span {
-            span.start = start;
-        }
-        self.took = Some(took);
-        self
     }
 
     /// What others may hang below it. None: it is not recorded.

@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// Says what a step takes on it.
-async fn says_timings(worker: &Worker, rank: i32, (epoch, step): (u64, i64), compute_seconds: f64) {
+async fn says_timings(worker: &Worker, rank: i32, epoch: u64, step: i64, compute_seconds: f64) {
     let timings = v1::RankTimings {
         job_id: worker.held.job_id.clone(),
         epoch,
@@ -230,14 +230,14 @@ async fn whoever_watches_is_told_what_the_ranks_steps_take_and_for_whom_they_wai
     let epoch = workers[0].held.epoch;
     let slow = usize::from(workers[0].held.rank == 1);
     // What a rank says of another one, or of another epoch, is not believed.
-    says_timings(&workers[0], 1 - workers[0].held.rank, (epoch, 9), 0.5).await;
-    says_timings(&workers[0], workers[0].held.rank, (epoch + 1, 9), 0.5).await;
+    says_timings(&workers[0], 1 - workers[0].held.rank, epoch, 9, 0.5).await;
+    says_timings(&workers[0], workers[0].held.rank, epoch + 1, 9, 0.5).await;
     let mut told = Vec::new();
     // As many rounds as name somebody, each of a step that takes seconds.
     for step in 1..=6 {
         for (index, worker) in workers.iter().enumerate() {
             let seconds = if index == slow { 3.0 } else { 1.0 };
-            says_timings(worker, worker.held.rank, (epoch, step), seconds).await;
+            says_timings(worker, worker.held.rank, epoch, step, seconds).await;
         }
         let both = async {
             while told.len() < 2 || told.iter().any(|rank: &v1::RankTiming| rank.step != step) {
@@ -265,7 +265,7 @@ async fn whoever_watches_is_told_what_the_ranks_steps_take_and_for_whom_they_wai
     let metrics = coordinator.http_get("/metrics").await;
     assert!(metrics.contains("\nringtune_stragglers 0\n"), "{metrics}");
     // What a worker cannot have measured ends its session.
-    says_timings(&workers[0], 0, (epoch, 1), f64::NAN).await;
+    says_timings(&workers[0], 0, epoch, 1, f64::NAN).await;
     let status = workers[0].end().await;
     assert_eq!(status.code(), Code::InvalidArgument);
     assert!(status.message().starts_with("rank_timings.compute_seconds: got NaN"), "{}", status.message());

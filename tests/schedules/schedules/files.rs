@@ -99,10 +99,10 @@ impl World {
         }
         files.queue.extend(orders);
         self.tell(|| format!("worker {worker} keeps step {step} of {}", crate::coordinator::short(job)));
-        self.send_next((worker, number), (1, 10));
+        self.send_next(worker, number, 1, 10);
     }
 
-    pub(crate) fn send_next(&mut self, (worker, life): (usize, u64), (least, most): (i64, i64)) {
+    pub(crate) fn send_next(&mut self, worker: usize, life: u64, least: i64, most: i64) {
         let Some(living) = self.nodes[worker].life.as_mut().filter(|one| one.number == life) else { return };
         let orders = &living.orders;
         let may_go = |order: &Order| match order {
@@ -157,14 +157,14 @@ impl World {
                 if let Some(Order::Upload(name, hash, _)) = files.queue.pop_front() {
                     self.acknowledged(job, name, hash);
                 }
-                self.send_next((worker, life), (0, 3));
+                self.send_next(worker, life, 0, 3);
             }
             Answer::Refused => {
                 files.repeats += 1;
                 files.refused = files.repeats > MOST_REPEATS;
-                self.send_next((worker, life), (100, 400));
+                self.send_next(worker, life, 100, 400);
             }
-            Answer::Done | Answer::Away => self.send_next((worker, life), (100, 600)),
+            Answer::Done | Answer::Away => self.send_next(worker, life, 100, 600),
         }
         self.look(worker);
         self.finish_if_sent(worker);
@@ -208,7 +208,7 @@ impl World {
             files.queue.push_back(Order::Upload(name, content("", state), None));
         }
         self.be_at(worker, At::Finish(word), None);
-        self.send_next((worker, number), (1, 10));
+        self.send_next(worker, number, 1, 10);
         self.finish_if_sent(worker);
     }
 

@@ -223,7 +223,7 @@ impl World {
     /// A checkpoint may wait for what the rank was told now.
     fn send_what_waited(&mut self, worker: usize) {
         if let Some(life) = self.nodes[worker].life.as_ref().map(|life| life.number) {
-            self.send_next((worker, life), (0, 3));
+            self.send_next(worker, life, 0, 3);
         }
     }
 

@@ -293,7 +293,7 @@ impl World {
             let rank = ring.rank_of(worker).unwrap_or_default();
             let gone = ring.neighbours(rank).into_iter().find(|other| ring.open(*other).is_none());
             match gone {
-                Some(by) => self.neighbour_closed((worker, life), key, by, false),
+                Some(by) => self.neighbour_closed(worker, life, key, by, false),
                 None => self.ring_stands(worker),
             }
         }
@@ -312,13 +312,14 @@ impl World {
 
     pub(crate) fn neighbour_closed(
         &mut self,
-        (worker, life): (usize, u64),
+        worker: usize,
+        life: u64,
         key: RingKey,
         by: usize,
         refused: bool,
     ) {
         let kind = if refused { TroubleKind::Unreachable } else { TroubleKind::Closed };
-        self.ring_fails((worker, life), key, by, kind);
+        self.ring_fails(worker, life, key, by, kind);
     }
 
     /// From here on nothing comes from a worker: those behind it in a ring notice it in time.
@@ -342,18 +343,18 @@ impl World {
         }
     }
 
-    pub(crate) fn lease_is_over(&mut self, (worker, life): (usize, u64), key: RingKey, of: usize) {
+    pub(crate) fn lease_is_over(&mut self, worker: usize, life: u64, key: RingKey, of: usize) {
         let cut = [(worker, of), (of, worker)].iter().filter_map(|pair| self.cuts.get(pair)).min().copied();
         let since = [cut, self.nodes[of].frozen].into_iter().flatten().min();
         let rank = self.rings.get(&key).and_then(|ring| ring.rank_of(of));
         if let (Some(since), Some(rank)) = (since, rank)
             && since + LEASE <= self.now
         {
-            self.ring_fails((worker, life), key, rank, TroubleKind::Silent);
+            self.ring_fails(worker, life, key, rank, TroubleKind::Silent);
         }
     }
 
-    fn ring_fails(&mut self, (worker, life): (usize, u64), key: RingKey, rank: usize, kind: TroubleKind) {
+    fn ring_fails(&mut self, worker: usize, life: u64, key: RingKey, rank: usize, kind: TroubleKind) {
         let open = self.rings.get(&key).is_some_and(|ring| {
             ring.rank_of(worker).is_some_and(|rank| ring.open(rank).is_some_and(|seat| seat.life == life))
         });

@@ -133,9 +133,9 @@ impl World {
             Event::Connected { worker, life, ring } => self.connected(worker, life, ring),
             Event::Gathered { worker, life, ring, number } => self.gathered(worker, life, ring, number),
             Event::Closed { worker, life, ring, by, refused } => {
-                self.neighbour_closed((worker, life), ring, by, refused);
+                self.neighbour_closed(worker, life, ring, by, refused);
             }
-            Event::Lease { worker, life, ring, of } => self.lease_is_over((worker, life), ring, of),
+            Event::Lease { worker, life, ring, of } => self.lease_is_over(worker, life, ring, of),
             Event::Upload { worker, life } => self.upload(worker, life),
             Event::Answer { worker, life, answer } => self.answered(worker, life, answer),
             Event::Drained { worker, start, over } => self.drain_is_over(worker, start, over),

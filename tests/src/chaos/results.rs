@@ -37,7 +37,7 @@ pub fn heading(about: &About, title: &str, what: &str) -> String {
 }
 
 /// The section of `rounds` rounds of the matrix, `jobs` rows at a time.
-pub fn section(about: &About, (rounds, jobs): (usize, usize), rows: &[Rounds]) -> String {
+pub fn section(about: &About, rounds: usize, jobs: usize, rows: &[Rounds]) -> String {
     let beside = if jobs > 1 { format!(", {jobs} rows beside each other") } else { String::new() };
     let mut text = heading(about, "The matrix", &format!("{rounds} rounds{beside}"));
     text.push_str(
@@ -116,7 +116,7 @@ mod tests {
             Rounds { name: "row", passed, failed: vec![9], skipped: 0 },
             Rounds { name: "none", skipped: 4, ..Rounds::default() },
         ];
-        let text = section(&about(), (4, 3), &rows);
+        let text = section(&about(), 4, 3, &rows);
         assert!(text.contains("## The matrix: 2026-01-02, commit abc"), "{text}");
         assert!(
             text.contains("4 rounds, 3 rows beside each other, seed 5, on a processor, 2 cores."),

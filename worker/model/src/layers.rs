@@ -104,7 +104,7 @@ impl Linear {
                 residual.map_or(Ok(y.shallow_clone()), |residual| Ok(y.f_add(residual)?))
             }
             LinearWeights::Packed { stored, packed } => {
-                let packed = self.packed((stored, packed), x.requires_grad())?;
+                let packed = self.packed(stored, packed, x.requires_grad())?;
                 let (forward, backward, bias) =
                     (&packed.forward, packed.backward.as_ref(), self.bias.as_ref());
                 native::packed_linear(x, native::PackedLinear { forward, backward, bias }, residual)
@@ -115,12 +115,12 @@ impl Linear {
     /// Packs the weights as [`Linear::forward`] does, for an input with a `gradient` or without.
     pub(crate) fn lay_out(&self, gradient: bool) -> Result<()> {
         if let LinearWeights::Packed { stored, packed } = &self.weights {
-            self.packed((stored, packed), gradient)?;
+            self.packed(stored, packed, gradient)?;
         }
         Ok(())
     }
 
-    fn packed(&self, (stored, packed): (&[Stored], &PackedWeights), gradient: bool) -> Result<Packed> {
+    fn packed(&self, stored: &[Stored], packed: &PackedWeights, gradient: bool) -> Result<Packed> {
         let read = || {
             let parts = stored.iter().map(|part| part.tensor(Kind::BFloat16));
             joined(&parts.collect::<Result<Vec<_>>>()?, self.inputs)

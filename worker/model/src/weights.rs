@@ -25,7 +25,7 @@ pub type Rename = fn(&str) -> Option<String>;
 
 /// The name that this crate asks for, and which part of the stored tensor it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct TensorPlace {
     pub(crate) name: String,
     pub(crate) part: Part,
 }
@@ -86,7 +86,10 @@ impl Weights {
     }
 
     /// Opens one safetensors file whose tensors of a name and shape belong in several places, or in none.
-    pub(crate) fn open_placed(path: &Path, places: impl Fn(&str, &[i64]) -> Vec<Place>) -> Result<Self> {
+    pub(crate) fn open_placed(
+        path: &Path,
+        places: impl Fn(&str, &[i64]) -> Vec<TensorPlace>,
+    ) -> Result<Self> {
         let mut weights = Self::empty(path);
         weights.placed = true;
         weights.add_file(path, places)?;
@@ -157,7 +160,7 @@ impl Weights {
     fn add_file(
         &mut self,
         path: &Path,
-        places: impl Fn(&str, &[i64]) -> Vec<Place>,
+        places: impl Fn(&str, &[i64]) -> Vec<TensorPlace>,
     ) -> Result<BTreeSet<String>> {
         let file = Arc::new(map_file(path)?);
         let (header, metadata) = read_metadata(&file)?;
@@ -374,10 +377,10 @@ impl Part {
 }
 
 /// The places that a renaming makes of the names that `wanted` accepts.
-fn renamed(rename: Rename, wanted: impl Fn(&str) -> bool) -> impl Fn(&str, &[i64]) -> Vec<Place> {
+fn renamed(rename: Rename, wanted: impl Fn(&str) -> bool) -> impl Fn(&str, &[i64]) -> Vec<TensorPlace> {
     move |name, _| {
         let name = if wanted(name) { rename(name) } else { None };
-        name.map(|name| Place { name, part: Part::Whole }).into_iter().collect()
+        name.map(|name| TensorPlace { name, part: Part::Whole }).into_iter().collect()
     }
 }
 

@@ -21,7 +21,7 @@ use crate::{
     model_cache::{Entry, ModelCache, Right},
     names::{MOST_FILES, check_listed},
     progress::FileProgress,
-    transfer::{self, Opened, Origin, Wanted},
+    transfer::{self, Download, Opened, Origin},
     web::{self, with_retries},
 };
 
@@ -186,7 +186,7 @@ impl Bucket {
         let mut done = 0;
         for object in objects {
             let target = entry.folder.join(&object.name);
-            let wanted = Wanted {
+            let wanted = Download {
                 what: format!("{}/{}", self.model, object.name),
                 size: object.size,
                 // An object's ETag is a hash of its content in some cases only; the ranks compare what they have.
@@ -196,7 +196,8 @@ impl Bucket {
             };
             let part = FileProgress::new(progress, done, total);
             if !tokio::fs::try_exists(&wanted.target).await.map_err(Error::io(&wanted.target))? {
-                transfer::download(&Part { bucket: self, object }, &wanted, &self.patience, &part).await?;
+                transfer::download(&BucketObject { bucket: self, object }, &wanted, &self.patience, &part)
+                    .await?;
             }
             done += object.size;
             progress.set(done, total);
@@ -243,13 +244,13 @@ impl Bucket {
 }
 
 /// One object of a bucket.
-struct Part<'a> {
+struct BucketObject<'a> {
     bucket: &'a Bucket,
     object: &'a Object,
 }
 
 #[async_trait]
-impl Origin for Part<'_> {
+impl Origin for BucketObject<'_> {
     async fn open(&self, offset: u64) -> Result<Opened, Error> {
         let what = format!("{}/{}", self.bucket.model, self.object.name);
         let options = GetOptions {

@@ -38,7 +38,7 @@ pub(crate) struct Opened {
 
 /// What has to arrive.
 #[derive(Clone, Debug)]
-pub(crate) struct Wanted {
+pub(crate) struct Download {
     /// For messages: the file as users know it.
     pub(crate) what: String,
     pub(crate) size: u64,
@@ -54,7 +54,7 @@ pub(crate) struct Wanted {
 /// Whoever calls this holds the lock on the file.
 pub(crate) async fn download(
     origin: &dyn Origin,
-    wanted: &Wanted,
+    wanted: &Download,
     patience: &Patience,
     progress: &FileProgress,
 ) -> Result<(), Error> {
@@ -81,7 +81,7 @@ pub(crate) async fn download(
 async fn fill(
     origin: &dyn Origin,
     partial: &mut Partial,
-    wanted: &Wanted,
+    wanted: &Download,
     patience: &Patience,
     progress: &FileProgress,
 ) -> Result<(), Error> {
@@ -101,7 +101,7 @@ async fn fill(
 async fn receive(
     origin: &dyn Origin,
     partial: &mut Partial,
-    wanted: &Wanted,
+    wanted: &Download,
     patience: &Patience,
     progress: &FileProgress,
 ) -> Result<(), Error> {
@@ -140,7 +140,7 @@ struct Partial {
 
 impl Partial {
     /// What an earlier try has left, or nothing.
-    async fn open(wanted: &Wanted) -> Result<Self, Error> {
+    async fn open(wanted: &Download) -> Result<Self, Error> {
         let path = wanted.partial.clone();
         if let Some(folder) = path.parent() {
             tokio::fs::create_dir_all(folder).await.map_err(Error::io(folder))?;
@@ -159,7 +159,7 @@ impl Partial {
     }
 
     /// Takes the bytes that are there into the digest.
-    async fn read_back(&mut self, wanted: &Wanted) -> Result<(), Error> {
+    async fn read_back(&mut self, wanted: &Download) -> Result<(), Error> {
         let mut buffer = vec![0; 1 << 20];
         loop {
             let read = self.file.read(&mut buffer).await.map_err(Error::io(&self.path))?;
@@ -179,7 +179,7 @@ impl Partial {
         Ok(())
     }
 
-    async fn restart(&mut self, wanted: &Wanted) -> Result<(), Error> {
+    async fn restart(&mut self, wanted: &Download) -> Result<(), Error> {
         self.file.set_len(0).await.map_err(Error::io(&self.path))?;
         self.file.rewind().await.map_err(Error::io(&self.path))?;
         self.length = 0;
@@ -188,7 +188,7 @@ impl Partial {
     }
 
     /// Checks the content and gives the file its name; a wrong one is removed.
-    async fn finish(&mut self, wanted: &Wanted) -> Result<(), Error> {
+    async fn finish(&mut self, wanted: &Download) -> Result<(), Error> {
         let digest = std::mem::replace(&mut self.digest, Running::Nothing).finish();
         if let Err(problem) = wanted.expected.check(&digest) {
             self.restart(wanted).await?;

@@ -25,7 +25,7 @@ use ringtune_shared::job::{JobSpec, ModelLocation, PathUse};
 
 pub use hubs::{Hub, Hubs};
 pub use model::{OpenError, OpenModel};
-pub use place::{OpenFolder, Place};
+pub use place::{ConfinedPath, OpenFolder};
 pub use rules::{Buckets, Reach, Refused, Roots, Rules};
 pub use settings::AccessSettings;
 
@@ -82,10 +82,10 @@ impl Access {
     ///
     /// # Errors
     /// It is out of reach.
-    pub fn place(&self, used: PathUse, field: &str, given: &str) -> Result<Place, Refused> {
+    pub fn place(&self, used: PathUse, field: &str, given: &str) -> Result<ConfinedPath, Refused> {
         match self.rules.path(used, field, given)? {
-            Reach::Anywhere => Ok(Place::at(local_path(used, given))),
-            Reach::Below { root, rest } => Place::below(root, rest).map_err(|error| Refused {
+            Reach::Anywhere => Ok(ConfinedPath::at(local_path(used, given))),
+            Reach::Below { root, rest } => ConfinedPath::below(root, rest).map_err(|error| Refused {
                 field: field.to_owned(),
                 problem: format!("{given:?}: {}: {error}", root.display()),
             }),
@@ -96,12 +96,12 @@ impl Access {
     ///
     /// # Errors
     /// The cache cannot be opened, or the folder is not in it.
-    pub fn fetched(&self, folder: &Path, cache: &Path) -> Result<Place, OpenError> {
+    pub fn fetched(&self, folder: &Path, cache: &Path) -> Result<ConfinedPath, OpenError> {
         if self.rules.models == Roots::Everything {
-            return Ok(Place::at(folder));
+            return Ok(ConfinedPath::at(folder));
         }
         let failed = |source| OpenError { path: folder.to_owned(), source };
         let rest = folder.strip_prefix(cache).map_err(|error| failed(std::io::Error::other(error)))?;
-        Place::below(cache, rest.to_owned()).map_err(failed)
+        ConfinedPath::below(cache, rest.to_owned()).map_err(failed)
     }
 }

@@ -7,7 +7,7 @@ use std::{
     sync::Arc,
 };
 
-use super::{Access, Place, views::View};
+use super::{Access, ConfinedPath, views::View};
 
 /// What names the parts of a model in diffusers' layout.
 const INDEX: &str = "model_index.json";
@@ -44,7 +44,7 @@ impl Access {
     ///
     /// # Errors
     /// A file that cannot be opened, or leads out of the reach of jobs.
-    pub fn model(&self, place: &Place) -> Result<OpenModel, OpenError> {
+    pub fn model(&self, place: &ConfinedPath) -> Result<OpenModel, OpenError> {
         self.opened(place, |place| {
             let mut opened = Opened::default();
             if place.is_file() {
@@ -62,7 +62,7 @@ impl Access {
     ///
     /// # Errors
     /// As for a model.
-    pub fn tokenizer(&self, place: &Place) -> Result<OpenModel, OpenError> {
+    pub fn tokenizer(&self, place: &ConfinedPath) -> Result<OpenModel, OpenError> {
         self.files(place)
     }
 
@@ -70,11 +70,11 @@ impl Access {
     ///
     /// # Errors
     /// As for a model.
-    pub fn language_model(&self, place: &Place) -> Result<OpenModel, OpenError> {
+    pub fn language_model(&self, place: &ConfinedPath) -> Result<OpenModel, OpenError> {
         self.files(place)
     }
 
-    fn files(&self, place: &Place) -> Result<OpenModel, OpenError> {
+    fn files(&self, place: &ConfinedPath) -> Result<OpenModel, OpenError> {
         self.opened(place, |place| {
             let mut opened = Opened::default();
             opened.add_all(place)?;
@@ -85,8 +85,8 @@ impl Access {
     /// A view of what is opened; of what may lead anywhere, the path as it is.
     fn opened(
         &self,
-        place: &Place,
-        open: impl FnOnce(&Place) -> Result<Opened, OpenError>,
+        place: &ConfinedPath,
+        open: impl FnOnce(&ConfinedPath) -> Result<Opened, OpenError>,
     ) -> Result<OpenModel, OpenError> {
         let shown = place.shown();
         if !place.is_bound() {
@@ -103,7 +103,7 @@ impl Access {
 }
 
 /// Why a place has no file that could be loaded.
-fn missing(place: &Place) -> io::Error {
+fn missing(place: &ConfinedPath) -> io::Error {
     let why = |kind, text| io::Error::new(kind, text);
     match place.names() {
         Ok(_) => why(io::ErrorKind::InvalidData, "it holds no file of a model"),
@@ -121,7 +121,7 @@ struct Opened {
 }
 
 impl Opened {
-    fn add(&mut self, place: &Place) -> Result<(), OpenError> {
+    fn add(&mut self, place: &ConfinedPath) -> Result<(), OpenError> {
         let failed = |source| OpenError { path: place.shown().to_owned(), source };
         if self.files.len() >= MOST_FILES {
             return Err(failed(io::Error::other(format!("the model has more than {MOST_FILES} files"))));
@@ -131,7 +131,7 @@ impl Opened {
     }
 
     /// All files of a folder that a loader asks for; of no folder none.
-    fn add_all(&mut self, folder: &Place) -> Result<(), OpenError> {
+    fn add_all(&mut self, folder: &ConfinedPath) -> Result<(), OpenError> {
         let mut names: Vec<PathBuf> = match folder.names() {
             Ok(names) => names.into_iter().map(PathBuf::from).collect(),
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
@@ -144,7 +144,7 @@ impl Opened {
         self.add_all_named(folder, &names)
     }
 
-    fn add_all_named(&mut self, folder: &Place, names: &[PathBuf]) -> Result<(), OpenError> {
+    fn add_all_named(&mut self, folder: &ConfinedPath, names: &[PathBuf]) -> Result<(), OpenError> {
         for name in names {
             let file = folder.join(name);
             match self.add(&file) {

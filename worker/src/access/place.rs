@@ -20,7 +20,7 @@ use rustix::fs::OFlags;
 
 /// A path, and the folder that it does not lead out of, if there is one. All but its names blocks on the disk.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct ConfinedPath {
     shown: PathBuf,
     below: Option<Below>,
 }
@@ -43,7 +43,7 @@ pub struct OpenFolder {
     _opened: Option<Arc<Dir>>,
 }
 
-impl Place {
+impl ConfinedPath {
     /// Wherever the path leads.
     pub fn at(path: impl Into<PathBuf>) -> Self {
         Self { shown: path.into(), below: None }
@@ -176,13 +176,13 @@ impl Place {
 }
 
 /// By what they show: what is opened is another matter.
-impl PartialEq for Place {
+impl PartialEq for ConfinedPath {
     fn eq(&self, other: &Self) -> bool {
         self.shown == other.shown
     }
 }
 
-impl Eq for Place {}
+impl Eq for ConfinedPath {}
 
 impl Below {
     /// What the folder is asked for.

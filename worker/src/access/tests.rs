@@ -225,7 +225,7 @@ impl Machine {
         self.folder.path().join(name)
     }
 
-    fn place(&self, used: PathUse, name: &str) -> Result<Place, Refused> {
+    fn place(&self, used: PathUse, name: &str) -> Result<ConfinedPath, Refused> {
         self.access.place(used, "model.base", self.path(name).to_str().unwrap())
     }
 
@@ -244,7 +244,7 @@ fn text(path: PathBuf) -> String {
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-fn read(place: &Place) -> std::io::Result<String> {
+fn read(place: &ConfinedPath) -> std::io::Result<String> {
     let mut text = String::new();
     place.open()?.read_to_string(&mut text)?;
     Ok(text)
@@ -329,7 +329,7 @@ fn what_would_keep_a_reader_waiting_is_refused_at_once() {
     // One that takes a picture's place later, and a device.
     fifo("inside/pictures/a.png");
     assert!(pictures.images[0].read().unwrap_err().to_string().contains("not a regular file"));
-    for place in [Place::at(machine.path("inside/pictures/a.png")), Place::at("/dev/zero")] {
+    for place in [ConfinedPath::at(machine.path("inside/pictures/a.png")), ConfinedPath::at("/dev/zero")] {
         assert!(read(&place).unwrap_err().to_string().contains("not a regular file"));
     }
 }

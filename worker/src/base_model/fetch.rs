@@ -35,7 +35,7 @@ pub(super) async fn materialise(
     let location = spec.common.model.location()?;
     access.fetch(&location)?;
     let variant = &spec.common.model.variant;
-    let wanted = Wanted::Pictures { variant };
+    let wanted = WantedFiles::Pictures { variant };
     let model = bring(sources, &location, wanted, journal).await?;
     let (access, asked) = (access.clone(), spec.common.model.clone());
     ringtune_shared::tasks::spawn_blocking(move || open(&access, &asked, model)).await?
@@ -43,7 +43,7 @@ pub(super) async fn materialise(
 
 /// What of a model is to be brought.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Wanted<'a> {
+pub(crate) enum WantedFiles<'a> {
     /// A model of pictures, with the weights of this variant; empty: none.
     Pictures { variant: &'a str },
     /// A language model, with its weights or without.
@@ -54,7 +54,7 @@ pub(crate) enum Wanted<'a> {
 pub(super) async fn bring(
     sources: &ModelSources,
     location: &ModelLocation,
-    wanted: Wanted<'_>,
+    wanted: WantedFiles<'_>,
     journal: &Journal,
 ) -> Result<LocalModel, Error> {
     let tell = |news| async move {
@@ -119,15 +119,15 @@ pub(crate) enum News {
 pub(crate) async fn fetch<Told: Future<Output = ()>>(
     sources: &ModelSources,
     location: &ModelLocation,
-    wanted: Wanted<'_>,
+    wanted: WantedFiles<'_>,
     tell: impl Fn(News) -> Told,
 ) -> Result<(LocalModel, DownloadProgress), ringtune_sources::Error> {
     let (sender, receiver) = progress_channel();
     let remarks = sender.remarks();
     let fetching = async {
         match wanted {
-            Wanted::Pictures { variant } => sources.fetch(location, variant, &sender).await,
-            Wanted::Words { weights } => sources.fetch_language_model(location, weights, &sender).await,
+            WantedFiles::Pictures { variant } => sources.fetch(location, variant, &sender).await,
+            WantedFiles::Words { weights } => sources.fetch_language_model(location, weights, &sender).await,
         }
     };
     telling(fetching, &receiver, remarks, tell).await

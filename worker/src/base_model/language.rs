@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Error, Fingerprints, base_model_name,
-    fetch::{Wanted, bring},
+    fetch::{WantedFiles, bring},
 };
 use crate::{access::Access, journal::Journal, while_wanted};
 
@@ -61,7 +61,7 @@ impl BringLanguageModel<'_> {
         // 1. It is here.
         let location = spec.common.model.location()?;
         access.fetch(&location)?;
-        let local = bring(sources, &location, Wanted::Words { weights: with_weights }, journal).await?;
+        let local = bring(sources, &location, WantedFiles::Words { weights: with_weights }, journal).await?;
         let name = match &local.origin {
             Some(origin) => origin.repository.clone(),
             None => base_model_name(&spec.common.model.base),

@@ -14,7 +14,7 @@ use ringtune_shared::{
 };
 
 use super::Error;
-use crate::access::Place;
+use crate::access::ConfinedPath;
 
 /// Pixels along one side of a picture.
 const MOST_SIDE: u32 = 32_768;
@@ -27,7 +27,7 @@ pub struct ImageFile {
     /// The name to show: a plain file name.
     pub name: String,
     /// Where its bytes are.
-    pub place: Place,
+    pub place: ConfinedPath,
 }
 
 /// A picture file of a job, and what it was when the job's pictures were listed. Its pixels may be wanted hours later.
@@ -52,7 +52,7 @@ pub struct ImageSet {
 ///
 /// # Errors
 /// The folder cannot be listed, holds no picture or too many, or one that leads out of the reach of jobs.
-pub fn scan(folder: &Place) -> Result<ImageSet, Error> {
+pub fn scan(folder: &ConfinedPath) -> Result<ImageSet, Error> {
     let shown = || folder.shown().to_path_buf();
     let mut set = ImageSet { images: Vec::new(), skipped: Vec::new() };
     for entry in folder.names().map_err(|source| Error::ImageFolder { folder: shown(), source })? {
@@ -266,7 +266,7 @@ mod tests {
             std::fs::write(folder.path().join(name), b"x").unwrap();
         }
         std::fs::create_dir(folder.path().join("folder.png")).unwrap();
-        let set = scan(&Place::at(folder.path())).unwrap();
+        let set = scan(&ConfinedPath::at(folder.path())).unwrap();
         let names: Vec<_> = set.images.iter().map(|image| image.name.as_str()).collect();
         assert_eq!(names, [".hidden.jpg", "a.jpeg", "b.PNG", "c.webp"]);
         assert_eq!(set.skipped, ["folder.png/", "noending", "notes.txt"]);
@@ -275,11 +275,14 @@ mod tests {
     #[test]
     fn missing_empty_and_stray_folders_are_told_apart() {
         let folder = tempfile::tempdir().unwrap();
-        assert!(matches!(scan(&Place::at(folder.path().join("absent"))), Err(Error::ImageFolder { .. })));
-        let empty = scan(&Place::at(folder.path()));
+        assert!(matches!(
+            scan(&ConfinedPath::at(folder.path().join("absent"))),
+            Err(Error::ImageFolder { .. })
+        ));
+        let empty = scan(&ConfinedPath::at(folder.path()));
         assert!(matches!(empty, Err(Error::NoImages { ref skipped, .. }) if skipped.is_empty()));
         std::fs::write(folder.path().join("notes.txt"), b"x").unwrap();
-        let stray = scan(&Place::at(folder.path()));
+        let stray = scan(&ConfinedPath::at(folder.path()));
         assert!(matches!(stray, Err(Error::NoImages { ref skipped, .. }) if skipped == &["notes.txt"]));
     }
 
@@ -376,7 +379,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("really-a-png.jpg");
         std::fs::write(&path, bytes_of(&DynamicImage::new_rgb8(3, 2), ImageFormat::Png)).unwrap();
-        let file = ImageFile { name: "really-a-png.jpg".to_string(), place: Place::at(&path) };
+        let file = ImageFile { name: "really-a-png.jpg".to_string(), place: ConfinedPath::at(&path) };
         assert_eq!(file.decode().unwrap().dimensions(), (3, 2));
         let large = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
         large.set_len(LARGEST_IMAGE_FILE + 1).unwrap();
@@ -389,7 +392,7 @@ mod tests {
         let path = folder.path().join("a.png");
         let [then, now] = [2, 3].map(|height| bytes_of(&DynamicImage::new_rgb8(3, height), ImageFormat::Png));
         std::fs::write(&path, &then).unwrap();
-        let file = ImageFile { name: "a.png".to_string(), place: Place::at(&path) };
+        let file = ImageFile { name: "a.png".to_string(), place: ConfinedPath::at(&path) };
         let listed = ListedImage { file, sha256: ContentHash::of(&then) };
         assert_eq!(listed.decode().unwrap().dimensions(), (3, 2));
         std::fs::write(&path, &now).unwrap();

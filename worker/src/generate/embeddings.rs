@@ -9,7 +9,7 @@ use ringtune_shared::{
 
 use super::Error;
 use crate::{
-    access::Place,
+    access::ConfinedPath,
     data::{self, ClipTokenizer},
 };
 
@@ -28,7 +28,7 @@ pub struct Embeddings {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EmbeddingFile {
     /// Where its bytes are.
-    pub place: Place,
+    pub place: ConfinedPath,
     /// Its name, which can be its token's: that of the path, unless it was fetched by content.
     pub name: String,
     /// Its token, whatever the file says; empty: what the file says.
@@ -38,7 +38,11 @@ pub struct EmbeddingFile {
 impl EmbeddingFile {
     /// A file under its own name.
     pub fn at(path: &Path) -> Self {
-        Self { place: Place::at(path), name: path.to_string_lossy().into_owned(), token: String::new() }
+        Self {
+            place: ConfinedPath::at(path),
+            name: path.to_string_lossy().into_owned(),
+            token: String::new(),
+        }
     }
 
     /// The files of `--embeds`, and the words of `--token` for the first of them.

@@ -32,7 +32,7 @@ use base_model::ModelChoice;
 use ringtune_shared::files::NewFile;
 
 use crate::{
-    access::Place,
+    access::ConfinedPath,
     base_model::{Fingerprints, base_model_name},
     data::{images, tokenizer_folder},
     engine::{EngineHandle, LoadModel, ModelInfo, ModelOptions, Precision},
@@ -194,7 +194,7 @@ fn check_output(arguments: &GenerateArguments) -> Result<(), Error> {
 }
 
 fn training_row(folder: &Path) -> Result<sheet::Row, Error> {
-    let set = images::scan(&Place::at(folder))?;
+    let set = images::scan(&ConfinedPath::at(folder))?;
     let pictures = set.images.iter().map(images::ImageFile::decode).collect::<Result<_, _>>()?;
     Ok(sheet::Row { label: format!("training images ({})", set.images.len()), pictures })
 }

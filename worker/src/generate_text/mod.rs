@@ -22,7 +22,7 @@ pub use prompt::tokens as prompt_tokens;
 pub use sampling::{COLDEST, DrawName, HOTTEST, NotFinite, Sampling, WrongSampling};
 
 use crate::{
-    base_model::Wanted,
+    base_model::WantedFiles,
     engine::{
         EngineHandle, LanguageModelSource, OpenTextModel, Precision, StartEngine, TextContext, TextModelInfo,
         Threads,
@@ -30,7 +30,7 @@ use crate::{
     generate::base_model::bring,
 };
 use output::{Facts, Output};
-use prompt::Source;
+use prompt::PromptSource;
 
 /// What computes, where the arguments leave it open.
 #[derive(Clone, Copy, Debug)]
@@ -58,10 +58,10 @@ async fn make(arguments: &GenerateTextArguments, machine: Machine) -> Result<(),
     let mut stop = Stop::listen()?;
     // 1. What can be refused without the model.
     let (precision, location) = (check(arguments, machine)?, location(arguments)?);
-    let source = Source::of(arguments);
+    let source = PromptSource::of(arguments);
     let prompt = stop.or(async { tokio::task::spawn_blocking(|| source.read()).await? }).await?;
     // Its cache keeps what it holds as long as this value lives.
-    let model = stop.or(async { Ok(bring(&location, Wanted::Words { weights: true }).await?) }).await?;
+    let model = stop.or(async { Ok(bring(&location, WantedFiles::Words { weights: true }).await?) }).await?;
     let folder = model.folder.clone();
     let opened = tokio::task::spawn_blocking(move || Tokenizer::open(&folder)).await?;
     let tokenizer = Arc::new(opened?);

@@ -15,12 +15,12 @@ const LONGEST: u64 = 16 << 20;
 
 /// Where a prompt comes from.
 #[derive(Clone, Debug)]
-pub(super) enum Source {
+pub(super) enum PromptSource {
     Given(String),
     File(PathBuf),
 }
 
-impl Source {
+impl PromptSource {
     pub(super) fn of(arguments: &GenerateTextArguments) -> Self {
         match &arguments.prompt_file {
             Some(file) => Self::File(file.clone()),

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Error;
 use crate::{
-    access::{Access, Place},
+    access::{Access, ConfinedPath},
     contents::{ArtifactClient, ContentCache, hash_opened, one_file},
     data::{
         self,
@@ -132,7 +132,7 @@ async fn list(
 }
 
 fn read_folder(
-    folder: &Place,
+    folder: &ConfinedPath,
     captions: bool,
     still: &CancellationToken,
 ) -> Result<(Pictures, Vec<String>), Error> {
@@ -158,7 +158,7 @@ fn read_folder(
 }
 
 /// What the caption file of the picture `image` says; none where there is no such file.
-fn caption_beside(folder: &Place, image: &str) -> Result<Option<String>, CaptionFileError> {
+fn caption_beside(folder: &ConfinedPath, image: &str) -> Result<Option<String>, CaptionFileError> {
     let Some(name) = caption_file_name(image) else { return Ok(None) };
     let file = folder.join(name);
     caption_in(file.shown(), file.open())
@@ -187,7 +187,7 @@ async fn fetch(
         .files()
         .iter()
         .map(|ManifestFile { name, sha256, .. }| {
-            let file = ImageFile { name: name.clone(), place: Place::at(cache.path(*sha256)) };
+            let file = ImageFile { name: name.clone(), place: ConfinedPath::at(cache.path(*sha256)) };
             ListedImage { file, sha256: *sha256 }
         })
         .collect();

@@ -33,7 +33,7 @@ pub(crate) const LOG_FILE: &str = "job.log";
 pub(crate) struct Journal {
     /// Of the rank's life.
     key: RankKey,
-    place: Arc<Mutex<Place>>,
+    place: Arc<Mutex<Speaker>>,
     pace: Arc<Mutex<Pace>>,
     stages: Arc<Mutex<Stages>>,
     events: mpsc::Sender<(RankKey, RankEvent)>,
@@ -43,7 +43,7 @@ pub(crate) struct Journal {
 
 /// Who speaks, which changes with the ring.
 #[derive(Debug)]
-struct Place {
+struct Speaker {
     /// What log lines are about that are written for the rank.
     span: Span,
     /// Of its ring, or of the one that it is to join.
@@ -59,7 +59,7 @@ impl Journal {
     pub(crate) fn new(key: RankKey, rank: Option<usize>, events: mpsc::Sender<(RankKey, RankEvent)>) -> Self {
         // Whoever reads logs by machine finds them under the same names in all daemons' lines.
         let span = error_span!(target: ABOUT, "rank", job = %key.job, rank = Empty, epoch = Empty);
-        let place = Arc::new(Mutex::new(Place { span, epoch: key.epoch, rank, file: None }));
+        let place = Arc::new(Mutex::new(Speaker { span, epoch: key.epoch, rank, file: None }));
         let journal = Self { key, place, pace: Arc::default(), stages: Arc::default(), events, access: None };
         journal.speak_as(rank, key.epoch);
         journal

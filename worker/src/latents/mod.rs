@@ -14,7 +14,7 @@ pub use cache::LatentCache;
 pub(crate) use entry::from_row;
 pub use entry::{EntryError, row_length, row_of};
 pub use plan::{Give, encoding, giving};
-pub use shelf::{Place, Shelf};
+pub use shelf::{PosteriorSlot, Shelf};
 
 use ringtune_shared::{
     ids::{ContentHash, ContentHasher},

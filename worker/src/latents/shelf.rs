@@ -25,7 +25,7 @@ pub struct Shelf {
 
 /// One posterior's place.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct PosteriorSlot {
     room: Room,
     cache: LatentCache,
     overflow: LatentCache,
@@ -53,7 +53,7 @@ impl Shelf {
     }
 
     /// Room for a posterior whose latents have `shape`: channels, rows and columns.
-    pub fn place(&mut self, key: LatentKey, shape: [usize; 3]) -> Place {
+    pub fn place(&mut self, key: LatentKey, shape: [usize; 3]) -> PosteriorSlot {
         let bytes = file_length(shape);
         let room = if take(&mut self.memory_left, bytes) {
             Room::Memory
@@ -63,7 +63,7 @@ impl Shelf {
         } else {
             Room::Overflow
         };
-        Place { room, cache: self.cache.clone(), overflow: self.overflow.clone(), key, shape }
+        PosteriorSlot { room, cache: self.cache.clone(), overflow: self.overflow.clone(), key, shape }
     }
 
     /// What removes from the worker's cache what was used longest ago until it keeps its bound, but nothing that this
@@ -81,7 +81,7 @@ fn take(left: &mut u64, wanted: u64) -> bool {
     true
 }
 
-impl Place {
+impl PosteriorSlot {
     /// Puts a posterior in its place that the worker's cache has already. Blocks.
     ///
     /// # Errors

@@ -16,7 +16,7 @@ use tokio::task::spawn_blocking;
 use tracing::{info, warn};
 
 use super::{
-    Membership, MembershipError, Source,
+    CertificateSource, Membership, MembershipError,
     call::{self, Asking, CallError},
     text_of,
 };
@@ -75,13 +75,13 @@ pub async fn enter(entering: Entering<'_>) -> Result<Option<Membership>, Members
             if token.is_some() {
                 info!("security.certificate is given: the join token is not used");
             }
-            (credentials, None, Source::Brought(paths))
+            (credentials, None, CertificateSource::Brought(paths))
         }
         _ => {
             let folder = settings.storage.state_dir.join(CREDENTIALS);
             let door = Door { settings, worker, url: url.clone(), folder: folder.clone() };
             let (credentials, got_at) = door.pass(token).await?;
-            (credentials, got_at, Source::Joined { folder, url })
+            (credentials, got_at, CertificateSource::Joined { folder, url })
         }
     };
     info!(

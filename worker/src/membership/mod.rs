@@ -29,7 +29,7 @@ pub use token::TokenText;
 pub struct Membership {
     trust: Trust,
     worker: WorkerId,
-    source: Source,
+    source: CertificateSource,
     /// When it was given the certificate; none: before this start.
     got_at: Option<SystemTime>,
     roots_changed: Arc<Notify>,
@@ -37,7 +37,7 @@ pub struct Membership {
 
 /// Where the certificate comes from.
 #[derive(Clone, Debug)]
-enum Source {
+enum CertificateSource {
     /// The coordinator's own authority; it is kept in a folder.
     Joined { folder: PathBuf, url: String },
     /// From elsewhere: files that others replace.
@@ -54,7 +54,7 @@ impl Membership {
     pub fn following(&self) -> Following {
         Following {
             trust: self.trust.clone(),
-            is_joined: matches!(self.source, Source::Joined { .. }),
+            is_joined: matches!(self.source, CertificateSource::Joined { .. }),
             roots_changed: Arc::clone(&self.roots_changed),
         }
     }
@@ -63,12 +63,12 @@ impl Membership {
     /// asks for it. Never ends.
     pub async fn keep(self, reread: Arc<Notify>) {
         match self.source {
-            Source::Joined { folder, url } => {
+            CertificateSource::Joined { folder, url } => {
                 let Self { trust, worker, roots_changed, got_at, .. } = self;
                 let renewal = renewal::Renewal { trust, worker, folder, url, roots_changed };
                 renewal::keep(renewal, got_at).await;
             }
-            Source::Brought(paths) => brought::keep(paths, self.trust, self.worker, &reread).await,
+            CertificateSource::Brought(paths) => brought::keep(paths, self.trust, self.worker, &reread).await,
         }
     }
 }

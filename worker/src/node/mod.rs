@@ -8,7 +8,7 @@ mod memory;
 
 use std::path::Path;
 
-pub(crate) use cores::{Claim, Place, Wish};
+pub(crate) use cores::{Claim, CoreClaim, Wish};
 pub use cores::{Cores, Share, WrongShare};
 pub use cpu::Cpu;
 pub(crate) use cpu::allowed_processors;

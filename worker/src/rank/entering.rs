@@ -61,7 +61,7 @@ async fn level<W: Work>(rank: &Rank, work: &mut W, ring: &mut RankRing) -> Resul
         let told = summaries::exchange(ring, &work.unstored(), plan.first()).await?;
         if plan.takers.contains(&ring.rank()) {
             let reports = told.into_iter().filter(|report| report.step > own.step).collect();
-            catch_up(rank, work, (&plan, reports), ring).await?;
+            catch_up(rank, work, &plan, reports, ring).await?;
         }
     }
     ring.gather_one_each(vec![0.0]).await?;
@@ -72,7 +72,8 @@ async fn level<W: Work>(rank: &Rank, work: &mut W, ring: &mut RankRing) -> Resul
 async fn catch_up<W: Work>(
     rank: &Rank,
     work: &mut W,
-    (plan, reports): (&EntryPlan, Vec<StepSummary>),
+    plan: &EntryPlan,
+    reports: Vec<StepSummary>,
     connected: &RankRing,
 ) -> Result<(), Error> {
     let EntryPlan { step, state: expected, .. } = *plan;

@@ -12,8 +12,8 @@ use std::{collections::BTreeMap, fmt, io::Write, sync::Arc};
 use ringtune_shared::{
     ids::ContentHash,
     state::{
-        Encoded, Encoder, FromTensors, LARGEST_HEADER, Place, State, StateError, StateSource, TensorInfo,
-        TensorList, transfer,
+        ChunkPlace, Encoded, Encoder, FromTensors, LARGEST_HEADER, State, StateError, StateSource,
+        TensorInfo, TensorList, transfer,
     },
 };
 
@@ -133,7 +133,7 @@ impl State for RankState {
             let origin = origins.remove(tensor.name());
             ordered.push(origin.ok_or_else(|| StateError::refused("a tensor comes from nowhere"))?);
         }
-        let fill = move |place: Place, into: &mut [u8]| match ordered.get(place.tensor) {
+        let fill = move |place: ChunkPlace, into: &mut [u8]| match ordered.get(place.tensor) {
             Some(Origin::Small(numbers)) => {
                 saved::fill(numbers, place.offset, into);
                 Ok(())

@@ -132,7 +132,7 @@ impl<Io: AsyncRead + AsyncWrite + Send + Unpin + 'static> Http2<Io> {
     }
 
     /// Asks again and again whether the connection stands, until it does not: when it last did, and what happened.
-    pub(super) async fn stands(self, (interval, limit): (Duration, Duration)) -> (Moment, String) {
+    pub(super) async fn stands(self, interval: Duration, limit: Duration) -> (Moment, String) {
         let Self { requests: _requests, connection, pings } = self;
         let mut last = Moment::now();
         let asking = async {
@@ -191,6 +191,7 @@ impl<Io: AsyncRead + AsyncWrite + Send + Unpin + 'static> Http2<Io> {
         keep_alive: (Duration, Duration),
     ) -> Result<Call, h2::Error> {
         let Self { requests, connection, pings } = self;
+        let (interval, limit) = keep_alive;
         let (answer, stream) = requests.ready().await?.send_request(request(url), false)?;
         let answer = tasks::spawn(async move {
             let mut answer = pin!(answered(answer));
@@ -198,7 +199,7 @@ impl<Io: AsyncRead + AsyncWrite + Send + Unpin + 'static> Http2<Io> {
                 biased;
                 answer = &mut answer => return answer,
                 ended = connection => ended.map_or_else(broken, |()| Status::unavailable("the connection has ended")),
-                silent = silent(pings, keep_alive) => silent,
+                silent = silent(pings, interval, limit) => silent,
             };
             // What came with the end is an answer still.
             tokio::select! {
@@ -282,7 +283,7 @@ fn broken(error: h2::Error) -> Status {
 }
 
 /// Asks again and again whether the connection stands; ends when nothing answers.
-async fn silent(pings: Option<PingPong>, (interval, limit): (Duration, Duration)) -> Status {
+async fn silent(pings: Option<PingPong>, interval: Duration, limit: Duration) -> Status {
     let Some(mut pings) = pings else { return pending().await };
     loop {
         sleep(interval).await;

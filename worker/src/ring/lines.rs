@@ -22,7 +22,7 @@ use super::{
     measure::{self, Connections},
     memory::{Offer, Sending},
     outgoing::Outgoing,
-    stripes::{Trial, Wanted},
+    stripes::{StreamCount, Trial},
     wire::{self, MOST_FRAME_BYTES, MOST_SEGMENT_BYTES, WINDOW_BYTES},
 };
 use crate::{
@@ -49,7 +49,7 @@ pub(super) struct NextRank {
     /// Of RingService.
     pub(super) protocol: u32,
     /// How many streams through its port.
-    pub(super) wanted: Wanted,
+    pub(super) wanted: StreamCount,
     /// Counts how often it is dialled.
     pub(super) attempt: u64,
     pub(super) lines: Lines,
@@ -158,7 +158,7 @@ impl Line {
     }
 
     /// Opens a ring's streams on connections of their own, which stay in the runtime of rings.
-    async fn open(&self, wanted: Wanted) -> Result<Opened, Unconnected> {
+    async fn open(&self, wanted: StreamCount) -> Result<Opened, Unconnected> {
         let Self { exchange, invite, measure, connector, locally, keep_alive, runtime } = self;
         let (url, invite, measure) = (exchange.clone(), invite.clone(), measure.clone());
         let connector = connector.clone();

@@ -13,7 +13,7 @@ use tracing::debug;
 
 use super::{
     call::{Http2, Unconnected},
-    stripes::{Carried, MOST_STRIPES, Trial, Wanted},
+    stripes::{Carried, MOST_STRIPES, StreamCount, Trial},
     wire,
 };
 
@@ -47,17 +47,17 @@ impl Way<'_> {
     pub(super) async fn connections(
         &self,
         first: Http2<Connected>,
-        wanted: Wanted,
+        wanted: StreamCount,
     ) -> Result<Connections, Unconnected> {
         let mut connections = Connections { open: vec![first], trial: Trial::default() };
         let number = match wanted {
-            Wanted::Exactly(1) => 1,
-            Wanted::Exactly(number) => {
+            StreamCount::Exactly(1) => 1,
+            StreamCount::Exactly(number) => {
                 let number = number.min(self.most(&mut connections).await);
                 self.grow(&mut connections.open, number).await;
                 number
             }
-            Wanted::Measured => {
+            StreamCount::Measured => {
                 let most = self.most(&mut connections).await;
                 self.measure(&mut connections, most).await;
                 connections.trial.choice()

@@ -190,7 +190,7 @@ impl RankRing {
         let gathered = self.seat.guard(self.ring.gather_rows(&own, width, rows)).await?;
         let (exchange, ranks) = (self.ring.last_exchange(), self.world_size());
         if let Some(all) = &mut self.exchanges {
-            all.add(began, exchange, size_of_val(gathered.as_slice()), (ranks - 1, ranks));
+            all.add(began, exchange, size_of_val(gathered.as_slice()), ranks - 1, ranks);
         }
         Ok(Gathered { rows: gathered.chunks_exact(width).map(<[f32]>::to_vec).collect() })
     }
@@ -242,7 +242,7 @@ impl RankRing {
     fn travelled(&mut self, began: Instant, bytes: usize, hops: Range<usize>) {
         let (exchange, ranks) = (self.ring.last_exchange(), self.world_size());
         if let Some(all) = &mut self.exchanges {
-            all.add(began, exchange, bytes, (hops.len(), ranks));
+            all.add(began, exchange, bytes, hops.len(), ranks);
         }
     }
 

@@ -107,7 +107,7 @@ async fn lost(line: &Line, patience: Duration) -> String {
     loop {
         match timeout_at(heard + patience, line.reach(0)).await {
             Err(_) => return reason,
-            Ok(Ok(connection)) => (heard, reason) = connection.stands((PULSE, patience)).await,
+            Ok(Ok(connection)) => (heard, reason) = connection.stands(PULSE, patience).await,
             Ok(Err(none)) => {
                 reason = none.reason;
                 let over = none.why == Why::NobodyListens && heard.elapsed() >= NOBODY_LISTENS;

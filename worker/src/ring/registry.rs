@@ -23,7 +23,7 @@ use tracing::{Span, info, warn};
 
 use super::{
     Error,
-    admission::{self, Admission, Calling, Opening, Standing, Wish},
+    admission::{self, Admission, Calling, Opening, Roster, Wish},
     lines::{self, Lines, Locally},
     stripes::{MOST_STRIPES, Stripe},
     transport::IncomingStream,
@@ -113,7 +113,7 @@ struct Held {
 #[derive(Debug)]
 struct Registered {
     number: u64,
-    standing: Standing,
+    roster: Roster,
     streams: mpsc::Sender<Called>,
     /// Of the rank that has the place: what is said about calls for it.
     span: Span,
@@ -160,13 +160,13 @@ impl Rings {
     pub(super) fn register(&self, place: Place, members: Arc<[WorkerId]>) -> Result<Registration, Error> {
         let (streams, incoming) = mpsc::channel(MOST_STRIPES);
         let mut held = self.held();
-        if held.places.get(&place.job).is_some_and(|other| other.standing.place.epoch > place.epoch) {
+        if held.places.get(&place.job).is_some_and(|other| other.roster.place.epoch > place.epoch) {
             return Err(Error::Replaced);
         }
         held.count += 1;
         let number = held.count;
-        let standing = Standing { place, members };
-        held.places.insert(place.job, Registered { number, standing, streams, span: Span::current() });
+        let roster = Roster { place, members };
+        held.places.insert(place.job, Registered { number, roster, streams, span: Span::current() });
         drop(held);
         self.shared.changes.send_replace(());
         Ok(Registration { rings: self.clone(), job: place.job, number, incoming })
@@ -242,7 +242,7 @@ impl Rings {
 
     /// The place that this worker has in the ring of a job.
     pub(super) fn place(&self, job: JobId) -> Option<Place> {
-        self.held().places.get(&job).map(|registered| registered.standing.place)
+        self.held().places.get(&job).map(|registered| registered.roster.place)
     }
 
     /// Where a stream that begins so belongs; waits for the place to be taken. Every reason to refuse it is told to the
@@ -250,24 +250,24 @@ impl Rings {
     pub(super) async fn find(&self, opening: Opening) -> Result<mpsc::Sender<Called>, Status> {
         let look = |held: &Held| {
             let registered = held.places.get(&opening.job);
-            let admission = admission::of_stream(registered.map(|registered| &registered.standing), opening);
+            let admission = admission::of_stream(registered.map(|registered| &registered.roster), opening);
             (admission, registered.map(|registered| registered.streams.clone()))
         };
         let late =
             || Status::not_found(format!("this worker has no rank of job {} in its epoch", opening.job));
-        self.wait((opening.calling, opening.job), SEAT_PATIENCE, look, late).await
+        self.wait(opening.calling, opening.job, SEAT_PATIENCE, look, late).await
     }
 
     /// The state that a rank asks for; waits for it to be offered.
     pub(super) async fn wanted(&self, wish: Wish) -> Result<Given, Status> {
         let look = |held: &Held| {
-            let standing = held.places.get(&wish.job).map(|registered| &registered.standing);
-            let is_present = |offered: &&Offered| standing.is_some_and(|it| it.place.epoch == offered.epoch);
+            let roster = held.places.get(&wish.job).map(|registered| &registered.roster);
+            let is_present = |offered: &&Offered| roster.is_some_and(|it| it.place.epoch == offered.epoch);
             let offered = held.offers.get(&wish.job).filter(is_present);
-            let admission = admission::of_wish(standing, offered.map(|offered| offered.step), wish);
+            let admission = admission::of_wish(roster, offered.map(|offered| offered.step), wish);
             (admission, offered.map(|offered| offered.given.clone()))
         };
-        self.wait((wish.calling, wish.job), OFFER_PATIENCE, look, || {
+        self.wait(wish.calling, wish.job, OFFER_PATIENCE, look, || {
             Status::failed_precondition("this rank gives no state")
         })
         .await
@@ -276,7 +276,8 @@ impl Rings {
     /// Looks at what is held, and again whenever something is added to it, until a call is let in or refused.
     async fn wait<T>(
         &self,
-        (calling, job): (Calling, JobId),
+        calling: Calling,
+        job: JobId,
         patience: Duration,
         look: impl Fn(&Held) -> (Admission, Option<T>),
         late: impl FnOnce() -> Status,

@@ -21,7 +21,7 @@ use super::{
     outgoing::{Ended, Outgoing},
     reach::Vigil,
     registry::{Called, Registration},
-    stripes::{Gathered, Trial, Wanted},
+    stripes::{Gathered, StreamCount, Trial},
     transport::{GrpcTransport, IncomingStream},
 };
 
@@ -172,7 +172,7 @@ impl Seat {
             address: member.address.clone(),
             place,
             protocol: self.protocol,
-            wanted: Wanted::of(connections, self.step_bytes),
+            wanted: StreamCount::of(connections, self.step_bytes),
             attempt: 0,
             lines: self.registration.rings.lines(),
             metrics: self.registration.rings.metrics(),
@@ -219,8 +219,8 @@ async fn dial(mut next: NextRank, heard: impl Future<Output = ()>) -> Result<Dia
             Err(NoConnection { reason, .. }) => debug!(reason, rank, "the next rank is not reached yet"),
             Ok(Dialled { mut streams, trial }) => {
                 // Once is enough.
-                if next.wanted == Wanted::Measured {
-                    (next.wanted, measured) = (Wanted::Exactly(streams.len()), trial);
+                if next.wanted == StreamCount::Measured {
+                    (next.wanted, measured) = (StreamCount::Exactly(streams.len()), trial);
                 }
                 tokio::select! {
                     biased;

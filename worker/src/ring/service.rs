@@ -130,8 +130,7 @@ impl RingServer {
         let stripe = stripe.map_err(Status::invalid_argument)?;
         let seat = self.rings.find(opening).await?;
         // 2. Hand it over, and answer when it has ended.
-        let (stream, ended) =
-            IncomingStream::new((messages, memory), opening.job, valid, self.rings.metrics());
+        let (stream, ended) = IncomingStream::new(messages, memory, opening.job, valid, self.rings.metrics());
         seat.try_send((stripe, stream)).map_err(|_| {
             Status::failed_precondition("this rank has a stream from the previous one already")
         })?;

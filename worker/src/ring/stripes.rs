@@ -23,14 +23,14 @@ const ROUNDS: usize = 2;
 
 /// How many streams there are to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wanted {
+pub(super) enum StreamCount {
     /// So many, at most [`MOST_STRIPES`].
     Exactly(usize),
     /// As many as a measurement says.
     Measured,
 }
 
-impl Wanted {
+impl StreamCount {
     /// `setting`: `ring.connections`, 0 for what is measured; `bytes`: that a step brings to the ring.
     pub(super) fn of(setting: usize, bytes: u64) -> Self {
         match setting {
@@ -259,11 +259,11 @@ mod tests {
 
     #[test]
     fn little_is_not_measured_and_who_says_a_number_gets_it() {
-        assert_eq!(Wanted::of(0, 0), Wanted::Exactly(1));
-        assert_eq!(Wanted::of(0, MUCH_BYTES - 1), Wanted::Exactly(1));
-        assert_eq!(Wanted::of(0, MUCH_BYTES), Wanted::Measured);
-        assert_eq!(Wanted::of(3, 0), Wanted::Exactly(3));
-        assert_eq!(Wanted::of(99, u64::MAX), Wanted::Exactly(MOST_STRIPES));
+        assert_eq!(StreamCount::of(0, 0), StreamCount::Exactly(1));
+        assert_eq!(StreamCount::of(0, MUCH_BYTES - 1), StreamCount::Exactly(1));
+        assert_eq!(StreamCount::of(0, MUCH_BYTES), StreamCount::Measured);
+        assert_eq!(StreamCount::of(3, 0), StreamCount::Exactly(3));
+        assert_eq!(StreamCount::of(99, u64::MAX), StreamCount::Exactly(MOST_STRIPES));
     }
 
     #[test]

@@ -80,7 +80,8 @@ impl Exchanges {
         began: Instant,
         exchange: Exchange,
         bytes: usize,
-        (times, ranks): (usize, usize),
+        times: usize,
+        ranks: usize,
     ) {
         if !exchange.total.is_zero() {
             let bus_bytes = bytes as f64 * times as f64 / ranks.max(1) as f64;
@@ -145,9 +146,9 @@ mod tests {
         let began = Instant::now();
         let mut all = Exchanges::default();
         // One bucket waits while the backward pass goes on, the next ends behind it, and the losses come last.
-        all.add(began + seconds(1.0), exchange(0.5, 0.2, 700), 1_000, (6, 4));
-        all.add(began + seconds(1.5), exchange(1.0, 0.25, 300), 3_000, (6, 4));
-        all.add(began + seconds(2.75), exchange(0.25, 0.125, 8), 16, (3, 4));
+        all.add(began + seconds(1.0), exchange(0.5, 0.2, 700), 1_000, 6, 4);
+        all.add(began + seconds(1.5), exchange(1.0, 0.25, 300), 3_000, 6, 4);
+        all.add(began + seconds(2.75), exchange(0.25, 0.125, 8), 16, 3, 4);
         let seen = all.seen(began + seconds(2.0), 0.0);
         // From 2 to 3 s nothing is computed: 0.125 s of it are waited, and a pause is part of the exchange.
         assert_eq!(rounded(seen), [0.875, 0.125, 0.3 + 0.25, 0.3 + 0.75 + 0.125]);
@@ -164,7 +165,7 @@ mod tests {
         let computed = Instant::now();
         let mut all = Exchanges::default();
         // Its neighbour's frame came at once; then nothing, until the slow rank had computed.
-        all.add(computed, exchange(1.1, 0.001, 100), 400, (3, 4));
+        all.add(computed, exchange(1.1, 0.001, 100), 400, 3, 4);
         assert_eq!(rounded(all.seen(computed, 1.0)), [0.1, 1.0, 0.0, 1.099]);
         // It never waited longer than it was there.
         assert_eq!(rounded(all.seen(computed, 5.0)), [0.0, 1.1, 0.0, 1.099]);
@@ -174,7 +175,7 @@ mod tests {
     #[test]
     fn one_rank_alone_exchanges_nothing() {
         let mut all = Exchanges::default();
-        all.add(Instant::now(), Exchange::default(), 400, (0, 1));
+        all.add(Instant::now(), Exchange::default(), 400, 0, 1);
         assert_eq!(all.seen(Instant::now(), 0.0), StepExchange::default());
         assert_eq!(Traffic::default().bus_bandwidth(), 0.0);
     }

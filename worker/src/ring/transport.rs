@@ -69,7 +69,8 @@ impl IncomingStream {
     /// A stream whose opening has been read, and what tells the handler that it may answer. `memory`: came with its connection;
     /// `valid`: when the caller's certificate is good.
     pub(super) fn new(
-        (messages, memory): (Incoming, Option<Receiving>),
+        messages: Incoming,
+        memory: Option<Receiving>,
         job: JobId,
         valid: Option<Validity>,
         metrics: Arc<Metrics>,

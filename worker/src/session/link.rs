@@ -91,7 +91,8 @@ pub(super) async fn keep(
     options: LinkOptions,
     held: watch::Receiver<Vec<v1::HeldRank>>,
     events: mpsc::Sender<LinkEvent>,
-    (last, end): (CancellationToken, CancellationToken),
+    last: CancellationToken,
+    end: CancellationToken,
 ) {
     let mut waits = reconnect::waits().build();
     loop {
@@ -157,7 +158,7 @@ async fn one_session(
         let Opened { up, welcome, mut down, valid } = opened;
         // The session's loop ends it by letting go of its end.
         let answers = up.downgrade();
-        if let Err(ended) = announce(options, events, (up, welcome)).await {
+        if let Err(ended) = announce(options, events, up, welcome).await {
             return ended;
         }
         opened = loop {
@@ -202,7 +203,8 @@ async fn time_to_reopen(valid: Option<Validity>) {
 async fn announce(
     options: &LinkOptions,
     events: &mpsc::Sender<LinkEvent>,
-    (up, welcome): (mpsc::Sender<v1::SessionRequest>, v1::Welcome),
+    up: mpsc::Sender<v1::SessionRequest>,
+    welcome: v1::Welcome,
 ) -> Result<(), Ended> {
     info!(
         coordinator = options.url,

@@ -14,7 +14,7 @@ use ringtune_shared::{
 use crate::{
     Error, Progress, Split, SplitOptions, Stage, Tokenizer,
     gather::{self, Index, Written},
-    inputs::{self, Found, Input, Kind, Part, Source},
+    inputs::{self, Found, Input, InputFile, Kind, Part},
     limits::WINDOW_BYTES,
     manifest::{FileFacts, MANIFEST_FILE, Manifest, TOKEN_TYPE, TRAIN_FILE, VAL_FILE},
     scratch::{Chunk, Record, Scratch},
@@ -135,7 +135,12 @@ fn prepare_on(
     let split = Split::new(&options.split, index.documents())?;
     make_room(&options.output, 2 * index.tokens())?;
     progress.enter(Stage::Writing, 2 * index.tokens(), 0);
-    let source = gather::Source { index: &index, chunks: &chunks, progress, window_tokens: WINDOW_BYTES / 2 };
+    let source = gather::TokenizedDocuments {
+        index: &index,
+        chunks: &chunks,
+        progress,
+        window_tokens: WINDOW_BYTES / 2,
+    };
     let at = |name: &str| options.output.join(name);
     remove_if_there(&at(MANIFEST_FILE))?;
     let val = gather::write(&source, split.validation(), &at(VAL_FILE))?;
@@ -204,13 +209,13 @@ fn find_kept(
 }
 
 /// What a part adds to the progress.
-fn bytes_of(sources: &[Source], part: &Part) -> u64 {
+fn bytes_of(sources: &[InputFile], part: &Part) -> u64 {
     let sources = sources.get(part.sources()).unwrap_or_default();
     match part {
         Part::Texts(_) => sources.iter().map(|source| source.identity.size).sum(),
         Part::Lines { bytes, .. } => bytes.end - bytes.start,
         Part::Groups { groups, .. } => {
-            let of = |source: &Source| match &source.kind {
+            let of = |source: &InputFile| match &source.kind {
                 Kind::Table(all) => {
                     all.get(groups.clone()).unwrap_or_default().iter().map(|group| group.bytes).sum()
                 }

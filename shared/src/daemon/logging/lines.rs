@@ -47,7 +47,7 @@ where
                 DefaultFields::new().format_fields(writer.by_ref(), event)?;
                 write_fields(&mut writer, &inherited)?;
             }
-            Self::Json => write_json(&mut writer, (level, target), own, inherited)?,
+            Self::Json => write_json(&mut writer, level, target, own, inherited)?,
         }
         writeln!(writer)
     }
@@ -115,7 +115,8 @@ fn write_fields(writer: &mut Writer<'_>, fields: &Map<String, Value>) -> fmt::Re
 
 fn write_json(
     writer: &mut Writer<'_>,
-    (level, target): (&Level, &str),
+    level: &Level,
+    target: &str,
     mut own: Map<String, Value>,
     inherited: Map<String, Value>,
 ) -> fmt::Result {

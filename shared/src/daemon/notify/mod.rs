@@ -18,7 +18,7 @@ use std::{
 use rustix::time::{ClockId, clock_gettime};
 use tracing::warn;
 
-use message::{News, Told};
+use message::{News, NotifyState};
 use socket::Socket;
 
 /// Tells the service manager, if there is one. Clones are one.
@@ -31,7 +31,7 @@ struct Manager {
     socket: Option<Socket>,
     began: Instant,
     pace: Option<Duration>,
-    told: Mutex<Told>,
+    told: Mutex<NotifyState>,
 }
 
 impl Notifier {
@@ -55,7 +55,7 @@ impl Notifier {
             socket,
             began: Instant::now(),
             pace,
-            told: Mutex::new(Told::new(pace)),
+            told: Mutex::new(NotifyState::new(pace)),
         })))
     }
 

@@ -19,7 +19,7 @@ use crate::{
     model_cache::check_room,
     progress::FileProgress,
     select::Layout,
-    transfer::{self, Wanted},
+    transfer::{self, Download},
     web::with_retries,
 };
 use cache::RepositoryCache;
@@ -155,7 +155,7 @@ impl Hub {
         if is_whole(&blob, facts).await {
             return Ok(());
         }
-        let wanted = Wanted {
+        let wanted = Download {
             what: format!("{}: {}", file.model, file.name),
             size: facts.size,
             expected: Expected::of_hub_etag(&facts.etag),

@@ -93,7 +93,8 @@ pub(crate) async fn look_up(
     concepts: Vec<Vec<ListedImage>>,
     common: Common,
     assignment: &Assignment,
-    (cache, shelf): (LatentCache, Shelf),
+    cache: LatentCache,
+    shelf: Shelf,
     journal: &Journal,
 ) -> Result<Posteriors, Error> {
     let counts: Vec<usize> = concepts.iter().map(Vec::len).collect();
@@ -317,7 +318,7 @@ impl Posteriors {
     }
 
     /// What is `shown` first and this `rank`, of so many, would be the one to encode, as far as it knows by itself.
-    fn first_of(&self, shown: &[View], (rank, ranks): (usize, usize)) -> Option<usize> {
+    fn first_of(&self, shown: &[View], rank: usize, ranks: usize) -> Option<usize> {
         let rounds = latents::encoding(&self.missing(shown), ranks);
         rounds.first()?.get(rank).copied().flatten().map(|give| give.number)
     }
@@ -327,11 +328,12 @@ impl Posteriors {
     pub(crate) async fn encode_early(
         &mut self,
         shown: &[View],
-        place: (usize, usize),
+        rank: usize,
+        ranks: usize,
         context: &Context,
         journal: &Journal,
     ) -> Result<(), Error> {
-        if let Some(view) = self.first_of(shown, place) {
+        if let Some(view) = self.first_of(shown, rank, ranks) {
             tell(journal, 0, 1).await;
             self.encode_one(view, context).await?;
             tell(journal, 1, 1).await;

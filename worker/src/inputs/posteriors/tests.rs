@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 
 use super::*;
 use crate::{
-    access::Place,
+    access::ConfinedPath,
     data::{buckets::BucketOptions, images::ImageFile},
     engine::{Engine as _, FakeEngine, FakeScript, Precision},
     session::RankKey,
@@ -71,13 +71,13 @@ async fn found_of(
     });
     let common = Common { vae: ContentHash::of(b"vae"), model: model(), framing };
     let shelf = Shelf::new(cache.clone(), folder.join("overflow"), 1 << 20);
-    look_up(vec![images], common, &assignment, (cache, shelf), journal).await
+    look_up(vec![images], common, &assignment, cache, shelf, journal).await
 }
 
 fn listed(path: &Path) -> ListedImage {
     let name = path.file_name().unwrap().to_string_lossy().into_owned();
     let sha256 = ContentHash::of(&std::fs::read(path).unwrap());
-    ListedImage { file: ImageFile { name, place: Place::at(path) }, sha256 }
+    ListedImage { file: ImageFile { name, place: ConfinedPath::at(path) }, sha256 }
 }
 
 fn png(width: u32, height: u32) -> Vec<u8> {
@@ -161,7 +161,7 @@ async fn each_rank_is_early_with_another_view_of_step_1() {
     let view = |image, flip| View { image, flip };
     let shown = [view(1, true), view(0, false), view(1, true), view(1, false)];
     let found = found_of(0, images, folder.path(), &journal().0).await.unwrap();
-    let first = |rank, ranks| found.first_of(&shown, (rank, ranks));
+    let first = |rank, ranks| found.first_of(&shown, rank, ranks);
     assert_eq!([first(0, 3), first(1, 3), first(2, 3)], [Some(3), Some(0), Some(2)]);
     assert_eq!([first(0, 1), first(3, 4)], [Some(3), None]);
     // What is in the cache is not encoded again.

@@ -7,7 +7,7 @@ mod tests;
 
 use std::{collections::BTreeMap, fmt, fs, path::Path};
 
-pub(crate) use claim::{Claim, Place, Wish};
+pub(crate) use claim::{Claim, CoreClaim, Wish};
 pub use share::{Share, WrongShare};
 
 use super::{cpu::allowed_processors, parse_list};

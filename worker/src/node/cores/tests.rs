@@ -133,7 +133,7 @@ fn fewer_cores_than_workers_are_shared() {
     assert!(portions.iter().all(|portion| portion.shared && portion.cores.count() == 1));
     assert_eq!(portions[0], portions[2]);
     let wish = Wish { portion: &portions[0], threads: 1, quota: None };
-    assert_eq!(wish.place(|_| false, |_| false), Place::Anywhere(Reason::MoreWorkersThanCores));
+    assert_eq!(wish.place(|_| false, |_| false), CoreClaim::Anywhere(Reason::MoreWorkersThanCores));
 }
 
 proptest! {

@@ -12,11 +12,11 @@ const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 /// A table in which each word has one place.
 #[derive(Debug)]
 pub(super) struct Cache {
-    places: Box<[Place]>,
+    places: Box<[Entry]>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Place {
+pub(super) struct Entry {
     /// The bytes of the word and, in the last one, their number; 0: nothing.
     word: u128,
     tokens: [u16; MOST_TOKENS],
@@ -31,11 +31,11 @@ pub(super) enum Kept<'a> {
 }
 
 /// Where a word's tokens go, if they are to be remembered.
-pub(super) struct Slot<'a>(Option<(&'a mut Place, u128)>);
+pub(super) struct Slot<'a>(Option<(&'a mut Entry, u128)>);
 
 impl Cache {
     pub(super) fn new() -> Self {
-        Self { places: vec![Place::default(); 1 << PLACES_LOG2].into_boxed_slice() }
+        Self { places: vec![Entry::default(); 1 << PLACES_LOG2].into_boxed_slice() }
     }
 
     pub(super) fn find(&mut self, word: &[u8]) -> Kept<'_> {
@@ -62,7 +62,7 @@ impl Slot<'_> {
         let mut room = [0; MOST_TOKENS];
         if let Some(first) = room.get_mut(..tokens.len()) {
             first.copy_from_slice(tokens);
-            *place = Place { word, tokens: room, count: tokens.len() as u16 };
+            *place = Entry { word, tokens: room, count: tokens.len() as u16 };
         }
     }
 }

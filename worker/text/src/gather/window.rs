@@ -21,13 +21,14 @@ pub(super) struct Piece {
     pub(super) length: u32,
 }
 
-/// Collects the pieces of the next window of at most `(tokens, pieces)`, in the order of the output, and moves the cursor
+/// Collects the pieces of the next window of at most `most_tokens` in `most_pieces`, in the order of the output, and moves the cursor
 /// behind it; gives the window's tokens, 0 at the end. A document that does not fit is cut.
 pub(super) fn next(
     index: &Index,
     order: &[u32],
     cursor: &mut Cursor,
-    (most_tokens, most_pieces): (usize, usize),
+    most_tokens: usize,
+    most_pieces: usize,
     pieces: &mut Vec<Piece>,
 ) -> usize {
     pieces.clear();
@@ -76,7 +77,7 @@ mod tests {
                 }).collect();
             let (mut cursor, mut pieces, mut found) = (Cursor::default(), Vec::new(), Vec::new());
             loop {
-                let filled = next(&index, &order, &mut cursor, (most_tokens, most_pieces), &mut pieces);
+                let filled = next(&index, &order, &mut cursor, most_tokens, most_pieces, &mut pieces);
                 if filled == 0 {
                     break;
                 }

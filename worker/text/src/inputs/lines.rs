@@ -10,7 +10,7 @@ use std::{
 
 use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-use super::{Broken, Sink, Source, sink::Place};
+use super::{Broken, InputFile, Sink, sink::DocumentPlace};
 use crate::{Error, limits::LONGEST_DOCUMENT};
 
 /// What some programs begin files with; it belongs to no document.
@@ -20,7 +20,7 @@ const MOST_NAMES: usize = 8;
 
 /// Reads the lines that begin at `bytes`.
 pub(super) fn read(
-    source: &Source,
+    source: &InputFile,
     bytes: Range<u64>,
     column: &str,
     sink: &mut dyn Sink,
@@ -31,7 +31,7 @@ pub(super) fn read(
 /// The same with lines of at most `longest` bytes, line feeds not counted.
 fn read_up_to(
     longest: u64,
-    source: &Source,
+    source: &InputFile,
     bytes: Range<u64>,
     column: &str,
     sink: &mut dyn Sink,
@@ -69,7 +69,8 @@ fn read_up_to(
             }
         };
         if let Some(problem) = problem {
-            let place = Place::Line { path: source.path.clone(), name: source.identity.name.clone(), start };
+            let place =
+                DocumentPlace::Line { path: source.path.clone(), name: source.identity.name.clone(), start };
             sink.broken(Broken { place, problem })?;
         }
         start += length;
@@ -279,12 +280,12 @@ mod tests {
         assert!(text(&deep).is_err());
     }
 
-    fn file_of(content: &str) -> (tempfile::TempDir, Source) {
+    fn file_of(content: &str) -> (tempfile::TempDir, InputFile) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.jsonl");
         std::fs::write(&path, content).unwrap();
         let identity = Identity::of(&path, "a.jsonl").unwrap();
-        (folder, Source { path, kind: Kind::Lines, identity })
+        (folder, InputFile { path, kind: Kind::Lines, identity })
     }
 
     #[test]

@@ -45,7 +45,7 @@ impl Input {
 
 /// One file of documents.
 #[derive(Clone, Debug)]
-pub(crate) struct Source {
+pub(crate) struct InputFile {
     pub(crate) path: PathBuf,
     pub(crate) kind: Kind,
     pub(crate) identity: Identity,
@@ -92,7 +92,7 @@ impl Identity {
     }
 }
 
-impl Source {
+impl InputFile {
     fn open(&self) -> Result<File, Error> {
         File::open(&self.path).map_err(Error::io("read", &self.path))
     }
@@ -113,7 +113,12 @@ impl Source {
 ///
 /// # Errors
 /// The sink's, those of files, and that a file was changed meanwhile.
-pub(crate) fn read(sources: &[Source], part: &Part, column: &str, sink: &mut dyn Sink) -> Result<(), Error> {
+pub(crate) fn read(
+    sources: &[InputFile],
+    part: &Part,
+    column: &str,
+    sink: &mut dyn Sink,
+) -> Result<(), Error> {
     let files = sources.get(part.sources()).unwrap_or_default();
     match part {
         Part::Texts(_) => files.iter().try_for_each(|source| texts::read(source, sink))?,
@@ -124,7 +129,7 @@ pub(crate) fn read(sources: &[Source], part: &Part, column: &str, sink: &mut dyn
             files.iter().try_for_each(|source| tables::read(source, groups.clone(), column, sink))?;
         }
     }
-    files.iter().try_for_each(Source::check_unchanged)
+    files.iter().try_for_each(InputFile::check_unchanged)
 }
 
 /// Reads all documents of a file as `prepare-text` would, and says how many there are: for whoever wants to know whether it

@@ -7,7 +7,7 @@ use std::{
     path::Path,
 };
 
-use super::{Identity, Input, Kind, Source, tables};
+use super::{Identity, Input, InputFile, Kind, tables};
 use crate::{
     Error,
     limits::{DEEPEST_FOLDER, MOST_FILES},
@@ -19,7 +19,7 @@ pub const ENDINGS: [&str; 3] = ["txt", "jsonl", "parquet"];
 /// All files of documents.
 #[derive(Debug)]
 pub(crate) struct Found {
-    pub(crate) sources: Vec<Source>,
+    pub(crate) sources: Vec<InputFile>,
     /// What is in folders and has another ending, or is no file.
     pub(crate) left_out: usize,
 }
@@ -81,13 +81,13 @@ fn check_given_once(files: &[Input]) -> Result<(), Error> {
     Ok(())
 }
 
-fn source(file: Input, column: &str) -> Result<Source, Error> {
+fn source(file: Input, column: &str) -> Result<InputFile, Error> {
     let kind = match ending(&file.path) {
         Some("txt") => Kind::Text,
         Some("jsonl") => Kind::Lines,
         _ => Kind::Table(tables::row_groups(&file, column)?),
     };
-    Ok(Source { identity: Identity::of(&file.path, &file.name)?, path: file.path, kind })
+    Ok(InputFile { identity: Identity::of(&file.path, &file.name)?, path: file.path, kind })
 }
 
 /// Adds the files below a folder, and says how many others there are.

@@ -23,13 +23,13 @@ pub(crate) trait Sink {
 /// A document that cannot be read.
 #[derive(Clone, Debug)]
 pub(crate) struct Broken {
-    pub(crate) place: Place,
+    pub(crate) place: DocumentPlace,
     pub(crate) problem: String,
 }
 
 /// Where a document is.
 #[derive(Clone, Debug)]
-pub(crate) enum Place {
+pub(crate) enum DocumentPlace {
     /// The whole file of this name.
     File(String),
     /// The line that begins at byte `start`.
@@ -38,7 +38,7 @@ pub(crate) enum Place {
     Row { name: String, row: u64 },
 }
 
-impl Place {
+impl DocumentPlace {
     /// For people. Counts lines, for which it reads the file up to there.
     pub(crate) fn text(&self) -> String {
         match self {
