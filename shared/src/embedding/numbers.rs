@@ -4,7 +4,7 @@ use half::f16;
 
 use super::{EmbeddingError, MOST_VECTORS, MOST_WIDTH};
 
-/// In what the numbers are stored, all little-endian.
+/// Storage type of the numbers, all little-endian.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FloatKind {
     F32,
@@ -22,10 +22,10 @@ impl FloatKind {
     }
 }
 
-/// One tensor, found but not yet looked into.
+/// A tensor that was found but not decoded.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct StoredTensor<'a> {
-    /// What the file calls it.
+    /// Its name in the file.
     pub(super) name: String,
     pub(super) kind: FloatKind,
     pub(super) shape: Vec<usize>,

@@ -1,4 +1,4 @@
-//! Who is in a ring, and who works on what.
+//! The members of a ring, and the shares of their ranks.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -12,7 +12,7 @@ use crate::ids::{Epoch, JobId, WorkerId};
 pub struct RingView {
     /// The job.
     pub job: JobId,
-    /// Which membership this is, from 1.
+    /// Number of this membership, from 1.
     pub epoch: Epoch,
     /// In the order of the ranks.
     pub members: Vec<Member>,
@@ -21,9 +21,9 @@ pub struct RingView {
 /// A member of a ring.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Member {
-    /// Who it is.
+    /// Its worker.
     pub worker: WorkerId,
-    /// Where its neighbours reach it: host:port.
+    /// Its address for neighbours: host:port.
     pub address: String,
 }
 

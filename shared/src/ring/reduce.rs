@@ -1,4 +1,4 @@
-//! The collectives that add up, each number in the order of the ring; see the ring's description in prose.
+//! The reducing collectives, which add in the order of the ring; see the ring's description in prose.
 
 use std::ops::Range;
 
@@ -23,14 +23,14 @@ impl Ring {
         self.all_reduce_as(buffer, Element::Fp32).await
     }
 
-    /// The same sums in numbers that travel as `element`, which is the same on all ranks. In bf16 a rank adds in fp32, and rounds
+    /// As above with numbers that travel as `element`, the same on all ranks. In bf16 a rank adds in fp32, and rounds
     /// what it sends: a number is rounded once at each of the `world_size - 1` hops on which it is added up, and once where its sum is
     /// whole. What has no place in bf16 becomes infinite. All ranks have the same bits; a rank alone rounds nothing.
     pub async fn all_reduce_as<B: Buffer>(&mut self, buffer: B, element: Element) -> Result<B, RingError> {
         self.all_reduce_spread(buffer, element, Spread::EVEN).await
     }
 
-    /// The same in other chunks, c again in the order of ranks c, c + 1, …, c - 1; and their sums on all ranks or on two.
+    /// As above with other chunks, c again in the order of ranks c, c + 1, …, c - 1, and sums on all ranks or on two.
     pub async fn all_reduce_spread<B: Buffer>(
         &mut self,
         buffer: B,
@@ -40,7 +40,7 @@ impl Ring {
         self.reduce(buffer, spread.reach.hops(self.place.world_size), element, spread.granule).await
     }
 
-    /// What [`Reach::Two`] leaves of an all-reduce: the numbers of the two chunks that each rank has, on every rank.
+    /// Completes an all-reduce of [`Reach::Two`]: copies the two chunks of each rank to every rank.
     ///
     /// `buffer` has the same length on all ranks, and `granule` is that of the sum. The two ranks that have a chunk have the
     /// same numbers.
@@ -48,7 +48,7 @@ impl Ring {
         self.reduce(buffer, Reach::Two.rest(self.place.world_size), Element::Fp32, granule).await
     }
 
-    /// The hops of an all-reduce that are given.
+    /// Runs these hops of an all-reduce.
     async fn reduce<B: Buffer>(
         &mut self,
         buffer: B,
@@ -70,7 +70,7 @@ impl Ring {
 /// Chunk after chunk of a buffer; each travels in segments, which are lent from where they lie unless they travel as something else.
 struct Reduce<B: Buffer> {
     place: Place,
-    /// Of an all-reduce, those that are done.
+    /// The hops of an all-reduce that are run.
     hops: Range<usize>,
     element: Element,
     cut: Cut,
@@ -78,7 +78,7 @@ struct Reduce<B: Buffer> {
 }
 
 impl<B: Buffer> Reduce<B> {
-    /// Which chunk travels from this rank at a hop.
+    /// Number of the chunk that this rank sends at a hop.
     fn number(&self, hop: usize) -> usize {
         travelling(self.place, hop + self.hops.start)
     }

@@ -1,11 +1,11 @@
-//! Which chunk of a state comes next: the same for every source and sink, so that both sides know it from the list alone.
+//! The order of a state's chunks, which follows from the list alone, for every source and sink.
 
 use super::{StateError, TensorList};
 
 /// Bytes of a chunk, but for a tensor's last. A multiple of every number's size: none is ever cut in two.
 pub const CHUNK_BYTES: usize = 1 << 20;
 
-/// A chunk's place: a part of one tensor, never empty.
+/// A chunk's place: a nonempty part of one tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkPlace {
     /// The tensor's number in the list, from 0.
@@ -30,7 +30,7 @@ impl Cursor {
         Self { list, tensor: 0, offset: 0 }
     }
 
-    /// What it goes through.
+    /// Its list.
     pub fn list(&self) -> &TensorList {
         &self.list
     }
@@ -56,7 +56,7 @@ impl Cursor {
     }
 }
 
-/// What every sink keeps to: the list once, then each chunk in its turn, then the end. After an error it takes nothing.
+/// The protocol of every sink: the list once, then each chunk in order, then the end. After an error it takes nothing.
 #[derive(Clone, Debug, Default)]
 pub struct Intake {
     stage: Stage,

@@ -36,7 +36,7 @@ impl MemoryState {
         self.list.tensors().iter().zip(self.bytes.iter().map(Vec::as_slice))
     }
 
-    /// The same, taken apart.
+    /// As above, by value.
     pub fn into_tensors(self) -> impl Iterator<Item = (TensorInfo, Vec<u8>)> {
         let infos = self.list.tensors().to_vec();
         infos.into_iter().zip(self.bytes)
@@ -84,12 +84,12 @@ impl MemorySink {
         Self { limit, intake: Intake::default(), coming: Vec::new(), state: None }
     }
 
-    /// What came; none before the end.
+    /// The received state; None before the end.
     pub fn state(&self) -> Option<&MemoryState> {
         self.state.as_ref()
     }
 
-    /// The same, to keep.
+    /// As above, by value.
     pub fn into_state(self) -> Option<MemoryState> {
         self.state
     }

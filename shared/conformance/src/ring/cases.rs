@@ -73,7 +73,7 @@ async fn all_collectives(
     Ok(difference.map(|difference| format!("the last all_reduce: {difference}")))
 }
 
-/// Those that are parts of the first two, and the sum that does not depend on the ring.
+/// All other collectives.
 async fn other_collectives(ring: &mut Ring, size: usize) -> Result<Option<String>, RingError> {
     let Place { rank, world_size, .. } = ring.place();
     let differs = |what: &str, difference: Option<String>| difference.map(|found| format!("{what}: {found}"));

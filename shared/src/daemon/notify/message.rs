@@ -1,11 +1,11 @@
-//! Which message goes to the service manager when. No clock, no socket.
+//! Decides which message goes to the service manager when; pure.
 
 use std::time::Duration;
 
 /// Characters of a status; nobody reads more.
 const LONGEST_STATUS: usize = 240;
 
-/// What a daemon has to say.
+/// News of a daemon.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum News<'a> {
     Ready,
@@ -15,22 +15,22 @@ pub(super) enum News<'a> {
     Progress,
 }
 
-/// What the manager was told.
+/// What the service manager knows by now.
 #[derive(Debug)]
 pub(super) struct NotifyState {
-    /// How often it is told of progress.
+    /// Interval of signs of progress.
     pace: Option<Duration>,
-    /// When it was, last.
+    /// Time of the last one.
     fed: Option<Duration>,
     status: String,
-    /// Lines of which a message was tried that did not go; they are said with the next one.
+    /// Lines of a message that could not be sent; they are part of the next one.
     owed: String,
-    /// The message that is on its way.
+    /// The message in flight.
     trying: Trying,
     has_failed: bool,
 }
 
-/// What becomes true once a message went.
+/// Takes effect once the message is sent.
 #[derive(Debug, Default)]
 struct Trying {
     owed: String,
@@ -120,7 +120,7 @@ mod tests {
         let times: Vec<u32> =
             (0..60).filter(|second| said(&mut told, News::Progress, *second).is_some()).collect();
         assert_eq!(times, [0, 15, 30, 45]);
-        // Whatever else is said, it is no sign of progress.
+        // No other news is a sign of progress.
         for news in [News::Ready, News::Status("busy"), News::Stopping, News::Reloading { microseconds: 1 }] {
             assert!(!said(&mut told, news, 1000).unwrap().contains("WATCHDOG"), "{news:?}");
         }
