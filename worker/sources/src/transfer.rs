@@ -1,4 +1,4 @@
-//! One file, from a place that can begin in the middle, into a partial file, and then under its name.
+//! Resumable download of a file into a partial file, and then to its name.
 
 use std::path::{Path, PathBuf};
 
@@ -31,19 +31,19 @@ pub(crate) trait Origin: Send + Sync {
 
 /// A stream of bytes.
 pub(crate) struct Opened {
-    /// Where it begins: what was asked for, or 0 where only whole files are sent.
+    /// Offset of the body: the requested one, or 0 if the server sends whole files only.
     pub(crate) offset: u64,
     pub(crate) body: BoxStream<'static, Result<Bytes, Error>>,
 }
 
-/// What has to arrive.
+/// A file to download.
 #[derive(Clone, Debug)]
 pub(crate) struct Download {
     /// For messages: the file as users know it.
     pub(crate) what: String,
     pub(crate) size: u64,
     pub(crate) expected: Expected,
-    /// What has come so far; kept until all is there.
+    /// The partial file, kept until it is complete.
     pub(crate) partial: PathBuf,
     /// Its name once all is there. In the same folder.
     pub(crate) target: PathBuf,
@@ -51,7 +51,7 @@ pub(crate) struct Download {
 
 /// Fetches what is missing of a file. The target appears only when size and content are right.
 ///
-/// Whoever calls this holds the lock on the file.
+/// The caller holds the lock on the file.
 pub(crate) async fn download(
     origin: &dyn Origin,
     wanted: &Download,
@@ -67,7 +67,7 @@ pub(crate) async fn download(
         let resumed = partial.length > 0;
         fill(origin, &mut partial, wanted, patience, progress).await?;
         match partial.finish(wanted).await {
-            // What was there before may have been damaged: once more from the beginning.
+            // The partial file may have been damaged: once more from the beginning.
             Err(Error::Corrupt { file, problem }) if resumed => {
                 tracing::warn!(%file, %problem, "a partial download is damaged: starting over");
                 partial = Partial::open(wanted).await?;
@@ -97,7 +97,7 @@ async fn fill(
     Ok(())
 }
 
-/// One connection's worth.
+/// Receives as much as one connection gives.
 async fn receive(
     origin: &dyn Origin,
     partial: &mut Partial,
@@ -115,7 +115,7 @@ async fn receive(
     while let Some(bytes) = timeout(patience.stall, opened.body.next()).await.map_err(|_| stalled())? {
         let bytes = bytes?;
         if partial.length + bytes.len() as u64 > wanted.size {
-            // Whatever this is, the next try begins with nothing of it.
+            // The next try starts from scratch.
             partial.restart(wanted).await?;
             let problem = format!("more than the announced {} bytes arrived", wanted.size);
             return Err(Error::Corrupt { file: wanted.what.clone(), problem });
@@ -139,7 +139,7 @@ struct Partial {
 }
 
 impl Partial {
-    /// What an earlier try has left, or nothing.
+    /// Opens the partial file of an earlier try, or a new one.
     async fn open(wanted: &Download) -> Result<Self, Error> {
         let path = wanted.partial.clone();
         if let Some(folder) = path.parent() {
