@@ -26,7 +26,7 @@ const FORMAT: &str = "ringtune tokens 1\n";
 /// Room that is left on the disk.
 const SPARE_ROOM: u64 = 16 << 20;
 
-/// What to make, and of what.
+/// Options of a run.
 #[derive(Clone, Debug)]
 pub struct PrepareOptions {
     /// Files and folders, in the order in which their documents are numbered.
@@ -37,7 +37,7 @@ pub struct PrepareOptions {
     pub tokenizer: PathBuf,
     /// The key of .jsonl lines and the column of .parquet files that has the texts.
     pub text_column: String,
-    /// How documents are split.
+    /// Split of documents.
     pub split: SplitOptions,
     /// Threads that make tokens; at least 1.
     pub threads: usize,
@@ -45,10 +45,10 @@ pub struct PrepareOptions {
     pub skip_broken: bool,
 }
 
-/// What was made.
+/// The result of a run.
 #[derive(Debug)]
 pub struct Prepared {
-    /// What is in `meta.json`.
+    /// The content of `meta.json`.
     pub manifest: Manifest,
     scratch: Scratch,
 }
@@ -202,13 +202,13 @@ fn find_kept(
             return Err(Error::Stopped { kept: kept.iter().flatten().count(), chunks: keys.len() });
         }
         let found = Chunk::find(&scratch.path_of(key))?;
-        // What was left out is not to be left out any more: it has to be told of.
+        // Skipped documents may not be skipped this time: they have to be reported.
         kept.push(found.filter(|chunk| chunk.skipped == 0 || skip_broken));
     }
     Ok(kept)
 }
 
-/// What a part adds to the progress.
+/// A part's bytes of progress.
 fn bytes_of(sources: &[InputFile], part: &Part) -> u64 {
     let sources = sources.get(part.sources()).unwrap_or_default();
     match part {

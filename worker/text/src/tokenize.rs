@@ -1,4 +1,4 @@
-//! All parts of the inputs become files of tokens, on several threads.
+//! Tokenizes all parts of the inputs into files, on several threads.
 
 use std::{
     sync::atomic::{AtomicU64, AtomicUsize, Ordering},
@@ -17,7 +17,7 @@ use crate::{
 /// Bytes of text after which a thread says how far it is, and looks whether it should stop.
 const PACE: u64 = 1 << 20;
 
-/// What is made into tokens, and how.
+/// Inputs and options.
 pub(crate) struct Work<'a> {
     pub(crate) sources: &'a [InputFile],
     pub(crate) parts: &'a [Part],
@@ -83,7 +83,7 @@ pub(crate) fn tokenize(work: &Work<'_>, kept: Vec<Option<Chunk>>) -> Result<Vec<
     if whole.len() == count { Ok(whole) } else { Err(Error::Stopped { kept: whole.len(), chunks: count }) }
 }
 
-/// What the threads have in common.
+/// State shared by the threads.
 struct Shared {
     next: AtomicUsize,
     wanted: PartsWanted,
@@ -91,8 +91,8 @@ struct Shared {
     told: AtomicU64,
 }
 
-/// How many parts are worth making: none from the first on that failed, but those before it, as one of them may fail too and
-/// would be the one to tell of.
+/// Number of parts worth tokenizing: those before the first that failed, as one of them may fail too and would be the one to
+/// report.
 struct PartsWanted(AtomicUsize);
 
 impl PartsWanted {
@@ -166,7 +166,7 @@ struct Maker<'a, 'e> {
     since: Since,
 }
 
-/// What the counters have not been told yet.
+/// Counts not yet added to the counters.
 #[derive(Default)]
 struct Since {
     documents: u64,
@@ -185,7 +185,7 @@ impl Maker<'_, '_> {
 impl Sink for Maker<'_, '_> {
     fn document(&mut self, text: &str) -> Result<(), Error> {
         if self.work.progress.is_stopped() || !self.shared.wanted.has(self.number) {
-            // How much is kept is counted at the end.
+            // Kept parts are counted at the end.
             return Err(Error::Stopped { kept: 0, chunks: 0 });
         }
         self.tokens.clear();

@@ -1,4 +1,4 @@
-//! What short words became, for the next time they come. Bounded: a new word takes the place of an older one.
+//! A bounded cache of short words' tokens: a new word replaces an older one.
 
 /// Bytes of the longest word that is remembered.
 const LONGEST_WORD: usize = 15;
@@ -9,7 +9,7 @@ const PLACES_LOG2: u32 = 16;
 /// An odd number with evenly spread bits: 2^64 divided by the golden ratio.
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// A table in which each word has one place.
+/// A table with one entry per word.
 #[derive(Debug)]
 pub(super) struct Cache {
     places: Box<[Entry]>,
@@ -23,14 +23,14 @@ pub(super) struct Entry {
     count: u16,
 }
 
-/// What is known of a word.
+/// The result of a look-up.
 pub(super) enum Kept<'a> {
     Tokens(&'a [u16]),
     /// Nothing; this remembers it.
     Nothing(Slot<'a>),
 }
 
-/// Where a word's tokens go, if they are to be remembered.
+/// Slot of a word's tokens, if they are cached.
 pub(super) struct Slot<'a>(Option<(&'a mut Entry, u128)>);
 
 impl Cache {

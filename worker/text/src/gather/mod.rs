@@ -55,7 +55,7 @@ pub(crate) fn write(source: &TokenizedDocuments<'_>, order: &[u32], target: &Pat
     let temporary = temporary(target);
     let written = fill(source, order, &temporary);
     if written.is_err() {
-        // Where it cannot be removed, its name says that it is none.
+        // If it cannot be removed, its name marks it.
         let _ = fs::remove_file(&temporary);
     }
     let written = written?;
@@ -63,7 +63,7 @@ pub(crate) fn write(source: &TokenizedDocuments<'_>, order: &[u32], target: &Pat
     Ok(written)
 }
 
-/// What `target` is called until all of it is on the disk.
+/// Name of `target` until it is complete on the disk.
 pub(crate) fn temporary(target: &Path) -> PathBuf {
     let name = target.file_name().unwrap_or_default().to_string_lossy();
     target.with_file_name(format!(".{name}.tmp"))

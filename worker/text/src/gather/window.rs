@@ -1,8 +1,8 @@
-//! Which tokens a window of the output holds: pure.
+//! Cuts the output into windows of tokens; pure.
 
 use super::Index;
 
-/// Where the next window begins.
+/// Begin of the next window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Cursor {
     /// A place in the order of documents.
@@ -16,7 +16,7 @@ pub(super) struct Cursor {
 pub(super) struct Piece {
     /// The number of the first one among all tokens.
     pub(super) position: u64,
-    /// Where they come in the window, in tokens.
+    /// Position in the window, in tokens.
     pub(super) place: u32,
     pub(super) length: u32,
 }

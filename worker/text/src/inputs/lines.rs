@@ -13,7 +13,7 @@ use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess
 use super::{Broken, InputFile, Sink, sink::DocumentPlace};
 use crate::{Error, limits::LONGEST_DOCUMENT};
 
-/// What some programs begin files with; it belongs to no document.
+/// Some programs write it at the begin of files; it belongs to no document.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 /// Names of keys that a message lists.
 const MOST_NAMES: usize = 8;
@@ -28,7 +28,7 @@ pub(super) fn read(
     read_up_to(LONGEST_DOCUMENT, source, bytes, column, sink)
 }
 
-/// The same with lines of at most `longest` bytes, line feeds not counted.
+/// As above with lines of at most `longest` bytes, line feeds not counted.
 fn read_up_to(
     longest: u64,
     source: &InputFile,
@@ -93,7 +93,7 @@ fn text_of<'a>(line: &'a [u8], key: &str) -> Result<Option<Cow<'a, str>>, String
     }
 }
 
-/// What the parser says, without its own line number, which is always 1.
+/// The parser's message without its line number, which is always 1.
 fn problem_of(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let said = text.rsplit_once(" at line ").map_or(text.as_str(), |(said, _)| said);
@@ -112,7 +112,7 @@ fn missing(line: &[u8], key: &str) -> String {
     }
 }
 
-/// What stands under the key.
+/// The value of the key.
 enum Found<'a> {
     Text(Cow<'a, str>),
     /// Something else, in words.

@@ -1,4 +1,4 @@
-//! Where documents come from: which files there are ([`find`]), how they are cut into parts ([`plan`]), and how a part is
+//! Sources of documents: finding files ([`find`]), cutting them into parts ([`plan`]), and how a part is
 //! read ([`read`]).
 
 mod lines;
@@ -30,20 +30,20 @@ use crate::Error;
 /// A file or a folder that was given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Input {
-    /// Where it is.
+    /// Its path.
     pub path: PathBuf,
-    /// What users call it.
+    /// Its name for users.
     pub name: String,
 }
 
 impl Input {
-    /// One of this machine.
+    /// A file of this machine.
     pub fn local(path: &Path) -> Self {
         Self { path: path.to_owned(), name: path.display().to_string() }
     }
 }
 
-/// One file of documents.
+/// A file of documents.
 #[derive(Clone, Debug)]
 pub(crate) struct InputFile {
     pub(crate) path: PathBuf,
@@ -51,7 +51,7 @@ pub(crate) struct InputFile {
     pub(crate) identity: Identity,
 }
 
-/// How a file is read.
+/// Format of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// The file is a document.
@@ -62,7 +62,7 @@ pub(crate) enum Kind {
     Table(Vec<RowGroup>),
 }
 
-/// What a .parquet file says of one of its row groups.
+/// Facts of a row group of a .parquet file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RowGroup {
     pub(crate) rows: u64,
@@ -70,7 +70,7 @@ pub(crate) struct RowGroup {
     pub(crate) bytes: u64,
 }
 
-/// By what a file is known to be the same as before.
+/// Identifies an unchanged file.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct Identity {
     /// As users know it.

@@ -1,4 +1,4 @@
-//! How files are cut into parts: pure.
+//! Cuts files into parts; pure.
 
 use std::ops::Range;
 
@@ -27,7 +27,7 @@ impl Part {
         }
     }
 
-    /// What names the part's tokens: all that they depend on. `maker`: the hash of the rest.
+    /// Key of the part's tokens: the hash of all that they depend on. `maker`: the hash of everything else.
     pub(crate) fn key(&self, sources: &[InputFile], maker: &ContentHash) -> ContentHash {
         let mut hasher = ContentHasher::new();
         hasher.update(&maker.0);

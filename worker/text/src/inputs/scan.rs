@@ -1,4 +1,4 @@
-//! Which files there are.
+//! Finds the input files.
 
 use std::{
     collections::{BTreeMap, btree_map::Entry},
@@ -20,7 +20,7 @@ pub const ENDINGS: [&str; 3] = ["txt", "jsonl", "parquet"];
 #[derive(Debug)]
 pub(crate) struct Found {
     pub(crate) sources: Vec<InputFile>,
-    /// What is in folders and has another ending, or is no file.
+    /// Number of other entries in folders.
     pub(crate) left_out: usize,
 }
 
@@ -64,7 +64,7 @@ pub(crate) fn find(inputs: &[Input], column: &str) -> Result<Found, Error> {
     Ok(Found { sources, left_out })
 }
 
-/// That no file is there under two names either: links and `..` lead to the same one.
+/// Checks that no file is given twice, symlinks and `..` resolved.
 fn check_given_once(files: &[Input]) -> Result<(), Error> {
     let mut seen = BTreeMap::new();
     for file in files {

@@ -1,4 +1,4 @@
-//! Where documents go, and what is said of those that cannot be read.
+//! Sinks of documents, and reports of broken ones.
 
 use std::{
     fs::File,
@@ -13,10 +13,10 @@ pub(crate) trait Sink {
     /// The next one.
     fn document(&mut self, text: &str) -> Result<(), Error>;
 
-    /// One that cannot be read. An error ends the part.
+    /// Takes a broken document. An error ends the part.
     fn broken(&mut self, broken: Broken) -> Result<(), Error>;
 
-    /// So many bytes of the inputs have been read since it was said last.
+    /// Adds to the bytes of the inputs that have been read.
     fn advance(&mut self, bytes: u64);
 }
 
@@ -27,7 +27,7 @@ pub(crate) struct Broken {
     pub(crate) problem: String,
 }
 
-/// Where a document is.
+/// Place of a document.
 #[derive(Clone, Debug)]
 pub(crate) enum DocumentPlace {
     /// The whole file of this name.
@@ -72,7 +72,7 @@ pub(crate) mod testing {
     #[derive(Debug, Default)]
     pub(crate) struct Collected {
         pub(crate) texts: Vec<String>,
-        /// Where documents are that cannot be read.
+        /// Places of broken documents.
         pub(crate) broken: Vec<String>,
         pub(crate) bytes: u64,
     }

@@ -170,7 +170,7 @@ struct Texts {
 }
 
 impl Texts {
-    /// Those of the next rows, at most `most`; none at the end.
+    /// The texts of the next rows, at most `most`; None at the end.
     fn next(&mut self, table: &Table<'_>, most: usize) -> Result<Vec<Option<&[u8]>>, Error> {
         let Self { reader, levels, values, optional } = self;
         levels.clear();
