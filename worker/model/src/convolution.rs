@@ -55,7 +55,7 @@ impl Conv2dConfig {
         ConvolutionGeometry { stride: self.stride, padding: self.padding, transposed: false }
     }
 
-    /// How many places the kernel has along a side of the input.
+    /// Positions of the kernel along a side of the input.
     fn places(&self, side: i64) -> i64 {
         (side + 2 * self.padding - self.kernel) / self.stride + 1
     }

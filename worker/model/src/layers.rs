@@ -129,7 +129,7 @@ impl Linear {
     }
 }
 
-/// The rows of all, one after the other: [.., inputs].
+/// Concatenates the rows: [.., inputs].
 fn joined(weights: &[Tensor], inputs: i64) -> Result<Tensor> {
     match weights {
         [one] => Ok(one.f_view([-1, inputs])?),
@@ -232,7 +232,7 @@ impl LayerNorm {
     }
 }
 
-/// `x` one time after the other until its first dimension is `batch`, which is a multiple of what it is; channels-last data
+/// Repeats `x` along dimension 0 until it is `batch`, a multiple of its length; channels-last data
 /// stays so. Itself where there is nothing to repeat.
 pub fn repeated(x: &Tensor, batch: i64) -> Result<Tensor> {
     let own = x.size().first().copied().unwrap_or_default();

@@ -17,10 +17,10 @@ use crate::error::{Error, Result};
 use crate::mapped_file::{MappedFile, Stored, map_file, read_metadata};
 use crate::native;
 
-/// What every tensor that libtorch allocates itself is aligned to (c10's `gAlignment`).
+/// Alignment of tensors that libtorch allocates itself (c10's `gAlignment`).
 const ALIGNMENT: usize = 64;
 
-/// How a file's tensor name maps to the name this crate asks for; `None` drops the tensor.
+/// Maps a file's tensor name to the name this crate asks for; `None` drops the tensor.
 pub type Rename = fn(&str) -> Option<String>;
 
 /// The name that this crate asks for, and which part of the stored tensor it is.
@@ -34,9 +34,9 @@ pub(crate) struct TensorPlace {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Part {
     Whole,
-    /// The same numbers with two dimensions: those after the second have one place each.
+    /// The tensor as a matrix: dimensions after the second have length 1.
     Matrix,
-    /// One of three equal shares of the rows, counted from 0.
+    /// One of three equal parts of the rows, counted from 0.
     Third(u8),
 }
 
@@ -96,7 +96,7 @@ impl Weights {
         Ok(weights)
     }
 
-    /// What calls for tensors.
+    /// Source of the expected tensors.
     fn by(&self) -> &'static str {
         if self.placed { "the network that the file's other tensors make" } else { "config.json" }
     }
@@ -280,7 +280,7 @@ impl<'a> Scope<'a> {
         Ok(entry.stored_tensor()?.f_to_kind(kind)?)
     }
 
-    /// The same for kernels whose sums do not depend on addresses: without a copy wherever it is stored as `kind`.
+    /// As above, for kernels whose sums do not depend on addresses: without a copy if it is stored as `kind`.
     pub fn tensor_in_place(&self, name: &str, shape: &[i64], kind: Kind) -> Result<Tensor> {
         let tensor = self.stored_tensor(name, shape)?;
         if self.weights.dry { Ok(tensor) } else { Ok(tensor.f_to_kind(kind)?) }

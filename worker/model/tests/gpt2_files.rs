@@ -1,5 +1,4 @@
-//! What a GPT-2's folder may not be, each with an error that names file, key or tensor; and what a call
-//! may not ask for. The models are made here, small.
+//! Invalid folders of a GPT-2, each with an error that names file, key or tensor; and invalid calls. The models are made here, small.
 
 #![allow(clippy::unwrap_used, reason = "a test ends where something is missing")]
 
@@ -111,7 +110,7 @@ fn a_model_that_is_opened_with_fewer_positions_is_one_of_so_many() {
     assert_eq!(short.loss(&batch()).unwrap().to_bits(), whole.loss(&batch()).unwrap().to_bits());
     let longer = TokenBatch { batch: 1, block: 6, inputs: vec![1; 6], targets: vec![1; 6], ..batch() };
     assert!(whole.loss(&longer).is_ok() && short.loss(&longer).is_err());
-    // What it is saved as is a whole model.
+    // The saved model is complete.
     let saved = tempfile::tempdir().unwrap();
     save(&short, saved.path());
     let again = open(saved.path()).unwrap();
@@ -175,7 +174,7 @@ fn tensors_that_do_not_fit_are_named() {
         let folder = saved(NEW);
         rewritten(folder.path(), change);
         let (opened, checked) = (open(folder.path()).err(), check_gpt2_folder(folder.path()).err());
-        // By headers alone the same is found, but for values.
+        // Headers alone give the same errors, except for values.
         if let (Some(opened), Some(checked)) = (&opened, &checked) {
             assert_eq!(opened.to_string(), checked.to_string());
         }

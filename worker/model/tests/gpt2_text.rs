@@ -42,7 +42,7 @@ fn feed(keep: usize, tokens: &[i64]) -> FeedTokens {
 
 const TEXT: [i64; 9] = [3, 28, 0, 3, 3, 17, 9, 1, 20];
 
-/// What the logits say of the token that comes, in nats.
+/// Loss of the next token, in nats.
 fn loss_of(logits: &[f32], next: i64) -> f64 {
     let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let sum: f64 = logits.iter().map(|logit| f64::from(logit - most).exp()).sum();
@@ -110,7 +110,7 @@ fn what_does_not_fit_is_refused_by_its_field_and_changes_nothing() {
     }
     wrong(&mut model, feed(7, &[1, 2]), "tokens");
     assert_eq!(model.next_logits(&feed(6, &[4])).unwrap(), next);
-    // All positions, and no more.
+    // All positions, but no more.
     model.next_logits(&feed(7, &[1])).unwrap();
     wrong(&mut model, feed(8, &[1]), "tokens");
 }

@@ -17,7 +17,7 @@ pub(super) enum Component {
 }
 
 impl Sizes {
-    /// Where a tensor of the file belongs in a component: nowhere (other components, running averages, the schedule),
+    /// Places of a file's tensor in a component: none (other components, running averages, the schedule),
     /// in one place, or, where query, key and value are one tensor, in three. A name of the component that is not
     /// known keeps its own, so that it is found to be too many.
     pub(super) fn places(&self, component: Component, name: &str, shape: &[i64]) -> Vec<TensorPlace> {
@@ -39,7 +39,7 @@ impl Sizes {
             }
             Component::Text => match self.generation {
                 Generation::One => {
-                    // What the text encoder alone does not need.
+                    // Not needed by the text encoder.
                     let needed = |rest: &&str| !["text_projection.weight", "logit_scale"].contains(rest);
                     let rest = name.strip_prefix(CLIP).filter(needed);
                     rest.and_then(clip::rename).map_or_else(Vec::new, whole)
@@ -171,7 +171,7 @@ fn vae_name(sizes: &Sizes, name: &str) -> Option<String> {
 /// `name`: in the file; `rest`: below the text encoder's prefix.
 fn open_clip_places(name: &str, rest: &str) -> Vec<TensorPlace> {
     match rest {
-        // What the text encoder alone does not need.
+        // Not needed by the text encoder.
         "text_projection" | "logit_scale" | "attn_mask" => return Vec::new(),
         "token_embedding.weight" => return whole("embeddings.token_embedding.weight".to_string()),
         "positional_embedding" => return whole("embeddings.position_embedding.weight".to_string()),
