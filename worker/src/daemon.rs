@@ -36,7 +36,7 @@ use crate::{
     state_folder::{StateFolder, StateFolderError},
 };
 
-/// How long the worker may take to end.
+/// Timeout of the worker's end.
 pub const END_LIMIT: Duration = Duration::from_secs(30);
 /// Of that, what its ring may take to go on without a running rank: it takes its step to the end.
 const LEAVE_LIMIT: Duration = Duration::from_secs(20);
@@ -63,7 +63,7 @@ pub enum Error {
     /// A port that cannot be served.
     #[error(transparent)]
     Port(Box<ServerError>),
-    /// What to tell the neighbours.
+    /// The advertised address.
     #[error(transparent)]
     Advertise(#[from] AdvertiseError),
     /// The library that computes.
@@ -84,7 +84,7 @@ pub enum Error {
     /// A server ended.
     #[error("the {0} server ended: {1}")]
     Server(&'static str, String),
-    /// Where spans are sent.
+    /// The exporter of spans.
     #[error(transparent)]
     Traces(#[from] ringtune_traces::Error),
     /// stdin or stdout.
@@ -341,7 +341,7 @@ fn log_start(node: &Node, identity: &EngineIdentity, threads: usize, address: &s
     );
 }
 
-/// What whoever starts a worker may not have meant.
+/// Warns of network settings that may not be meant.
 fn warn_of_the_network(settings: &Settings) {
     let SecuritySettings { insecure, .. } = settings.security;
     let (grpc, http) = (settings.grpc.listen, settings.http.listen);
@@ -376,7 +376,7 @@ fn context(settings: &Settings, state: &StateFolder, started: Started<'_>) -> Re
     let Started { engine, identity, artifacts, rings, metrics, tracer } = started;
     let environment = Environment::of_process();
     let rules = settings.access_rules(&environment);
-    // Whoever wants a model of a hub is told why there is none.
+    // Jobs that want a model of a hub are told why there is none.
     let hub = hub_endpoint(&environment).unwrap_or_default();
     Ok(Context {
         engine: engine.clone(),

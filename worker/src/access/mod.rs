@@ -32,17 +32,17 @@ pub use settings::AccessSettings;
 use rules::local_path;
 use views::Views;
 
-/// What jobs may reach on this worker. Cheap to clone.
+/// The gate for jobs on this worker. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Access {
     rules: Arc<Rules>,
-    /// Where `hf://` leads, as a URL; empty: nowhere.
+    /// URL of `hf://`; empty: none.
     hub: Arc<str>,
     views: Views,
 }
 
 impl Access {
-    /// By these rules. `hub`: where `hf://` leads, as a URL; empty: nowhere. `views`: a folder of this worker's own, which
+    /// A gate with these rules. `hub`: URL of `hf://`; empty: none. `views`: a folder of this worker's own, which
     /// is made if need be.
     pub fn new(rules: Rules, hub: &str, views: PathBuf) -> Self {
         Self { rules: Arc::new(rules), hub: hub.into(), views: Views::new(views) }
@@ -78,7 +78,7 @@ impl Access {
         self.rules.fetch(field, location, &self.hub)
     }
 
-    /// What a job names by path. Blocks.
+    /// Resolves a path of a job. Blocks.
     ///
     /// # Errors
     /// It is out of reach.

@@ -9,13 +9,13 @@ use std::{
 
 use super::{Access, ConfinedPath, views::View};
 
-/// What names the parts of a model in diffusers' layout.
+/// The index of a model in diffusers' layout.
 const INDEX: &str = "model_index.json";
 /// Its tokenizer's folder, and that of a model in one file, beside it.
 const TOKENIZER: &str = "tokenizer";
-/// Those of its parts that are loaded.
+/// The parts that are loaded.
 const PARTS: [&str; 5] = ["scheduler", "text_encoder", TOKENIZER, "unet", "vae"];
-/// How the names of files end that are loaded, and of pickles, which are refused by their names.
+/// Extensions of files that are loaded, and of pickles, which are refused by name.
 const ENDINGS: [&str; 7] = [".json", ".safetensors", ".txt", ".bin", ".ckpt", ".pt", ".pth"];
 /// Files of a model that are open at a time: Stable Diffusion has about 20, in several variants.
 const MOST_FILES: usize = 256;
@@ -30,12 +30,12 @@ pub struct OpenError {
     pub source: io::Error,
 }
 
-/// What of a model or a tokenizer is to be loaded.
+/// The opened files of a model or a tokenizer.
 #[derive(Clone, Debug)]
 pub struct OpenModel {
     /// The folder or file to load.
     pub path: PathBuf,
-    /// What is at that path goes with this.
+    /// Removes the links at that path when it is dropped.
     _view: Option<Arc<View>>,
 }
 
@@ -130,7 +130,7 @@ impl Opened {
         Ok(())
     }
 
-    /// All files of a folder that a loader asks for; of no folder none.
+    /// Adds all loadable files of a folder, if it exists.
     fn add_all(&mut self, folder: &ConfinedPath) -> Result<(), OpenError> {
         let mut names: Vec<PathBuf> = match folder.names() {
             Ok(names) => names.into_iter().map(PathBuf::from).collect(),
@@ -148,7 +148,7 @@ impl Opened {
         for name in names {
             let file = folder.join(name);
             match self.add(&file) {
-                // Whoever needs it misses it by its name.
+                // The loader reports the missing file by name.
                 Err(error) if error.source.kind() == io::ErrorKind::NotFound || file.is_dir() => (),
                 added => added?,
             }

@@ -21,7 +21,7 @@ use crate::{
     session::{Progress, ProgressStage, RankEvent},
 };
 
-/// How often a download says how far it is. Every report is stored.
+/// Interval of a download's progress reports, each of which is stored.
 const REPORT: Duration = Duration::from_secs(2);
 
 /// Brings the model of a job here, and opens it. What is returned is to be held as long as the job uses it; the path is
@@ -41,7 +41,7 @@ pub(super) async fn materialise(
     ringtune_shared::tasks::spawn_blocking(move || open(&access, &asked, model)).await?
 }
 
-/// What of a model is to be brought.
+/// The files of a model to fetch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum WantedFiles<'a> {
     /// A model of pictures, with the weights of this variant; empty: none.
@@ -50,7 +50,7 @@ pub(crate) enum WantedFiles<'a> {
     Words { weights: bool },
 }
 
-/// Brings what is wanted of a model that jobs may reach here, and tells the job how far it is and what came.
+/// Fetches files of a model that jobs may reach here, and reports progress and outcome to the job.
 pub(super) async fn bring(
     sources: &ModelSources,
     location: &ModelLocation,
@@ -106,11 +106,11 @@ fn open(access: &Access, asked: &ModelSpec, local: LocalModel) -> Result<(LocalM
     Ok((local.moved(folder, tokenizer), words))
 }
 
-/// What there is to tell of a download.
+/// News of a download.
 pub(crate) enum News {
-    /// How far it is.
+    /// Its progress.
     Progress(DownloadProgress),
-    /// What it waits for.
+    /// A remark: what it waits for.
     Remark(String),
 }
 
@@ -164,7 +164,7 @@ async fn telling<Told: Future<Output = ()>>(
     }
 }
 
-/// What the job says about its model.
+/// A job's options for its model.
 pub(super) fn options_of(spec: &JobSpec) -> ModelOptions {
     let prediction_type = spec.common.model.prediction_type.map(|prediction| match prediction {
         job::PredictionType::Epsilon => PredictionType::Epsilon,

@@ -26,7 +26,7 @@ const MOST_DECODED_BYTES: u64 = 512 << 20;
 pub struct ImageFile {
     /// The name to show: a plain file name.
     pub name: String,
-    /// Where its bytes are.
+    /// Its path.
     pub place: ConfinedPath,
 }
 
@@ -114,7 +114,7 @@ impl ImageFile {
         let file = self.place.open().map_err(failed)?;
         let length = file.metadata().map_err(failed)?.len();
         check(length)?;
-        // One more, so that a file that has grown since is refused as too large.
+        // One byte more: a file that has grown since is refused as too large.
         let mut content = Vec::with_capacity(length as usize + 1);
         file.take(LARGEST_IMAGE_FILE + 1).read_to_end(&mut content).map_err(failed)?;
         check(content.len() as u64)?;
@@ -297,7 +297,7 @@ mod tests {
                 let cut = decode("cut", &bytes[..length]);
                 assert!(matches!(cut, Err(Error::UndecodableImage { .. })), "{format:?} cut to {length}");
             }
-            // What comes after the picture does not matter: some cameras append to their files.
+            // Bytes after the picture are ignored: some cameras append to their files.
             bytes.extend([0xff; 100]);
             assert!(decode("longer", &bytes).is_ok(), "{format:?}");
         }

@@ -11,7 +11,7 @@ use crate::{
     settings::ModelCacheSettings,
 };
 
-/// Which model, as the options say it.
+/// The model of the options.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ModelChoice<'a> {
     /// --model.

@@ -27,7 +27,7 @@ pub struct Embeddings {
 /// A file of learned rows, and what names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EmbeddingFile {
-    /// Where its bytes are.
+    /// Its path.
     pub place: ConfinedPath,
     /// Its name, which can be its token's: that of the path, unless it was fetched by content.
     pub name: String,
@@ -62,7 +62,7 @@ impl EmbeddingFile {
         Ok(embeds.iter().zip(tokens).map(|(file, token)| Self::at(file).with_token(token)).collect())
     }
 
-    /// The same, whose token is `token`; empty: what the file says.
+    /// Sets its token; empty: the file's own.
     pub fn with_token(self, token: &str) -> Self {
         Self { token: token.to_owned(), ..self }
     }
@@ -110,7 +110,7 @@ fn refused(file: &EmbeddingFile, error: data::Error) -> Error {
     Error::Embeds { file: file.name.clone(), problem }
 }
 
-/// What one file teaches.
+/// An embedding of a file.
 #[derive(Debug, PartialEq)]
 struct Learned {
     token: String,

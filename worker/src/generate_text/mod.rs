@@ -32,7 +32,7 @@ use crate::{
 use output::{Facts, Output};
 use prompt::PromptSource;
 
-/// What computes, where the arguments leave it open.
+/// Precision and threads, unless the arguments set them.
 #[derive(Clone, Copy, Debug)]
 pub struct Machine {
     /// Compute threads.
@@ -94,7 +94,7 @@ async fn make(arguments: &GenerateTextArguments, machine: Machine) -> Result<(),
     Ok(())
 }
 
-/// What is wrong with the options alone; else what is computed in.
+/// Checks the options alone; returns the precision.
 fn check(arguments: &GenerateTextArguments, machine: Machine) -> Result<Precision, Error> {
     arguments.sampling().check().map_err(|WrongSampling { field, given, allowed }| {
         let option = if field == "top_p" { "--top-p" } else { "--temperature" };
@@ -111,7 +111,7 @@ fn check(arguments: &GenerateTextArguments, machine: Machine) -> Result<Precisio
     }
 }
 
-/// Where the model is.
+/// The model's location.
 fn location(arguments: &GenerateTextArguments) -> Result<ModelLocation, Error> {
     let GenerateTextArguments { model, revision, .. } = arguments;
     let location = ModelLocation::parse(model, revision).map_err(|(field, problem)| {
@@ -167,7 +167,7 @@ impl Text<'_> {
                 Next::Ended(why) => ended = Some(why),
                 Next::Token(token) => {
                     let bytes = self.tokenizer.bytes(token as u32);
-                    // Whoever reads may be slow.
+                    // The reader may be slow.
                     let said = stop.or(async { Ok(output.push(bytes).await?) }).await;
                     ended = ended_by_stop(said)?.or(stopped.then_some(Ended::Interrupted));
                     cropped = self.say_if_cropped(generation, cropped);

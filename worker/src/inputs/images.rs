@@ -32,7 +32,7 @@ pub(crate) struct PictureFolder {
     pub(crate) place: String,
     /// The captions beside them are used.
     pub(crate) captions: bool,
-    /// How often each of them is shown in a pass over all pictures.
+    /// Repeats of each in a pass over all pictures.
     pub(crate) repeats: u32,
 }
 
@@ -41,9 +41,9 @@ pub(crate) struct PictureFolder {
 pub(crate) struct Pictures {
     /// At least one; those of each folder sorted by name.
     pub(crate) files: Vec<ListedImage>,
-    /// How often each of them is shown in a pass.
+    /// Repeats of each in a pass.
     pub(crate) repeats: Vec<u32>,
-    /// What each of them shows, in words; empty where there are none, or none are used.
+    /// Captions; empty if there are none, or none are used.
     pub(crate) captions: Vec<String>,
     /// Hash of their manifest: equal folders have equal ones, wherever they are.
     pub(crate) hash: ContentHash,
@@ -157,7 +157,7 @@ fn read_folder(
     Ok((Pictures::new(listed, words, hash), skipped))
 }
 
-/// What the caption file of the picture `image` says; none where there is no such file.
+/// Reads the caption file of the picture `image`; None if there is none.
 fn caption_beside(folder: &ConfinedPath, image: &str) -> Result<Option<String>, CaptionFileError> {
     let Some(name) = caption_file_name(image) else { return Ok(None) };
     let file = folder.join(name);

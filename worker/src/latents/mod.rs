@@ -38,7 +38,7 @@ pub struct LatentSource<'a> {
     pub crop: &'a str,
     /// Its mirror image.
     pub mirrored: bool,
-    /// What the model computes in.
+    /// The model's precision.
     pub precision: Precision,
     /// Compute threads: they decide in which order sums are added up.
     pub threads: usize,

@@ -35,7 +35,7 @@ pub struct Membership {
     roots_changed: Arc<Notify>,
 }
 
-/// Where the certificate comes from.
+/// Source of the certificate.
 #[derive(Clone, Debug)]
 enum CertificateSource {
     /// The coordinator's own authority; it is kept in a folder.
@@ -45,12 +45,12 @@ enum CertificateSource {
 }
 
 impl Membership {
-    /// What this worker believes, and by what it is known.
+    /// This worker's credentials and trusted roots.
     pub fn trust(&self) -> &Trust {
         &self.trust
     }
 
-    /// Who believes what the coordinator says.
+    /// Follows the coordinator's changes of trust.
     pub fn following(&self) -> Following {
         Following {
             trust: self.trust.clone(),

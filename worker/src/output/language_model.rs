@@ -61,7 +61,7 @@ pub fn write(
     transfer(&mut source, &mut sink).map_err(failed)?;
     drop(source);
     if let Some(tensor) = broken {
-        // Nobody is to find it.
+        // Leave no broken file.
         let _ = std::fs::remove_file(file);
         return Err(Error::Broken { file: file.to_path_buf(), tensor });
     }

@@ -19,7 +19,7 @@ pub struct TraceFolder {
     num_vectors: usize,
 }
 
-/// What a microbatch yielded, before any division or exchange.
+/// A microbatch's results, before any division or exchange.
 #[derive(Clone, Copy, Debug)]
 pub struct TracedResult<'a> {
     /// The loss.
@@ -28,7 +28,7 @@ pub struct TracedResult<'a> {
     pub gradient: &'a [f32],
 }
 
-/// What a step did to the learned rows. All [num_vectors, width] flat.
+/// A step's effect on the learned rows. All [num_vectors, width] flat.
 #[derive(Clone, Copy, Debug)]
 pub struct TracedStep<'a> {
     /// The rows that the step's gradients were taken at.

@@ -23,7 +23,7 @@ const LARGEST_HEADER: u64 = 100_000_000;
 /// Bytes that are converted at once; a multiple of every type's size.
 const CHUNK: usize = 1 << 20;
 
-/// One tensor and where it is.
+/// A tensor and its place in a file.
 #[derive(Debug)]
 struct Stored {
     file: PathBuf,

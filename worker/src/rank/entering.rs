@@ -1,4 +1,4 @@
-//! How a rank enters a ring: all ranks make sure that they work on the same thing, and start from the same state.
+//! A rank enters a ring: all ranks check that they agree on their inputs, and start from the same state.
 
 use ringtune_shared::{
     ids::ContentHash,
@@ -28,7 +28,7 @@ pub(super) async fn enter<W: Work>(
     }
     let agreed = agreement::check(ring, &work.common()).await;
     if let Err(Error::Disagreement { .. }) = agreed {
-        // All ranks see it; none is to take another's leaving for the reason.
+        // All ranks see the error; none may take another's leaving for the reason.
         lent.leave().await;
     }
     agreed?;
@@ -40,7 +40,7 @@ pub(super) async fn enter<W: Work>(
     Ok(())
 }
 
-/// Brings whoever is behind to the state of those that are not.
+/// Brings ranks that are behind to the state of the others.
 async fn level<W: Work>(rank: &Rank, work: &mut W, ring: &mut RankRing) -> Result<(), Error> {
     // 1. Offered before anybody can know that it is wanted, and for as long as it may be.
     let own = work.standing().await?;
@@ -100,7 +100,7 @@ async fn catch_up<W: Work>(
     Ok(())
 }
 
-/// What was restored is what was given.
+/// Checks the restored state's hash.
 fn check(found: ContentHash, expected: ContentHash) -> Result<(), Error> {
     if found == expected { Ok(()) } else { Err(Error::Restored { found, expected }) }
 }

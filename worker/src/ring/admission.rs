@@ -1,4 +1,4 @@
-//! Who may come in: decided from what a call says and what this worker holds, without waiting or locking.
+//! Admission of calls: decided from the call and this worker's rings, without waiting or locking.
 
 use std::sync::Arc;
 
@@ -8,16 +8,16 @@ use ringtune_shared::{
 };
 use tonic::Status;
 
-/// Who makes a call.
+/// The caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Calling {
-    /// Whoever: nobody is asked on this network.
+    /// Anybody: the network is unauthenticated.
     Anybody,
     /// The worker that its certificate names.
     Worker(WorkerId),
 }
 
-/// A place, and who has the others of its ring, in rank order.
+/// A place in a ring, and the ring's members in rank order.
 #[derive(Clone, Debug)]
 pub(super) struct Roster {
     pub(super) place: Place,
@@ -25,7 +25,7 @@ pub(super) struct Roster {
 }
 
 impl Roster {
-    /// That a rank's call comes from the worker that has that rank. Ranks that there are not are others' to refuse.
+    /// Checks that a rank's call comes from the worker that holds it. Unknown ranks are refused elsewhere.
     fn check(&self, rank: i32, calling: Calling) -> Option<Admission> {
         let Calling::Worker(caller) = calling else { return None };
         let member = usize::try_from(rank).ok().and_then(|rank| self.members.get(rank));
@@ -38,7 +38,7 @@ impl Roster {
     }
 }
 
-/// What the first message of a stream says.
+/// The first message of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Opening {
     pub(super) job: JobId,
@@ -48,7 +48,7 @@ pub(super) struct Opening {
     pub(super) calling: Calling,
 }
 
-/// What a rank asks for that is behind.
+/// A request for a state by a rank that is behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Wish {
     pub(super) job: JobId,
@@ -58,12 +58,12 @@ pub(super) struct Wish {
     pub(super) calling: Calling,
 }
 
-/// What becomes of a call.
+/// The decision about a call.
 #[derive(Debug)]
 pub(super) enum Admission {
     /// It is let in.
     Welcome,
-    /// What it is for may still come.
+    /// Its ring or state may still come.
     NotYet,
     /// It is from an epoch that is over.
     Stale(Status),

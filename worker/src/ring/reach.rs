@@ -71,7 +71,7 @@ impl Rings {
             let sender = sender.clone();
             let watching = async move {
                 let reason = lost(&line, patience).await;
-                // Whoever holds the vigil may have no use for it any more.
+                // The receiver may be gone.
                 let _ = sender.send(Error::Unreachable { rank, address, reason }).await;
             };
             Ok(AbortOnDropHandle::new(tasks::spawn_on(&self.runtime(), watching)))

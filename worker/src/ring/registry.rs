@@ -1,4 +1,4 @@
-//! Which rings this worker has a place in, what it gives to their members, and where their streams go.
+//! Registry of this worker's rings: its places, the states that it offers, and the streams that arrive.
 
 use std::{
     collections::BTreeMap,
@@ -32,7 +32,7 @@ use crate::{http::Metrics, rank_state::RankState};
 
 /// Calls that wait for a place or an offer at the same time.
 const MOST_WAITING: usize = 128;
-/// Those of one worker: it has a neighbour or two, and in several jobs at most for a moment; all its streams wait at once.
+/// Limit of one worker's waiting calls: it has a neighbour or two, and in several jobs at most for a moment; all its streams wait at once.
 const MOST_WAITING_OF_ONE: usize = 2 * MOST_STRIPES;
 /// The previous rank's stream waits so long for this rank to take its seat, and then comes again: a coordinator that restarts
 /// between telling one rank and telling the next takes its time.
@@ -42,13 +42,13 @@ const OFFER_PATIENCE: Duration = Duration::from_secs(10);
 /// States that are sent at the same time; who comes later waits.
 const MOST_STATES_AT_ONCE: usize = 2;
 
-/// What a worker without a local socket says.
+/// Answer of a worker without a local socket.
 pub(super) const NO_DOOR: &str = "this worker has no local socket";
 
 /// A stream from the previous rank, and which of that one's it is.
 pub(super) type Called = (Stripe, IncomingStream);
 
-/// How rings work here.
+/// Options of this worker's rings.
 #[derive(Clone, Debug)]
 pub struct RingOptions {
     /// A neighbour without a sign of life for so long, and for one pulse more, is lost.
@@ -58,7 +58,7 @@ pub struct RingOptions {
     /// Neighbours on the same machine reach each other through Unix sockets, and this worker's is here. None: it has none, and
     /// uses none.
     pub local_socket: Option<PathBuf>,
-    /// What is large goes to a neighbour that is reached so through memory that both share.
+    /// Large payloads to such a neighbour go through shared memory.
     pub shared_memory: bool,
     /// Connections through ports to a next rank, 1 to 8; 0: as many as a measurement finds worth while, where steps bring much to
     /// the ring.
@@ -104,7 +104,7 @@ struct Shared {
 struct Held {
     places: BTreeMap<JobId, Registered>,
     offers: BTreeMap<JobId, Offered>,
-    /// How many calls wait, by the worker that makes them.
+    /// Number of waiting calls by caller.
     waiting: BTreeMap<WorkerId, usize>,
     /// Places and offers so far: each has a number of its own.
     count: u64,
@@ -127,7 +127,7 @@ struct Offered {
     given: Given,
 }
 
-/// A state on its way to whoever asked for it.
+/// A state on its way to its taker.
 #[derive(Clone, Debug)]
 pub(super) struct Given {
     pub(super) state: RankState,
@@ -172,7 +172,7 @@ impl Rings {
         Ok(Registration { rings: self.clone(), job: place.job, number, incoming })
     }
 
-    /// Who asks for the state of this job in this epoch gets it, as long as the guard lives: `state` is the one after
+    /// Offers the state of this job in this epoch, as long as the guard lives: `state` is the one after
     /// `step`. A second offer for the same job takes the place of the first.
     pub fn offer_state(&self, job: JobId, epoch: Epoch, step: u64, state: RankState) -> StateOffer {
         let given = Given { state, withdrawn: CancellationToken::new(), span: Span::current() };
@@ -216,14 +216,14 @@ impl Rings {
         !self.held().places.is_empty()
     }
 
-    /// How neighbours are called.
+    /// Opens connections to neighbours.
     pub(super) fn lines(&self) -> Lines {
         let RingOptions { peer_timeout, trust, local_socket, shared_memory, .. } = &self.shared.options;
         let locally = local_socket.as_ref().map(|_| Locally { shared_memory: *shared_memory });
         Lines { peer_timeout: *peer_timeout, trust: trust.clone(), locally, runtime: self.runtime() }
     }
 
-    /// Where what belongs to rings runs.
+    /// Runtime of the rings' tasks.
     pub(super) fn runtime(&self) -> Handle {
         self.shared.options.runtime.clone().unwrap_or_else(Handle::current)
     }
@@ -370,7 +370,7 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// That streams for a place are accepted, and where they come. Dropping it gives the place up.
+/// Registration of a place: its streams are accepted and arrive here. Dropping it gives the place up.
 #[derive(Debug)]
 pub(super) struct Registration {
     pub(super) rings: Rings,
@@ -389,7 +389,7 @@ impl Drop for Registration {
     }
 }
 
-/// A state that is given to whoever asks for it. Dropping it withdraws the offer, and ends the streams of it.
+/// An offered state. Dropping it withdraws the offer, and ends the streams of it.
 #[derive(Debug)]
 #[must_use = "a state is offered only as long as this lives"]
 pub struct StateOffer {

@@ -7,7 +7,7 @@ use std::{
 
 use ringtune_shared::ring::Exchange;
 
-/// What travelled in a step, as one rank sees it.
+/// Traffic of a step at one rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Traffic {
     /// Seconds of sending and receiving while this rank computed.
@@ -16,7 +16,7 @@ pub struct Traffic {
     pub sent_bytes: u64,
     /// Seconds of the ring's collectives, hidden or not, each from the first frame that came.
     pub collective_seconds: f64,
-    /// What their bandwidth is told by, as in NCCL's tests: of n ranks, a sum's buffer x 2(n-1)/n and a gather's x (n-1)/n.
+    /// Bytes for the bus bandwidth, as in NCCL's tests: of n ranks, a sum's buffer x 2(n-1)/n and a gather's x (n-1)/n.
     pub bus_bytes: f64,
 }
 
@@ -36,7 +36,7 @@ impl std::ops::AddAssign for Traffic {
     }
 }
 
-/// One collective of a step, as one rank sees it.
+/// A collective of a step at one rank.
 #[derive(Clone, Copy, Debug)]
 struct Collective {
     began: Instant,
@@ -61,14 +61,14 @@ pub(super) struct Exchanges {
     collectives: Vec<Collective>,
 }
 
-/// What a step's exchanges took.
+/// Durations of a step's exchanges.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StepExchange {
     /// Seconds of sending and receiving, and of what belongs to it, that no computation hid.
     pub exchange_seconds: f64,
     /// Seconds of waiting for slower ranks.
     pub wait_seconds: f64,
-    /// What travelled.
+    /// Its traffic.
     pub traffic: Traffic,
 }
 
@@ -112,7 +112,7 @@ impl Exchanges {
     }
 }
 
-/// How many seconds longer the slowest rank computed than rank `own`. `seconds`: of each microbatch; `blocks`: the microbatches of
+/// Seconds that the slowest rank computed longer than rank `own`. `seconds`: of each microbatch; `blocks`: the microbatches of
 /// each rank.
 pub(super) fn behind(seconds: &[f32], blocks: &[Range<usize>], own: usize) -> f64 {
     let of = |block: &Range<usize>| -> f64 {

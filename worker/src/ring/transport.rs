@@ -53,7 +53,7 @@ impl Transport for GrpcTransport {
 #[derive(Debug)]
 pub(super) struct IncomingStream {
     messages: Incoming,
-    /// Where large payloads lie, if the previous rank is on this machine.
+    /// Shared memory of large payloads, if the previous rank is on this machine.
     memory: Option<Receiving>,
     /// As its opening says.
     job: JobId,
@@ -79,7 +79,7 @@ impl IncomingStream {
         (Self { messages, memory, job, finished: false, done: Some(done), valid, metrics }, ended)
     }
 
-    /// Where it lies.
+    /// The payload, wherever it lies.
     fn payload(&mut self, payload: Bytes, slot: Option<RingSlot>) -> Result<Payload, LinkBroken> {
         let Some(slot) = slot else { return Ok(payload.into()) };
         let taken = match &mut self.memory {

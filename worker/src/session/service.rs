@@ -30,11 +30,11 @@ use crate::{engine::Activity, http::Metrics, ring::Rings};
 const QUEUED_EVENTS: usize = 256;
 /// Messages that wait for a coordinator that does not read; then the session is given up.
 const MOST_WAITING: usize = 500_000;
-/// How often the service manager hears of the worker.
+/// Interval of the service manager's status updates.
 const TELL: Duration = Duration::from_secs(1);
-/// So long a worker whose parent is gone looks for its coordinator before it ends with what it has not been able to keep.
+/// Time for an orphaned worker to find its coordinator before it ends, unsaved files or not.
 const NOBODY_LEFT: Duration = Duration::from_secs(3);
-/// How long the last words may take on their way out.
+/// Timeout of the last messages.
 const GOODBYE: Duration = Duration::from_secs(1);
 
 /// Begins a rank's work.
@@ -43,22 +43,22 @@ pub trait RankLauncher: Send {
     fn launch(&self, assignment: Assignment, events: mpsc::Sender<(RankKey, RankEvent)>) -> RankControl;
 }
 
-/// What the loop needs to know.
+/// Options of the session's loop.
 #[derive(Debug)]
 pub struct SessionOptions {
     /// The coordinator, and who calls it.
     pub link: LinkOptions,
-    /// Where the session shows.
+    /// Metrics of the session.
     pub metrics: Arc<Metrics>,
-    /// How long the ring may take to let a running rank go once the worker is to end.
+    /// Timeout of a running rank's leave from its ring when the worker ends.
     pub leave_limit: Duration,
     /// And after that, how long the rank may keep what it has.
     pub keep_limit: Duration,
     /// From where other workers are reached.
     pub rings: Rings,
-    /// Whoever started the worker is gone, and with it a coordinator that it had started too.
+    /// Cancelled when the worker's parent is gone, and with it a coordinator that it had started.
     pub orphaned: CancellationToken,
-    /// Who watches over the worker.
+    /// The service manager.
     pub notifier: Notifier,
     /// Whether the engine gives signs of life.
     pub engine: Activity,

@@ -1,13 +1,13 @@
-//! What the worker does, in a line for whoever looks at its service.
+//! The worker's status line for its service manager.
 
 use ringtune_shared::ids::JobId;
 
 use super::types::RankEvent;
 
-/// What is known of it beside the session's state.
+/// Facts of the status line besides the session's state.
 #[derive(Debug, Default)]
 pub(super) struct StatusLine {
-    /// Why there is no session; none: there was none yet, or there is one.
+    /// Why there is no session; None: there was none yet, or there is one.
     pub(super) away: Option<String>,
     job: Option<JobId>,
     step: u64,
@@ -16,12 +16,12 @@ pub(super) struct StatusLine {
 }
 
 impl StatusLine {
-    /// A rank's work begins; `last_step`: of its job, 0 where that has no steps.
+    /// Takes note that a rank's work begins; `last_step`: of its job, 0 where that has no steps.
     pub(super) fn begins(&mut self, job: JobId, last_step: u64) {
         (self.job, self.step, self.last_step) = (Some(job), 0, last_step);
     }
 
-    /// What a rank's work says.
+    /// Takes note of a rank's event.
     pub(super) fn heard(&mut self, job: JobId, event: &RankEvent) {
         if self.job != Some(job) {
             return;

@@ -1,4 +1,4 @@
-//! What a rank finds of a job's pictures.
+//! Looking up a job's pictures.
 
 use std::{io::Cursor, path::Path};
 
@@ -22,7 +22,7 @@ fn model() -> ModelInfo {
     FakeEngine::new(FakeScript::default()).load(&FakeEngine::any_model()).unwrap()
 }
 
-/// One of two ranks of a job with buckets.
+/// Assignment of one of two ranks of a job with buckets.
 fn assignment(rank: usize) -> Assignment {
     let text = "kind = \"textual_inversion\"\n[model]\nbase = \"/m\"\n[data]\nimages = \"/i\"\n\
                 [train]\nplaceholder_token = \"<x>\"\ninitializer_token = \"star\"\nresolution = 64\n\
@@ -50,7 +50,7 @@ fn journal() -> (Journal, mpsc::Receiver<(RankKey, RankEvent)>) {
     (Journal::new(RankKey { job: JobId::new(), epoch: Epoch::FIRST }, Some(0), events), said)
 }
 
-/// What a rank finds of one picture.
+/// Looks up one picture.
 async fn found(rank: usize, image: &ListedImage, folder: &Path) -> Result<Posteriors, Error> {
     found_of(rank, vec![image.clone()], folder, &journal().0).await
 }
@@ -131,7 +131,7 @@ async fn a_cached_picture_is_not_decoded_for_its_bucket() {
     let [picture] = latents.pictures.as_slice() else { panic!("{latents:?}") };
     assert_eq!(picture.target.size(), (96, 32));
     assert!(picture.views.iter().all(|view| !view.is_known()));
-    // Nobody does once it and its mirror image are known.
+    // No rank does once it and its mirror image are known.
     let shape = picture.shape();
     let encoded = [0.0, 0.5].map(|first| {
         let row: Vec<f32> = (0..latents::row_length(shape)).map(|number| first + number as f32).collect();
@@ -164,7 +164,7 @@ async fn each_rank_is_early_with_another_view_of_step_1() {
     let first = |rank, ranks| found.first_of(&shown, rank, ranks);
     assert_eq!([first(0, 3), first(1, 3), first(2, 3)], [Some(3), Some(0), Some(2)]);
     assert_eq!([first(0, 1), first(3, 4)], [Some(3), None]);
-    // What is in the cache is not encoded again.
+    // Cached posteriors are not encoded again.
     let shape = found.pictures[1].shape();
     found.pictures[1].views[1].slot.fill(Posterior::from(zero(shape)));
     assert_eq!([first(0, 2), first(1, 2)], [Some(0), Some(2)]);

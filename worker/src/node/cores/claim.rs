@@ -17,15 +17,15 @@ use std::{
 
 use super::{Core, Cores, Portion};
 
-/// Whoever sets one of these decides about OpenMP's threads.
+/// Variables by which users pin OpenMP's threads.
 const CHOICES: [&str; 4] = ["OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY"];
 
-/// Where the threads of a worker compute.
+/// The cores of a worker's threads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum CoreClaim {
     /// A core for each thread, which no other worker computes on.
     Own(Cores),
-    /// Wherever the system puts them, for a reason.
+    /// Unpinned, for a reason.
     Anywhere(Reason),
 }
 
@@ -90,7 +90,7 @@ impl fmt::Display for CoreClaim {
     }
 }
 
-/// What a worker wants.
+/// A worker's wish.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wish<'a> {
     pub(crate) portion: &'a Portion,
@@ -100,7 +100,7 @@ pub(crate) struct Wish<'a> {
 }
 
 impl Wish<'_> {
-    /// Where its threads go, if these cores are taken and these variables set.
+    /// Its cores, if these cores are taken and these variables set.
     pub(super) fn place(
         self,
         is_taken: impl Fn(&Core) -> bool,
@@ -124,7 +124,7 @@ impl Wish<'_> {
         CoreClaim::Anywhere(reason)
     }
 
-    /// Where its threads would go now. Takes nothing.
+    /// The cores that it would get now. Claims nothing.
     pub(crate) fn look(self) -> CoreClaim {
         self.place(is_held, |name| std::env::var_os(name).is_some())
     }
@@ -181,7 +181,7 @@ fn address(core: &Core) -> io::Result<SocketAddr> {
 
 fn hold(core: &Core) -> io::Result<UnixDatagram> {
     let socket = UnixDatagram::bind_addr(&address(core)?)?;
-    // Nobody has anything to say here.
+    // Nothing is exchanged here.
     socket.shutdown(Shutdown::Read)?;
     Ok(socket)
 }

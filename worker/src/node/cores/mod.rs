@@ -32,7 +32,7 @@ pub(crate) struct Core {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cores(Vec<Core>);
 
-/// What one of several workers of a machine gets of its cores.
+/// A worker's portion of its machine's cores.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Portion {
     pub(crate) cores: Cores,
@@ -62,7 +62,7 @@ impl Cores {
         Self(cores)
     }
 
-    /// How many; at least 1 of what was read.
+    /// Their number, at least 1.
     pub(crate) fn count(&self) -> usize {
         self.0.len()
     }
