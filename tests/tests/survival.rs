@@ -82,7 +82,7 @@ fn checkpoints(sandbox: &Sandbox) -> Result<bool> {
 async fn a_closed_terminal_ends_a_run_as_ctrl_c_does() -> Result<()> {
     let sandbox = Sandbox::new()?;
     let mut run = start_endless_run(&sandbox).await?;
-    // Nobody reads what it prints any more, and the signal comes from the shell and from the system.
+    // Its output is closed, and the signal comes from the shell and from the system.
     drop((run.stdout.take(), run.stderr.take()));
     send_signal(&run, Signal::HUP)?;
     send_signal(&run, Signal::HUP)?;
@@ -219,7 +219,7 @@ async fn start_shared_job<'a>(
     Ok((cluster, job_id))
 }
 
-/// What the job learned, once it has succeeded with every step once.
+/// The learned embedding of a job that has succeeded with every step once.
 async fn learned(sandbox: &Sandbox, cluster: &Cluster<'_>, job_id: &str) -> Result<Vec<u8>> {
     let ended = cluster.wait_for_end(job_id).await?;
     ensure!(ended.state() == JobState::Succeeded, "{:?}: {}", ended.state(), ended.state_reason);
@@ -297,19 +297,19 @@ async fn a_full_disk_is_an_error_that_names_the_file_and_leaves_no_half() -> Res
         eprintln!("SKIPPED: mounting a small file system needs root");
         return Ok(());
     }
-    // Where the artifacts are saved: one page, and they are several.
+    // The output folder has one page, and the artifacts take several.
     let sandbox = Sandbox::new()?;
     let run = run_on_a_small_disk(&sandbox, "out", "4k").await?.expect_code(1)?;
     let run = run.expect_said(&["cannot write", "No space left on device"])?;
     ensure!(!run.stderr.contains(".tmp"), "a half-written file is left: {}", run.stderr);
     sandbox.expect_no_process().await?;
-    // What was trained is kept where the coordinator had it, and the text says where.
+    // The results are kept in the coordinator's folder, which the text names.
     let kept =
         run.stderr.split_whitespace().find(|word| word.contains("/kept-")).map(std::path::PathBuf::from);
     let kept = kept.with_context(|| format!("nothing is said to be kept: {}", run.stderr))?;
     ensure!(kept.join("coordinator/contents").is_dir(), "{} has no contents", kept.display());
 
-    // Where the daemons keep their state: less is free than the coordinator keeps free. The command asks again for a
+    // In the state folder less is free than the coordinator keeps free. The command asks again for a
     // while, as it is told to.
     let sandbox = Sandbox::new()?;
     let run = run_on_a_small_disk(&sandbox, "state", "1200k").await?.expect_code(1)?;

@@ -1,4 +1,4 @@
-//! What tests ask of JobService.
+//! Calls of JobService for tests.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,4 +1,4 @@
-//! Whose a job is and how urgent: taken, shown, refused.
+//! Owner, labels and priority of jobs: accepted, shown, refused.
 
 use ringtune_proto::v1::{self, JobReason, JobState};
 use tonic::{Code, Status};
@@ -120,7 +120,7 @@ async fn the_same_request_with_another_queue_is_another_request() {
     let labels = [("a", "1"), ("b", "2"), ("c", "3"), ("d", "4")];
     let first = create(&coordinator, "star", queue("ada", 7, &labels), "again").await.unwrap();
     for _ in 0..4 {
-        // However the map's entries come.
+        // In any order of the map's entries.
         let again = create(&coordinator, "star", queue("ada", 7, &labels), "again").await.unwrap();
         assert_eq!(again.job_id, first.job_id);
     }

@@ -23,7 +23,7 @@ use crate::{
 
 const RELEASE: &str = "0.2.0";
 
-/// One recorded worker.
+/// A recorded worker.
 struct Player<'a> {
     coordinator: &'a Coordinator,
     recording: Recording,

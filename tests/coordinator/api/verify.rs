@@ -39,7 +39,7 @@ impl Worker {
         self.say(Up::RankStep(v1::RankStep { job_id, epoch, step: Some(report) })).await;
     }
 
-    /// The same, and waits until it is stored.
+    /// As above, and waits until it is stored.
     async fn step_to(&mut self, step: i64, state: Option<ContentHash>) {
         self.say_state(step, state).await;
         let Down::StepsStored(stored) = self.hear().await.unwrap() else { panic!("not stored") };

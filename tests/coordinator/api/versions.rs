@@ -142,7 +142,7 @@ async fn a_worker_of_a_release_that_dropped_this_protocol_is_refused_with_what_t
     for part in ["Ringtune 9.1.0 and speaks protocols 7 to 9", "install Ringtune 9.1.0 on the coordinator"] {
         assert!(status.message().contains(part), "{}", status.message());
     }
-    // What no release says.
+    // An invalid range.
     let status = refusal(&coordinator, of_release("0.2.0", 3, 2)).await;
     assert_eq!(status.code(), Code::InvalidArgument);
     assert_eq!(status.message(), "hello.protocol_min: got 3; allowed: at most protocol_max, which is 2");
@@ -167,7 +167,7 @@ async fn a_worker_of_the_next_minor_version_does_a_whole_job() {
     let job = coordinator.create(1).await;
     let assignment = worker.take_rank().await;
     assert_eq!(assignment.ring.unwrap().protocol, WORKER_PROTOCOLS.max);
-    // By which a worker sees whether it knows everything that is in the job.
+    // The hash tells a worker whether it knows every field of the job.
     let read = spec_from_wire(assignment.spec.unwrap()).unwrap();
     assert_eq!(assignment.spec_sha256, read.hash().unwrap().to_string());
     // A line and a stage that only it knows.
@@ -189,7 +189,7 @@ async fn a_worker_of_the_next_minor_version_does_a_whole_job() {
     worker.finish().await;
     let done = coordinator.end(&job.job_id).await;
     assert_eq!(done.state(), JobState::Succeeded, "{}", done.state_reason);
-    // All that was skipped was counted.
+    // Everything skipped was counted.
     let metrics = coordinator.http_get("/metrics").await;
     let count = |what: &str| {
         let name = format!("ringtune_unknown_messages_total{{what=\"{what}\"}} ");
@@ -219,7 +219,7 @@ async fn the_cluster_and_every_step_say_what_they_belong_to() {
     coordinator.stop().await;
 }
 
-/// How much of another epoch was counted, by what it was.
+/// Expects these counts of messages of other epochs, by kind.
 async fn expect_other_epochs(coordinator: &Coordinator, counted: &[(&str, u32)]) {
     let metrics = coordinator.http_get("/metrics").await;
     for (what, count) in counted {

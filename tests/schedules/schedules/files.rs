@@ -1,4 +1,4 @@
-//! What rank 0 sends to the coordinator: checkpoints, and at the end its results.
+//! Uploads of rank 0: checkpoints, and results at the end.
 
 use std::collections::VecDeque;
 
@@ -18,10 +18,10 @@ use crate::{
 /// train.checkpointing_steps, and how many are kept.
 pub(crate) const EVERY: u64 = 2;
 pub(crate) const LIMIT: usize = 1;
-/// What refuses a file may be otherwise a moment later, so often.
+/// Maximal repeats of a refused upload.
 const MOST_REPEATS: u32 = 5;
 
-/// What is to be done at the coordinator.
+/// An order for the coordinator.
 #[derive(Clone, Debug, PartialEq)]
 enum Order {
     /// Not before the report of this step is stored, if one is named.
@@ -173,7 +173,7 @@ impl World {
     /// Asked to end in a ring: it leaves what it has, if that is wanted.
     pub(crate) fn stop(&mut self, worker: usize) {
         let Some(life) = &mut self.nodes[worker].life else { return };
-        // What a step left that was cut off is of no interest.
+        // The state of an interrupted step is irrelevant.
         let (keeps, learned, step, state) = (life.keeps(), life.learned, life.step, life.state);
         let behind = life.files.as_ref().is_some_and(|files| files.is_behind(step));
         if keeps && learned && behind {
@@ -218,7 +218,7 @@ impl World {
         let is_sent = life.files.as_ref().is_none_or(|files| files.queue.is_empty());
         if life.files.as_ref().is_some_and(|files| files.refused) {
             let (reason, fault) = ("a file was refused".to_owned(), ringtune_worker::fault::Fault::Node);
-            // One that was asked to end has nothing more to say than that.
+            // A rank that was asked to end says nothing more.
             let stops = word == RankEvent::Stopped;
             return self.die(worker, if stops { word } else { RankEvent::Failed { reason, fault } });
         }

@@ -16,7 +16,7 @@ use ringtune_worker::{
     },
 };
 
-/// What a worker says after its hello.
+/// Input of a worker's message after its hello.
 pub(crate) fn input(sender: Sender, message: &Message) -> Input {
     match message {
         Message::Report { held, .. } => {
@@ -111,7 +111,7 @@ fn record(epoch: Epoch, step: &StepSummary) -> StepRecord {
     }
 }
 
-/// What a worker is told. None: what the link makes something of.
+/// Event of a message to a worker. None: handled by the link.
 pub(crate) fn event(down: Down) -> Option<Event> {
     Some(match down {
         Down::Welcome(_) | Down::LookAtLinks(_) => return None,

@@ -1,4 +1,4 @@
-//! What was measured, as text for tests/chaos/RESULTS.md.
+//! Measurements as text for tests/chaos/RESULTS.md.
 
 use std::{fmt::Write as _, time::Duration};
 
@@ -17,7 +17,7 @@ pub struct Rounds {
     pub skipped: usize,
 }
 
-/// Where and of what a measurement was.
+/// Machine, commit and seed of a measurement.
 #[derive(Clone, Debug)]
 pub struct About {
     /// The seed of everything in it.
@@ -30,7 +30,7 @@ pub struct About {
     pub day: String,
 }
 
-/// How a section begins, with one line about what was done.
+/// Heading of a section, with a line about the measurement.
 pub fn heading(about: &About, title: &str, what: &str) -> String {
     let About { seed, commit, processor, day } = about;
     format!("\n## {title}: {day}, commit {commit}\n\n{what}, seed {seed}, on {processor}.\n\n")
@@ -82,7 +82,7 @@ fn spread<T: Ord + Copy>(numbers: Vec<T>) -> Option<(T, T)> {
     Some((percentile(&numbers, 50)?, percentile(&numbers, 100)?))
 }
 
-/// The least of the numbers that so many of a hundred do not exceed (nearest rank); none of nothing.
+/// The percentile of numbers (nearest rank); None of nothing.
 pub fn percentile<T: Ord + Copy>(numbers: &[T], percent: usize) -> Option<T> {
     let mut sorted = numbers.to_vec();
     sorted.sort_unstable();

@@ -1,4 +1,4 @@
-//! Who uses whom, and where that goes in a circle.
+//! The graph of modules that use each other, and its circles.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -73,7 +73,7 @@ impl ModuleTree {
     }
 }
 
-/// Who uses whom, with the files that say so.
+/// Uses between modules, with the files that contain them.
 type Edges = BTreeMap<(String, String), BTreeSet<PathBuf>>;
 
 /// For each module, the edges between those within it.
@@ -92,7 +92,7 @@ fn edges(tree: &ModuleTree) -> BTreeMap<Names, Edges> {
     all
 }
 
-/// All that can be reached from `from`, itself only by a circle.
+/// All modules reachable from `from`; itself only in a circle.
 fn reachable<'a>(edges: &'a Edges, from: &str) -> BTreeSet<&'a str> {
     let (mut found, mut open) = (BTreeSet::new(), vec![from]);
     while let Some(next) = open.pop() {
@@ -105,8 +105,8 @@ fn reachable<'a>(edges: &'a Edges, from: &str) -> BTreeSet<&'a str> {
     found
 }
 
-/// All circles of a crate: the module around it, the modules of which each uses all others, if only through them, and the
-/// files that say so.
+/// All circles of a crate as texts: the parent module, the modules that use each other directly or not, and the files of
+/// their uses.
 pub(super) fn circles(tree: &ModuleTree) -> Vec<String> {
     let mut circles = Vec::new();
     for (above, edges) in edges(tree) {

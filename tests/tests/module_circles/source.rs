@@ -1,4 +1,4 @@
-//! The modules of a crate, and which paths each of them names.
+//! The modules of a crate, with the paths in each.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,10 +18,10 @@ pub(super) struct Import {
     pub(super) name: Option<String>,
 }
 
-/// What one module says, without its tests.
+/// A module without its tests.
 #[derive(Debug, Default)]
 pub(super) struct Module {
-    /// Below the crate's `src`.
+    /// Path below the crate's `src`.
     pub(super) file: PathBuf,
     pub(super) imports: BTreeSet<Import>,
     /// Paths of two names or more in its code.
@@ -133,7 +133,7 @@ impl Module {
         }
     }
 
-    /// One branch of a `use` tree, behind `before`.
+    /// Adds a branch of a `use` tree, behind `before`.
     fn import(&mut self, tokens: &[TokenTree], before: &[String]) {
         let mut path = before.to_vec();
         for (at, token) in tokens.iter().enumerate() {
@@ -210,7 +210,7 @@ fn attribute(tokens: &[TokenTree]) -> Option<(String, usize)> {
     (group.delimiter() == Delimiter::Bracket).then(|| (group.stream().to_string(), length))
 }
 
-/// How many tokens the next item has, its attributes included.
+/// Number of the next item's tokens, its attributes included.
 fn item_length(tokens: &[TokenTree]) -> usize {
     if let Some((_, length)) = attribute(tokens) {
         return length + item_length(&tokens[length..]);
