@@ -41,7 +41,7 @@ pub enum CaptionFileProblem {
     /// It cannot be read.
     #[error(transparent)]
     Unreadable(#[from] io::Error),
-    /// What it holds is not a caption.
+    /// Its text is not a caption.
     #[error(transparent)]
     Caption(#[from] CaptionError),
 }
@@ -77,7 +77,7 @@ pub fn caption_in(path: &Path, opened: io::Result<File>) -> Result<Option<String
             return Err(CaptionError::TooLong(usize::try_from(length).unwrap_or(usize::MAX)).into());
         }
         let mut bytes = Vec::new();
-        // One more, so that a file that has grown since is refused as too long.
+        // One byte more: a file that has grown since is refused as too long.
         file.take(LARGEST_CAPTION_FILE + 1).read_to_end(&mut bytes)?;
         Ok(read_caption(&bytes)?)
     };
@@ -166,7 +166,7 @@ mod tests {
         assert!(caption_beside(folder.path(), "a.png").unwrap_err().to_string().contains("a.txt"));
         fs::create_dir(folder.path().join("b.txt")).unwrap();
         assert!(caption_beside(folder.path(), "b.png").is_err());
-        // What would have to be waited for, such as a pipe, is not opened.
+        // A pipe, whose reader would wait, is not opened.
         std::os::unix::net::UnixListener::bind(folder.path().join("c.txt")).unwrap();
         let refused = caption_beside(folder.path(), "c.png").unwrap_err().to_string();
         assert!(refused.contains("c.txt") && refused.contains("regular file"), "{refused}");

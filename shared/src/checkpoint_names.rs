@@ -29,7 +29,7 @@ pub fn is_recovery_name(name: &str) -> bool {
 /// The step that a file's name stands for; none if it is not a checkpoint's.
 pub fn step_of_name(name: &str) -> Option<u64> {
     let step = step_of_stem(name.strip_suffix(SUFFIX)?)?;
-    // One spelling for each step: no sign, no leading zero.
+    // One spelling per step: no sign, no leading zero.
     (file_name(step) == name).then_some(step)
 }
 

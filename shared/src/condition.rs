@@ -1,4 +1,4 @@
-//! What a coordinator cannot do for a while, in the words of its answers.
+//! Passing conditions under which a coordinator refuses calls, in the words of its answers.
 //!
 //! A refusal by a rule stays one however often it is asked for. These pass by themselves, or once somebody makes room: whoever
 //! is told so waits, as long as somebody is there to tell it, instead of counting tries. Each is the reason of a google.rpc
@@ -51,7 +51,7 @@ impl Condition {
         }
     }
 
-    /// What a reason of this domain says; none: it is no such condition.
+    /// Parses a reason of this domain; None if it is not a condition.
     pub fn of(domain: &str, reason: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|one| domain == DOMAIN && one.as_str() == reason)
     }

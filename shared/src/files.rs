@@ -15,9 +15,9 @@ pub const TEMPORARY_SUFFIX: &str = ".tmp";
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {action} {}: {cause}", path.display())]
 pub struct FileError {
-    /// What was tried: "create", "write", "sync", "rename".
+    /// The failed action: "create", "write", "sync", "rename".
     pub action: &'static str,
-    /// With which file or folder.
+    /// Its file or folder.
     pub path: PathBuf,
     /// Why it failed.
     pub cause: io::Error,
@@ -39,7 +39,7 @@ pub fn write_atomically(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
     file.commit()
 }
 
-/// The same for what may be lost and is checked when it is read: nothing waits for the disk. After a crash of the machine
+/// As above without syncing, for files that may be lost and are checked when read. After a crash of the machine
 /// there may be a torn file under the name, as long as it runs there is none. Blocks.
 pub fn write_unsynced(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
     let mut file = NewFile::create(path)?;
@@ -100,7 +100,7 @@ impl Write for NewFile {
 impl Drop for NewFile {
     fn drop(&mut self) {
         if let Some(temporary) = &self.temporary {
-            // What is left of it is of no use; where it cannot be removed either, its ending says so.
+            // A partial file is useless; if it cannot be removed, its extension marks it.
             let _ = fs::remove_file(temporary);
         }
     }
@@ -131,9 +131,9 @@ fn rename(from: &Path, to: &Path) -> Result<(), FileError> {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{given:?} is not a file name: {problem}")]
 pub struct FileNameError {
-    /// What was given, cut to 100 characters.
+    /// The given name, cut to 100 characters.
     pub given: String,
-    /// What is wrong with it.
+    /// The problem.
     pub problem: &'static str,
 }
 
@@ -160,7 +160,7 @@ pub fn check_file_name(name: &str) -> Result<(), FileNameError> {
     Err(FileNameError { given: name.chars().take(100).collect(), problem })
 }
 
-/// The same for a file that others will save: it can neither hide among a person's files or become one of their settings
+/// As above, for a file that users will save: it can neither hide among their files or become one of their settings
 /// (`.bashrc`), nor be taken for an option of a command (`-rf`).
 pub fn check_saved_name(name: &str) -> Result<(), FileNameError> {
     check_file_name(name)?;
@@ -177,7 +177,7 @@ pub fn safe_file_name(name: &str) -> bool {
     check_file_name(name).is_ok()
 }
 
-/// What is wrong with a file that git-lfs left in another one's place, if it is one. `bytes`: its first ones.
+/// Detects a git-lfs pointer that stands for a file; returns the problem. `bytes`: the file's first ones.
 ///
 /// Source: github.com/git-lfs/git-lfs, docs/spec.md.
 pub fn lfs_pointer(bytes: &[u8]) -> Option<&'static str> {
@@ -187,7 +187,7 @@ pub fn lfs_pointer(bytes: &[u8]) -> Option<&'static str> {
     )
 }
 
-/// What is wrong with a folder of tokens that has `train.bin` and no `meta.json`.
+/// The problem with a folder of tokens that has `train.bin` and no `meta.json`.
 pub const TOKENS_WITHOUT_MANIFEST: &str = "has train.bin but no meta.json, which says whose tokens they are: nanoGPT's own \
     prepare.py writes none; make the files with `ringtune prepare-text --tokenizer MODEL -o FOLDER TEXTS`, which gives the same \
     tokens in the same order";

@@ -11,9 +11,9 @@ use uuid::Uuid;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{given:?} is not {expected}")]
 pub struct IdError {
-    /// What was given, cut to 100 characters.
+    /// The given text, cut to 100 characters.
     pub given: String,
-    /// What would have been right.
+    /// The expected form.
     pub expected: &'static str,
 }
 
@@ -101,7 +101,7 @@ impl fmt::Display for Epoch {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ContentHash(pub [u8; 32]);
 
-/// What the URI of a content begins with; its hash in hexadecimal follows.
+/// Prefix of a content's URI; its hash in hexadecimal follows.
 pub const CONTENT_URI_PREFIX: &str = "artifact://sha256/";
 
 impl ContentHash {

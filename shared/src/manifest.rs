@@ -41,7 +41,7 @@ pub struct ManifestFile {
     pub sha256: ContentHash,
     /// Bytes, at least 1 and at most [`LARGEST_IMAGE_FILE`].
     pub size: u64,
-    /// What it shows, in words (see [`crate::captions`]); none: it has no caption, or the job uses none.
+    /// Its caption (see [`crate::captions`]); None: it has none, or the job uses none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub caption: Option<String>,
 }

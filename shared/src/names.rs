@@ -1,4 +1,4 @@
-//! What may be in a name from elsewhere: of a job, an owner, a file, a host, a token. Such a name is shown on terminals and on the
+//! Rules for names from outside: of a job, an owner, a file, a host, a token. Such a name is shown on terminals and on the
 //! page, and may become a file's or a header's.
 //!
 //! Every name is checked by [`check`] where it comes in. What was kept by an earlier release, and texts that are no names, are shown
@@ -6,7 +6,7 @@
 
 use std::borrow::Cow;
 
-/// What is no part of a name: it cannot be seen, or turns or moves what stands around it. U+200C and U+200D, which scripts and
+/// Characters that no name may have: invisible ones, and those that turn or move the text around them. U+200C and U+200D, which scripts and
 /// emoji need, may be.
 pub fn is_hidden(letter: char) -> bool {
     letter.is_control()

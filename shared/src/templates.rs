@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-/// Where the learned word goes, as diffusers and as AUTOMATIC1111's template files write it.
+/// Placeholders of the learned word, in diffusers and in AUTOMATIC1111's template files.
 pub const NAME_MARKS: [&str; 2] = ["{}", "[name]"];
-/// Where the picture's caption goes; the second is AUTOMATIC1111's word for it.
+/// Placeholders of the picture's caption; the second is AUTOMATIC1111's.
 pub const CAPTION_MARKS: [&str; 2] = ["[caption]", "[filewords]"];
 
 /// A prompt with holes.
@@ -20,7 +20,7 @@ enum Piece {
     Caption,
 }
 
-/// What is allowed, for those who gave something else.
+/// The text is not a template. Its message says what is allowed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NotATemplate;
 

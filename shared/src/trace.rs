@@ -1,4 +1,4 @@
-//! Which trace something belongs to, as W3C Trace Context writes it (`traceparent`).
+//! Trace contexts, in the form of W3C Trace Context (`traceparent`).
 //!
 //! A trace is one job's way through the cluster. The ids of those spans that others hang below follow from the job and the
 //! epoch, so that nobody has to be told them, and a restart finds them again.
@@ -36,7 +36,7 @@ impl SpanId {
         Self([a, b, c, d, e, f, g, h])
     }
 
-    /// That of the span of a job with that name and number in this trace.
+    /// Id of the span with this name and number of a job in this trace.
     fn derived(trace: TraceId, job: JobId, name: &str, number: u64) -> Self {
         let hash = Sha256::new()
             .chain_update(trace.0)

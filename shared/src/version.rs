@@ -32,7 +32,7 @@ pub const LINKS: &str = "links";
 /// A worker that has it says over its session what it counts, to a coordinator that has it.
 pub const METRICS: &str = "metrics";
 
-/// What this build has beyond them, by name: what only some builds of one protocol can do.
+/// Features of this build, by name: not all builds of one protocol have them.
 pub const WORKER_FEATURES: [&str; 5] = [RE_FORM, VERIFY, TIMINGS, LINKS, METRICS];
 
 /// The protocols of RingService that this build speaks. A ring speaks the newest one that all its members do: each
@@ -89,23 +89,23 @@ impl fmt::Display for ProtocolRange {
     }
 }
 
-/// What one side can speak.
+/// Protocols and features of one side.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dialect {
     /// Of the build, for texts only: it decides nothing.
     pub version: String,
     /// The protocols that it knows.
     pub protocols: ProtocolRange,
-    /// What it has beyond them.
+    /// Its features.
     pub features: Vec<String>,
 }
 
-/// What two sides found.
+/// The agreement of two sides.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Agreement {
     /// The newest protocol that both know.
     pub protocol: u32,
-    /// What both have, sorted, each name once.
+    /// Features of both, sorted, each once.
     pub features: Vec<String>,
 }
 
@@ -119,7 +119,7 @@ impl Dialect {
         }
     }
 
-    /// What a worker and its coordinator speak with each other; decided by the coordinator.
+    /// Negotiates protocol and features of a worker and its coordinator; decided by the coordinator.
     ///
     /// # Errors
     /// [`Misfit`]: they have no protocol in common.
@@ -150,10 +150,10 @@ pub struct Misfit {
     pub coordinator: Side,
 }
 
-/// One of two that do not fit.
+/// One side of a misfit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Side {
-    /// As it says itself; may be empty.
+    /// Its own version text; may be empty.
     pub version: String,
     /// The protocols that it knows.
     pub protocols: ProtocolRange,
@@ -175,7 +175,7 @@ impl fmt::Display for Side {
 }
 
 impl Misfit {
-    /// Which versions fit, and what to install where: the older side is the one to renew.
+    /// Which versions fit, and what to install where: the older side has to be upgraded.
     fn advice(&self) -> String {
         let (older, older_name, newer, newer_name) =
             if self.worker.protocols.max < self.coordinator.protocols.max {
@@ -225,7 +225,7 @@ mod tests {
             let worker = dialect("x", theirs, &["b", "d", "a", "a"]);
             let agreed = Dialect::agree(&worker, &ours).ok();
             assert_eq!(agreed.as_ref().map(|agreed| agreed.protocol), expected, "{theirs:?}");
-            // Nobody sees who was asked first.
+            // The result is symmetric.
             let other_way = Dialect::agree(&ours, &worker).ok();
             assert_eq!(agreed, other_way);
             if let Some(agreed) = agreed {

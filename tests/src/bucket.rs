@@ -18,7 +18,7 @@ pub struct Bucket {
 }
 
 impl Bucket {
-    /// What no log may say.
+    /// A secret that no log may contain.
     pub const SECRET: &str = "a-secret-key";
 
     /// Starts a server whose bucket, "models", has the files of a folder below a prefix.

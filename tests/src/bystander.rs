@@ -52,7 +52,7 @@ impl<'a> Bystander<'a> {
         daemon.process_id().with_context(|| format!("{} has ended", daemon.label))
     }
 
-    /// How many steps are done; the ring is the first one still.
+    /// Number of steps done, in the first ring still.
     ///
     /// # Errors
     /// The ring had to be formed again, or the job has ended badly.

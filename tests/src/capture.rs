@@ -1,4 +1,4 @@
-//! All that passes between the nodes of a network of this machine, as anybody on the way would see it. Needs root.
+//! Captures all packets between the nodes of a network of this machine. Needs root.
 
 use std::{
     sync::{
@@ -19,7 +19,7 @@ use rustix::{
 const ALL: u32 = ETH_P_ALL.to_be() as u32;
 /// Of linux/if_ether.h.
 const ETH_P_ALL: u16 = 3;
-/// What waits to be read.
+/// Bytes of the receive buffer.
 const WAITING: usize = 64 << 20;
 /// More than this is not kept.
 const MOST: usize = 1 << 30;
@@ -79,12 +79,12 @@ impl Capture {
     }
 }
 
-/// What passed.
+/// Captured bytes.
 #[derive(Debug)]
 pub struct Seen(Vec<u8>);
 
 impl Seen {
-    /// How many bytes.
+    /// Number of bytes.
     pub fn len(&self) -> usize {
         self.0.len()
     }

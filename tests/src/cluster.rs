@@ -20,9 +20,9 @@ use crate::{
     wait::{SOON, until},
 };
 
-/// Where the token for workers is, where the coordinator speaks TLS.
+/// File of the workers' token, if the coordinator speaks TLS.
 const TOKEN: &str = "join-token";
-/// How many workers it lets in.
+/// Number of workers that it lets in.
 const WORKERS: i32 = 1000;
 
 /// A coordinator and workers of one sandbox.
@@ -33,7 +33,7 @@ pub struct Cluster<'a> {
     pub coordinator: Daemon,
     /// The workers.
     pub workers: Vec<Daemon>,
-    /// How those of them that this cluster started were launched, by their labels.
+    /// Launches of the workers that this cluster started, by label.
     launches: BTreeMap<String, Launch>,
 }
 
@@ -43,7 +43,7 @@ impl<'a> Cluster<'a> {
         Self::start_on(sandbox, workers, WORKER).await
     }
 
-    /// The same, with workers that compute with the fake engine.
+    /// As above, with workers on the fake engine.
     pub async fn start_fake(sandbox: &'a Sandbox, workers: usize) -> Result<Self> {
         Self::start_on(sandbox, workers, FAKE_WORKER).await
     }
@@ -113,7 +113,7 @@ impl<'a> Cluster<'a> {
         Ok(())
     }
 
-    /// The same, with another program from now on.
+    /// As above, with another program from now on.
     pub async fn start_again_as(&mut self, label: &str, program: &str) -> Result<()> {
         let launch = self.launches.get_mut(label).with_context(|| format!("there was no {label}"))?;
         program.clone_into(&mut launch.program);
@@ -167,7 +167,7 @@ impl<'a> Cluster<'a> {
         Ok(client.list_workers(v1::ListWorkersRequest::default()).await?.into_inner().workers)
     }
 
-    /// What the coordinator says of itself.
+    /// The coordinator's summary.
     pub async fn summary(&self) -> Result<v1::GetClusterResponse> {
         let mut client = ClusterServiceClient::new(self.channel()?);
         Ok(client.get_cluster(v1::GetClusterRequest {}).await?.into_inner())
@@ -175,7 +175,7 @@ impl<'a> Cluster<'a> {
 
     /// Reads a job.
     pub async fn job(&self, job_id: &str) -> Result<v1::Job> {
-        let request = v1::GetJobRequest { job_id: job_id.to_owned() };
+        let request = v1::GetJobRequest { job_id: job_id.to_owned(), ..Default::default() };
         self.jobs().await?.get_job(request).await?.into_inner().job.context("a job")
     }
 
@@ -212,12 +212,7 @@ impl<'a> Cluster<'a> {
     }
 }
 
-/// Starts a worker whose state is `LABEL` in the sandbox.
-pub async fn start_worker(sandbox: &Sandbox, label: &str, coordinator: &str) -> Result<Daemon> {
-    start_worker_with(sandbox, label, coordinator, &[]).await
-}
-
-/// The same, with variables in its environment.
+/// Starts a worker whose state is `LABEL` in the sandbox, with variables in its environment.
 pub async fn start_worker_with(
     sandbox: &Sandbox,
     label: &str,

@@ -1,4 +1,4 @@
-//! One running daemon, and how it is launched.
+//! Launching and running daemons.
 
 use std::{
     path::{Path, PathBuf},
@@ -16,12 +16,12 @@ use crate::{Door, Sandbox, places, process::send_signal, wait::SOON};
 
 /// The daemon that computes.
 pub const WORKER: &str = "ringtune-worker";
-/// The same without libtorch.
+/// As above without libtorch.
 pub const FAKE_WORKER: &str = "fake-worker";
 /// The coordinator.
 pub const COORDINATOR: &str = "ringtune-coordinator";
 
-/// What a daemon is started with; what is not said here is what tests usually want.
+/// A daemon's launch; the defaults are those of most tests.
 #[derive(Clone, Debug)]
 pub struct Launch {
     /// Its log is `LABEL.log` in the sandbox.
@@ -30,9 +30,9 @@ pub struct Launch {
     pub state: String,
     /// Its name among the built programs, or a path of another one.
     pub program: String,
-    /// Where it serves gRPC.
+    /// Address of gRPC.
     pub listen: String,
-    /// Where it serves HTTP.
+    /// Address of HTTP.
     pub http_listen: String,
     /// More flags.
     pub flags: Vec<String>,
@@ -40,7 +40,7 @@ pub struct Launch {
     pub variables: Vec<(String, String)>,
     /// Whether all its ports speak TLS, on loopback too.
     pub tls: bool,
-    /// How its log lines look: human or json.
+    /// Format of its log: human or json.
     pub log_format: String,
     /// A command before it, which becomes the daemon in the end and so keeps its process id; empty: none.
     pub wrapper: Vec<String>,
@@ -73,17 +73,17 @@ impl Launch {
         Self::new(label, program).flags(["--coordinator", &format!("http://{coordinator}"), "--threads", "1"])
     }
 
-    /// With a log of JSON objects.
+    /// Sets a log of JSON objects.
     pub fn logging_json(self) -> Self {
         Self { log_format: "json".to_owned(), ..self }
     }
 
-    /// With its pages at another address.
+    /// Sets the address of HTTP.
     pub fn pages_at(self, http_listen: &str) -> Self {
         Self { http_listen: http_listen.to_owned(), ..self }
     }
 
-    /// With TLS on all its ports.
+    /// Sets TLS on all its ports.
     pub fn over_tls(mut self) -> Self {
         self.tls = true;
         self.variable("RINGTUNE__SECURITY__TLS", "on")
@@ -99,13 +99,13 @@ impl Launch {
         self.over_tls().flags(["--join-file", &token.to_string_lossy()])
     }
 
-    /// With more flags.
+    /// Adds flags.
     pub fn flags<'a>(mut self, flags: impl IntoIterator<Item = &'a str>) -> Self {
         self.flags.extend(flags.into_iter().map(str::to_owned));
         self
     }
 
-    /// With a variable in its environment.
+    /// Adds an environment variable.
     pub fn variable(mut self, name: &str, value: &str) -> Self {
         self.variables.push((name.to_owned(), value.to_owned()));
         self
@@ -133,9 +133,9 @@ fn seen(folder: PathBuf, daemon: &Child) -> PathBuf {
 pub struct Daemon {
     child: Child,
     _stdout: BufReader<ChildStdout>,
-    /// How it was launched.
+    /// Label of its launch.
     pub label: String,
-    /// What it calls itself: a worker's id.
+    /// Its id, if it is a worker.
     pub id: String,
     /// HOST:PORT of its gRPC services.
     pub grpc: String,

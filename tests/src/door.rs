@@ -1,4 +1,4 @@
-//! How tests call a coordinator: plainly on loopback, or over TLS as the administrator of its machine.
+//! Connections of tests to a coordinator: plain on loopback, or over TLS as the administrator of its machine.
 
 use std::{
     path::{Path, PathBuf},
@@ -31,7 +31,7 @@ impl Door {
         Self { address: address.to_owned(), credentials: Some(credentials.to_owned()) }
     }
 
-    /// The same coordinator behind another HOST:PORT.
+    /// The coordinator behind another HOST:PORT.
     pub fn behind(&self, address: &str) -> Self {
         Self { address: address.to_owned(), ..self.clone() }
     }
@@ -41,13 +41,13 @@ impl Door {
         self.credentials.is_some()
     }
 
-    /// As daemons and commands are given it.
+    /// The URL for daemons and commands.
     pub fn url(&self) -> String {
         let scheme = if self.is_locked() { "https" } else { "http" };
         format!("{scheme}://{}", self.address)
     }
 
-    /// What a `ringtune` command has in its environment to go through it.
+    /// Environment variables of a `ringtune` command that uses it.
     pub fn variables(&self) -> Vec<(&'static str, String)> {
         let credentials = self.credentials.iter();
         let credentials = credentials.map(|folder| ("RINGTUNE_CREDENTIALS", folder.display().to_string()));
@@ -59,7 +59,7 @@ impl Door {
         self.channel_within(PATIENCE)
     }
 
-    /// The same; each try to connect may take so long.
+    /// As above with a timeout of each try to connect.
     pub fn channel_within(&self, patience: Duration) -> Result<Channel> {
         let endpoint = Endpoint::from_shared(self.url())?.connect_timeout(patience).tcp_nodelay(true);
         let Some(folder) = &self.credentials else { return Ok(endpoint.connect_lazy()) };

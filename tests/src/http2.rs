@@ -5,17 +5,17 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
-/// What a client says first.
+/// A client's preface.
 pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Kinds of frames.
 pub const DATA: u8 = 0;
 /// The head of a call, or of an answer.
 pub const HEADERS: u8 = 1;
-/// Which stream is more urgent.
+/// Frame type PRIORITY.
 pub const PRIORITY: u8 = 2;
-/// One call ends.
+/// Frame type RST_STREAM.
 pub const RST_STREAM: u8 = 3;
-/// What one side allows.
+/// Frame type SETTINGS.
 pub const SETTINGS: u8 = 4;
 /// A question that must be answered.
 pub const PING: u8 = 6;
@@ -88,13 +88,13 @@ pub fn message(bytes: &[u8]) -> Vec<u8> {
 /// A frame that came.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frame {
-    /// What it is.
+    /// Frame type.
     pub kind: u8,
     /// Its flags.
     pub flags: u8,
     /// Its stream; 0: the connection.
     pub stream: u32,
-    /// What is in it.
+    /// Payload.
     pub payload: Vec<u8>,
 }
 
@@ -117,10 +117,10 @@ impl Frame {
     }
 }
 
-/// How a flood ended.
+/// End of a flood.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Ended {
-    /// How often something was sent.
+    /// Number of frames sent.
     pub sent: u32,
     /// Whether the server ended the connection before everything was sent.
     pub by_server: bool,

@@ -40,12 +40,12 @@ impl Job {
         .map(|job| job.set("data.images", text(&places::green_star())))
     }
 
-    /// What a table has.
+    /// A job of a table.
     pub fn of(table: Table) -> Self {
         Self(table)
     }
 
-    /// With another value for one key, as in "train.num_vectors".
+    /// Sets a key, as in "train.num_vectors".
     pub fn set(mut self, key: &str, value: impl Into<Value>) -> Self {
         let (table, key) = match key.split_once('.') {
             Some((section, key)) => {

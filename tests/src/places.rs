@@ -1,4 +1,4 @@
-//! Where things are.
+//! Paths of the repository and of built programs.
 
 use std::{
     fs,
@@ -37,7 +37,7 @@ pub fn copy_folder(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// One of the programs, as built beside these tests.
+/// A program that was built beside these tests.
 pub fn program(name: &str) -> Result<PathBuf> {
     let own = std::env::current_exe().context("where this test's program is")?;
     // target/PROFILE/deps/TEST

@@ -9,14 +9,14 @@ use tokio::process::{Child, Command};
 /// No command of these tests takes longer.
 const LIMIT: Duration = Duration::from_secs(420);
 
-/// What a finished command left.
+/// Result of a finished command.
 #[derive(Debug, Clone)]
 pub struct Finished {
     /// Its exit code; none after a signal.
     pub code: Option<i32>,
-    /// What it printed.
+    /// Its stdout.
     pub stdout: String,
-    /// What it said.
+    /// Its stderr.
     pub stderr: String,
 }
 

@@ -30,7 +30,7 @@ use tower::ServiceExt as _;
 
 const SESSION: &str = "/ringtune.v1.WorkerService/Session";
 const UPLOAD: &str = "/ringtune.v1.ArtifactService/Upload";
-/// What a gRPC message begins with: whether it is compressed, and its length.
+/// Prefix of a gRPC message: compression flag and length.
 const PREFIX_BYTES: usize = 5;
 
 /// A running recorder; it ends when it is dropped.
@@ -47,15 +47,15 @@ struct Shared {
     recording: Mutex<Recording>,
     /// Counts the cuts: every session that is open ends at a new one.
     cuts: watch::Sender<u64>,
-    /// What the worker calls its machine.
+    /// The worker's host name.
     host: OnceLock<String>,
-    /// What it is called in the recording.
+    /// Its name in the recording.
     node: String,
     /// A path of this machine, which is /node in the recording.
     folder: String,
 }
 
-/// Which of a call's messages are written down.
+/// Kinds of recorded messages.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Kind {
     SessionUp,
@@ -111,7 +111,7 @@ impl Recorder {
         self.shared.add(Happened::Cancelled(Nothing {}));
     }
 
-    /// What was said so far.
+    /// The recording so far.
     pub fn recording(&self) -> Recording {
         self.shared.recording.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -142,7 +142,7 @@ async fn pass_on(State(shared): State<Arc<Shared>>, request: Request) -> Respons
 struct Tap {
     inner: Body,
     kind: Option<Kind>,
-    /// What is not a whole message yet.
+    /// An incomplete message.
     rest: Vec<u8>,
     shared: Arc<Shared>,
     cut: Pin<Box<dyn Future<Output = ()> + Send>>,

@@ -14,7 +14,7 @@ use crate::{
     process::finish,
 };
 
-/// Where the built programs of one release are.
+/// Folder of a release's built programs.
 #[derive(Clone, Debug)]
 pub struct Released {
     folder: PathBuf,
@@ -23,7 +23,7 @@ pub struct Released {
 }
 
 impl Released {
-    /// Those in the folder that RINGTUNE_RELEASED names.
+    /// The programs in the folder that RINGTUNE_RELEASED names.
     ///
     /// # Errors
     /// It is not set, or the programs are not there.
@@ -40,7 +40,7 @@ impl Released {
         Ok(Self { folder, version })
     }
 
-    /// One of its programs.
+    /// Path of a program.
     pub fn program(&self, name: &str) -> String {
         self.folder.join(name).to_string_lossy().into_owned()
     }

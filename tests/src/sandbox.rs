@@ -67,7 +67,7 @@ impl Sandbox {
             .args(arguments)
             .current_dir(self.folder())
             .env("XDG_STATE_HOME", self.path("state"))
-            // Nobody is logged in here.
+            // No logins here.
             .env("XDG_CONFIG_HOME", self.path("config"))
             .env("NO_COLOR", "1")
             .env_remove("RINGTUNE_COORDINATOR")

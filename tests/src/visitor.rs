@@ -1,4 +1,4 @@
-//! Connections by hand, from any address of loopback, in plain text or over TLS: for whoever keeps no rules. A visitor
+//! Connections by hand, from any address of loopback, in plain text or over TLS, for clients that break rules. A visitor
 //! believes every server, as those who flood do not care.
 
 use std::{

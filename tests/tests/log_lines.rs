@@ -41,7 +41,7 @@ fn job(steps: i64) -> Result<Job> {
         .set("cluster.min_world_size", 1))
 }
 
-/// All lines of a log, each of which is one JSON object that says nothing twice.
+/// Parses a log, whose lines are JSON objects without duplicate keys.
 fn lines(sandbox: &Sandbox, label: &str) -> Result<Vec<Value>> {
     let log = fs::read_to_string(sandbox.path(&format!("{label}.log")))?;
     let read = |line: &str| -> Result<Value> {

@@ -12,7 +12,7 @@ use ringtune_tests::{
 use serde_json::Value;
 use tokio::process::Command;
 
-/// What doctor says of one thing at one neighbour: its verdict, what was found, and what would help.
+/// A check of doctor at a neighbour: its verdict, finding and advice.
 fn said(report: &Value, neighbour: &str, name: &str) -> Result<(String, String, String)> {
     let checks = report["checks"].as_array().context("checks")?;
     let check = checks.iter().find(|check| check["neighbour"] == neighbour && check["name"] == name);

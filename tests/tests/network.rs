@@ -16,7 +16,7 @@ use tokio::io::AsyncWriteExt as _;
 
 /// The demo has 300.
 const FEWER_STEPS: [&str; 2] = ["--set", "train.max_train_steps=60"];
-/// What everybody on the network may read in this test: it shows that packets are seen.
+/// Plain text on the network: it shows that packets are captured.
 const IN_THE_CLEAR: &str = "these words are for everybody";
 
 /// The commands of one person, who has a folder of settings of their own.
@@ -43,7 +43,7 @@ impl Person<'_> {
     }
 }
 
-/// One line on stdout, and nothing else.
+/// Runs a command that prints a single line.
 async fn token(cluster: &Cluster<'_>, arguments: &[&str]) -> Result<String> {
     let made = cluster.finish(&[&["token", "create"], arguments].concat()).await?.expect_code(0)?;
     let token = made.stdout.trim().to_owned();

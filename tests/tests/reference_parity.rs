@@ -42,7 +42,7 @@ async fn replay(preset: &str, precision: &str, num_vectors: u32) -> Result<()> {
     Ok(())
 }
 
-/// What the replay of the job's trace says at its end.
+/// Last line of the replay of the job's trace.
 async fn replayed(sandbox: &Sandbox, checkpoint: &str, arguments: &[&str]) -> Result<Value> {
     let trace = text(&sandbox.path("trace"));
     let all: Vec<&str> = [&trace, checkpoint].into_iter().chain(arguments.iter().copied()).collect();

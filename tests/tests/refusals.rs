@@ -1,4 +1,4 @@
-//! What a coordinator and its workers refuse, and say why.
+//! Refusals of a coordinator and its workers, with their reasons.
 
 use std::{fs, path::Path};
 

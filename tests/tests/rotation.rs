@@ -76,7 +76,7 @@ async fn ring(cluster: &Cluster<'_>, job_id: &str) -> Result<Vec<String>> {
     Ok(job.ring.context("a ring")?.members.into_iter().map(|member| member.worker_id).collect())
 }
 
-/// What one worker learns, without TLS.
+/// Result of one worker, without TLS.
 async fn learned_alone(steps: i64) -> Result<Vec<u8>> {
     let sandbox = Sandbox::new()?;
     let plain = Cluster::start_fake(&sandbox, 1).await?;
@@ -95,7 +95,7 @@ async fn secured<'a>(sandbox: &'a Sandbox, life: &str) -> Result<Cluster<'a>> {
     Ok(cluster)
 }
 
-/// What stands in a job's log.
+/// A job's log.
 async fn log(cluster: &Cluster<'_>, job_id: &str) -> Result<Vec<v1::LogLine>> {
     let mut jobs = cluster.jobs().await?;
     let (mut lines, mut page_token) = (Vec::new(), String::new());

@@ -17,7 +17,7 @@ use ringtune_shared::{
     checkpoint::{self, About, CheckpointHeader, Numerics},
     ids::ContentHash,
     state::{
-        Decoder, Dtype, Encoded, Encoder, FileSink, FromTensors, Hashing, Place, State, StateError,
+        ChunkPlace, Decoder, Dtype, Encoded, Encoder, FileSink, FromTensors, Hashing, State, StateError,
         StateSource, TensorInfo, TensorList, TensorsHash, transfer,
     },
 };
@@ -28,7 +28,7 @@ const TENSORS: u64 = 2000;
 const BYTES: u64 = 600_000_000;
 /// Of either process, whatever the state's size.
 const MOST_MEMORY: u64 = 200_000_000;
-/// Where the second process finds the first, and where it keeps what it gets.
+/// Variables of the second process: the first one's address, and the target file.
 const ADDRESS: &str = "RINGTUNE_STATE_ADDRESS";
 const FILE: &str = "RINGTUNE_STATE_FILE";
 
@@ -52,7 +52,7 @@ impl MadeUp {
 
 impl State for MadeUp {
     fn source(&self) -> Result<Box<dyn StateSource + '_>, StateError> {
-        let fill = |place: Place, into: &mut [u8]| {
+        let fill = |place: ChunkPlace, into: &mut [u8]| {
             let first = ((place.tensor as u64) << 40) + place.offset / 8;
             for (number, word) in into.chunks_mut(8).enumerate() {
                 let bytes = mixed(first + number as u64).to_le_bytes();
@@ -148,7 +148,7 @@ async fn a_state_larger_than_the_memory_it_takes_goes_to_a_file_and_to_another_p
     Ok(())
 }
 
-/// What arrived there, and the most memory that it took.
+/// The received state, and the peak memory.
 async fn stream_to_second_process(file: &Path, target: &Path) -> Result<(ContentHash, u64)> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     // This program again, which then runs one other test.

@@ -106,7 +106,7 @@ fn shared_knows_neither_grpc_nor_libtorch() -> Result<()> {
     Ok(())
 }
 
-/// Where a worker does something on behalf of ranks.
+/// Folders of code that works on behalf of ranks.
 const OF_RANKS: [&str; 10] = [
     "worker/sources/src",
     "worker/src/base_model",
@@ -181,7 +181,7 @@ fn the_engine_knows_neither_grpc_nor_libtorch() -> Result<()> {
     Ok(())
 }
 
-/// Who may make keys, certificates and TLS connections.
+/// Crates that may make keys, certificates and TLS connections.
 const TLS: [(&str, &[&str]); 5] = [
     // Models come from hubs and buckets over the TLS of others' servers.
     ("rustls", &["security", "worker/sources"]),
@@ -279,9 +279,9 @@ fn core_modules_do_no_io_and_read_no_clock() -> Result<()> {
     Ok(())
 }
 
-/// Where kinds of work have their own folders or files.
+/// Folders with a folder or file per kind of work.
 const KINDS: [&str; 3] = ["shared/src/job/kinds", "proto/src/convert/kinds", "worker/src/kinds"];
-/// Who may name a kind: all others ask a job for facts.
+/// Files that may name a kind: all others ask a job for facts.
 const REGISTRATIONS: [&str; 8] = [
     "shared/src/job/mod.rs",
     "shared/src/job/draft.rs",
@@ -345,7 +345,7 @@ fn only_registrations_name_a_kind_of_work() -> Result<()> {
     for folder in ["shared/src", "proto/src", "coordinator/src", "coordinator/cli/src", "worker/src"] {
         for path in rust_files(folder)? {
             let place = path.strip_prefix(&repository)?.to_string_lossy().into_owned();
-            // What tests are made of names what they test.
+            // Tests name what they test.
             let is_test = place.contains("tests") || place.contains("conformance");
             if is_test || KINDS.iter().any(|kinds| place.starts_with(kinds)) {
                 continue;

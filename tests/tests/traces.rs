@@ -162,7 +162,7 @@ fn begun<'a>(got: &'a [Got], name: &str, call: &str) -> Result<&'a Got> {
     Ok(first)
 }
 
-/// How many steps there are in its trace.
+/// Number of steps in its trace.
 fn steps_of(got: &[Got], first: &Got) -> usize {
     let steps = got.iter().filter(|one| one.span.name == "step");
     steps.filter(|one| one.span.trace_id == first.span.trace_id).count()

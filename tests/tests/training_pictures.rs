@@ -1,4 +1,4 @@
-//! What jobs make of their pictures and captions.
+//! Pictures and captions of jobs.
 
 use std::{collections::BTreeSet, fs, path::Path};
 

@@ -1,4 +1,4 @@
-//! What release 0.1.0 left, this build takes up: see tests/fixtures/0.1.0.
+//! This build continues the state of release 0.1.0: see tests/fixtures/0.1.0.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,7 +20,7 @@ fn fixtures() -> PathBuf {
     places::repository().join("tests/fixtures/0.1.0")
 }
 
-/// What 0.1.0 printed, a JSON object a line.
+/// The output of 0.1.0, a JSON object per line.
 fn shown(name: &str) -> Result<Vec<Value>> {
     let path = fixtures().join("shown").join(name);
     let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;

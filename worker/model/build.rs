@@ -62,7 +62,7 @@ fn main() -> Result<(), String> {
         .debug(false)
         .warnings(true)
         .extra_warnings(true)
-        // So that what is defined here and not declared in shim.h is seen.
+        // Finds functions that are defined here and not declared in shim.h.
         .flag("-Wmissing-declarations")
         // A root is the processor's own: nobody asks for errno. And of vectors that no register holds, which all stay
         // within one function, GCC says only that others would see them otherwise.

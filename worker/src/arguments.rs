@@ -142,7 +142,7 @@ fn parse_threads(text: &str) -> Result<usize, String> {
 }
 
 impl DaemonArguments {
-    /// Where the settings come from.
+    /// Sources of the settings.
     ///
     /// # Errors
     /// The environment's.
@@ -166,7 +166,7 @@ impl DaemonArguments {
     /// it has joined. Blocks.
     ///
     /// # Errors
-    /// Its file cannot be read, or it is no token of a worker.
+    /// Its file cannot be read, or it is not a worker's token.
     pub fn token(&self) -> Result<Option<JoinToken>, TokenTextError> {
         let Some(file) = &self.join_file else { return Ok(None) };
         let text = token::read(file, self.common.lifeline)?;

@@ -1,4 +1,4 @@
-//! What this worker tells the coordinator about itself.
+//! The worker's capabilities, as the coordinator gets them.
 
 use ringtune_proto::v1;
 use ringtune_shared::version::VERSION;
@@ -40,7 +40,7 @@ pub fn default_threads(node: &Node, configured: &ComputeSettings) -> usize {
     }
 }
 
-/// As the hello carries it.
+/// The message of the hello.
 pub fn capabilities(node: &Node, engine: &EngineIdentity, threads: usize) -> v1::Capabilities {
     let number = |count: usize| i32::try_from(count).unwrap_or(i32::MAX);
     v1::Capabilities {

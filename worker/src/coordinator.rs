@@ -1,4 +1,4 @@
-//! Where the coordinator is, and how it is called.
+//! The coordinator's address.
 
 use std::{fmt, net::IpAddr};
 
@@ -7,7 +7,7 @@ use ringtune_security::{Connector, Server, Trust};
 /// The coordinator's gRPC port where none is given.
 const PORT: u16 = 7070;
 
-/// Where the coordinator is.
+/// The coordinator's address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CoordinatorAddress {
     /// Over TLS.
@@ -19,9 +19,9 @@ pub struct CoordinatorAddress {
 }
 
 impl CoordinatorAddress {
-    /// Reads `https://HOST:PORT`, `http://HOST:PORT` or `HOST:PORT`, each without its port too. None: it is none of them.
+    /// Reads `https://HOST:PORT`, `http://HOST:PORT` or `HOST:PORT`, each without its port too. None if malformed.
     ///
-    /// What says neither is `http` for this machine itself, and `https` for all others.
+    /// Without a scheme it is `http` for this machine, and `https` for all others.
     pub fn parse(text: &str) -> Option<Self> {
         let (scheme, rest) = match text.split_once("://") {
             Some(("https", rest)) => (Some(true), rest),

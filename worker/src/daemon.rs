@@ -26,7 +26,7 @@ use crate::{
     http::{Metrics, MetricsError},
     latents::LatentCache,
     membership::{self, Entering, Membership, MembershipError},
-    node::{Claim, Node, Place, Wish, keep_blocks},
+    node::{Claim, CoreClaim, Node, Wish, keep_blocks},
     probe,
     rank::Context,
     ring::{RingOptions, RingThread, Rings},
@@ -36,7 +36,7 @@ use crate::{
     state_folder::{StateFolder, StateFolderError},
 };
 
-/// How long the worker may take to end.
+/// Timeout of the worker's end.
 pub const END_LIMIT: Duration = Duration::from_secs(30);
 /// Of that, what its ring may take to go on without a running rank: it takes its step to the end.
 const LEAVE_LIMIT: Duration = Duration::from_secs(20);
@@ -63,7 +63,7 @@ pub enum Error {
     /// A port that cannot be served.
     #[error(transparent)]
     Port(Box<ServerError>),
-    /// What to tell the neighbours.
+    /// The advertised address.
     #[error(transparent)]
     Advertise(#[from] AdvertiseError),
     /// The library that computes.
@@ -84,7 +84,7 @@ pub enum Error {
     /// A server ended.
     #[error("the {0} server ended: {1}")]
     Server(&'static str, String),
-    /// Where spans are sent.
+    /// The exporter of spans.
     #[error(transparent)]
     Traces(#[from] ringtune_traces::Error),
     /// stdin or stdout.
@@ -162,7 +162,7 @@ pub async fn run(
     run_with(settings, start_as, shutdown, move || start(threads)).await
 }
 
-fn log_place(place: &Place, threads: usize) {
+fn log_place(place: &CoreClaim, threads: usize) {
     info!(threads, "computes on {place}");
     if place.is_contended() {
         warn!(
@@ -227,7 +227,9 @@ pub async fn run_with(
     };
     let rings = Rings::new(ring_options, Arc::clone(&metrics));
     let artifacts = ArtifactClient::new(&url, trust.as_ref()).map_err(Error::Coordinator)?;
-    let context = context(&settings, &state, (&engine, &identity), artifacts, (&rings, &metrics, tracer))?;
+    let started =
+        Started { engine: &engine, identity: &identity, artifacts, rings: &rings, metrics: &metrics, tracer };
+    let context = context(&settings, &state, started)?;
     // 5. Servers.
     let end_servers = CancellationToken::new();
     let _end_servers = end_servers.clone().drop_guard();
@@ -339,7 +341,7 @@ fn log_start(node: &Node, identity: &EngineIdentity, threads: usize, address: &s
     );
 }
 
-/// What whoever starts a worker may not have meant.
+/// Warns of network settings that may not be meant.
 fn warn_of_the_network(settings: &Settings) {
     let SecuritySettings { insecure, .. } = settings.security;
     let (grpc, http) = (settings.grpc.listen, settings.http.listen);
@@ -360,16 +362,21 @@ fn warn_of_the_network(settings: &Settings) {
     }
 }
 
-fn context(
-    settings: &Settings,
-    state: &StateFolder,
-    (engine, identity): (&EngineHandle, &EngineIdentity),
+/// The parts of a worker that run by the time its ranks get their context.
+struct Started<'a> {
+    engine: &'a EngineHandle,
+    identity: &'a EngineIdentity,
     artifacts: ArtifactClient,
-    (rings, metrics, tracer): (&Rings, &Arc<Metrics>, Tracer),
-) -> Result<Context, Error> {
+    rings: &'a Rings,
+    metrics: &'a Arc<Metrics>,
+    tracer: Tracer,
+}
+
+fn context(settings: &Settings, state: &StateFolder, started: Started<'_>) -> Result<Context, Error> {
+    let Started { engine, identity, artifacts, rings, metrics, tracer } = started;
     let environment = Environment::of_process();
     let rules = settings.access_rules(&environment);
-    // Whoever wants a model of a hub is told why there is none.
+    // Jobs that want a model of a hub are told why there is none.
     let hub = hub_endpoint(&environment).unwrap_or_default();
     Ok(Context {
         engine: engine.clone(),

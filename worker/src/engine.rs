@@ -20,7 +20,7 @@ pub(crate) use ringtune_fake_engine::{FakeEngine, FakeScript};
 /// Starts an engine with so many compute threads; a job may change them later. Blocks.
 pub type StartEngine = fn(Threads) -> Result<EngineHandle, EngineError>;
 
-/// What a program brings of the library that computes.
+/// The computing library of a program.
 #[derive(Clone, Copy, Debug)]
 pub struct Library {
     /// Starts an engine.
@@ -32,13 +32,13 @@ pub struct Library {
     pub meter: Meter,
 }
 
-/// How a library's work is measured. All of it is called on the engine's thread.
+/// Measures a library's work; called on the engine's thread.
 #[derive(Clone, Copy, Debug)]
 pub struct Meter {
     /// Records all operators from here on. Fails where a recording is on.
     pub start_recording: fn() -> Result<(), EngineError>,
     /// Ends the recording.
     pub stop_recording: fn() -> Result<Recording, EngineError>,
-    /// What library and machine reach in this precision, with the engine's threads. Takes a few tenths of a second.
+    /// Peak rates of library and machine in this precision, with the engine's threads. Takes a few tenths of a second.
     pub machine_rates: fn(Precision) -> Result<MachineRates, EngineError>,
 }

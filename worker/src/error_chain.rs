@@ -1,4 +1,4 @@
-//! What happened, where the outermost error says little.
+//! Errors with their sources, for outermost errors that say little.
 
 /// An error with all its causes: tonic's own message is "transport error"; what happened is in its sources.
 pub(crate) fn error_chain(error: &dyn std::error::Error) -> String {

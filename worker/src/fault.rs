@@ -49,7 +49,7 @@ pub fn of_path(error: &io::Error) -> Fault {
     use io::ErrorKind as Kind;
     let code = error.raw_os_error();
     match error.kind() {
-        // What `access` says, not the system: it leads out, or to what is no file.
+        // Reported by `access`, not the system: it leads out, or to something other than a file.
         Kind::PermissionDenied | Kind::InvalidInput | Kind::InvalidData if code.is_none() => Fault::Job,
         Kind::InvalidFilename | Kind::NotADirectory | Kind::IsADirectory | Kind::InvalidInput => Fault::Job,
         _ if code == Some(Errno::LOOP.raw_os_error()) => Fault::Job,
@@ -59,7 +59,7 @@ pub fn of_path(error: &io::Error) -> Fault {
     }
 }
 
-/// What can end a rank's work. Its text reaches the user as the job's reason, and names the field, the file or the call.
+/// An error that can end a rank's work. Its text reaches the user as the job's reason, and names the field, the file or the call.
 pub trait Blame: std::error::Error + Send + Sync + 'static {
     /// Whose fault it is: see the module's table.
     fn fault(&self) -> Fault;
@@ -70,13 +70,13 @@ pub trait Blame: std::error::Error + Send + Sync + 'static {
     }
 }
 
-/// What only a worker can see is wrong with the job.
+/// A problem of the job that only a worker can see.
 #[derive(Debug, thiserror::Error)]
 #[error("{field}: {problem}")]
 pub struct Refusal {
     /// `section.key` of the job, or the file.
     pub field: String,
-    /// What was given and what is allowed.
+    /// The given and the allowed value.
     pub problem: String,
 }
 
@@ -93,7 +93,7 @@ impl Blame for Refusal {
     }
 }
 
-/// What one worker keeps from jobs another one may let them have: the job is worth another ring, and this worker is as good
+/// Another worker may allow what this one refuses: the job is worth another ring, and this worker is as good
 /// as before for all other jobs.
 impl Blame for access::Refused {
     fn fault(&self) -> Fault {
@@ -185,7 +185,7 @@ impl Blame for train::Error {
         }
     }
 
-    /// All that follows from the job's own numbers.
+    /// Errors that follow from the job's own numbers.
     fn would_come_again(&self) -> bool {
         !matches!(self, Self::Posterior { .. })
     }

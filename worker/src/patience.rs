@@ -1,8 +1,8 @@
-//! How OpenMP's threads wait for each other.
+//! Configures how OpenMP's threads wait for each other.
 
 use std::{convert::Infallible, io, os::unix::process::CommandExt as _, process::Command};
 
-/// What decides how libgomp's threads wait, and the first one's value where the user chose none: they look 4,000 times,
+/// Variables that decide how libgomp's threads wait, and the first one's value if the user set none: they look 4,000 times,
 /// for about 0.2 ms, and then sleep.
 const CHOICES: [&str; 2] = ["GOMP_SPINCOUNT", "OMP_WAIT_POLICY"];
 const LOOKS: &str = "4000";

@@ -1,4 +1,4 @@
-//! What `ringtune-worker` does with its arguments, up to its exit code, on whatever library it brings.
+//! `ringtune-worker`, from its arguments to its exit code, with any computing library.
 
 use std::{
     io::Write as _,
@@ -40,12 +40,12 @@ use crate::{
 };
 
 const PROGRAM: Program = Program("ringtune-worker");
-/// The engine hangs: whoever keeps the worker running is to start it again.
+/// The engine hangs: the supervisor has to restart the worker.
 const HUNG: u8 = 3;
 
 /// As Rust ends a program that panicked.
 const PANICKED: u8 = 101;
-/// So long what was printed may take to get out. A reader that takes nothing keeps no program from its end.
+/// Timeout of the last flush: a reader that takes nothing does not keep the program from its end.
 const LAST_FLUSH: Duration = Duration::from_secs(1);
 
 /// Runs a program to its end, which is the process's: nothing that libraries do at a normal exit is done. Destructors of what
@@ -63,7 +63,7 @@ pub fn main(program: impl FnOnce() -> u8) -> ! {
     unsafe { libc::_exit(libc::c_int::from(code)) }
 }
 
-/// What comes before anything else: a join token leaves everybody's sight. The program may begin again for that.
+/// Runs first: hides a join token from other users. The program may re-execute for that.
 ///
 /// # Errors
 /// The exit code, where that is not possible.

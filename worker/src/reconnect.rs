@@ -1,4 +1,4 @@
-//! How long to wait before the next try at a coordinator that cannot be reached.
+//! Backoff of connections to a coordinator that cannot be reached.
 
 use std::time::Duration;
 

@@ -56,9 +56,9 @@ pub(crate) struct Port {
     pub(crate) listener: TcpListener,
     /// Of a secured cluster.
     pub(crate) trust: Option<Trust>,
-    /// Where refusals show.
+    /// Counts refusals.
     pub(crate) metrics: Arc<Metrics>,
-    /// Where handshakes are done: those of strangers take no time from the rings' thread.
+    /// Runtime of handshakes: those of strangers take no time from the rings' thread.
     pub(crate) openings: Handle,
 }
 
@@ -126,7 +126,7 @@ pub(crate) async fn grpc(
     })
 }
 
-/// The same for the pages.
+/// As above, for the pages.
 ///
 /// # Errors
 /// It cannot be opened. Later: the server ended.

@@ -251,7 +251,7 @@ impl Default for ModelCacheSettings {
 }
 
 impl ModelCacheSettings {
-    /// What the variables leave open is decided here; `fallback` is used where there is no home folder.
+    /// Fills what the variables leave open; `fallback` is used without a home folder.
     pub fn options(&self, environment: &Environment, fallback: &Path) -> CacheOptions {
         let folder = match self.dir.as_os_str().is_empty() {
             false => self.dir.clone(),
@@ -270,7 +270,7 @@ impl Settings {
         self.problems().into_iter().next().map_or(Ok(()), Err)
     }
 
-    /// All settings that cannot be used, each for itself or beside the others.
+    /// All invalid settings, alone or in combination.
     pub fn problems(&self) -> Vec<SettingsError> {
         let mut problems = Vec::new();
         let timeout = self.ring.peer_timeout_seconds;
@@ -330,7 +330,7 @@ impl Settings {
         problems
     }
 
-    /// Where the coordinator is.
+    /// The coordinator's address.
     ///
     /// # Errors
     /// `coordinator.url` is no address.
@@ -342,7 +342,7 @@ impl Settings {
         })
     }
 
-    /// How the worker's ports are protected: with TLS where they listen beyond loopback, where settings ask for it, and
+    /// The protection of the worker's ports: with TLS where they listen beyond loopback, where settings ask for it, and
     /// where the coordinator's address does.
     ///
     /// # Errors
@@ -373,7 +373,7 @@ impl Settings {
         Ok(if address.secure { Protection::Tls } else { own })
     }
 
-    /// Where certificates from elsewhere are, if they are to be used.
+    /// Paths of certificates from elsewhere, if they are used.
     pub fn brought_credentials(&self) -> Option<CredentialPaths> {
         let SecuritySettings { certificate, key, ca, .. } = &self.security;
         self.security.brings_certificate().then(|| CredentialPaths {
@@ -388,13 +388,13 @@ impl Settings {
         !self.grpc.listen.ip().is_loopback()
     }
 
-    /// What jobs may reach on this machine.
+    /// The access rules of jobs on this machine.
     pub fn access_rules(&self, environment: &Environment) -> Rules {
         let cache = self.model_cache.options(environment, &self.storage.state_dir);
         self.access.rules(self.is_exposed(), &cache.folder)
     }
 
-    /// How often a job's state is kept for the loss of its whole ring; none: never.
+    /// Interval of recovery points, for the loss of a whole ring; None: never.
     pub fn recovery_interval(&self) -> Option<Duration> {
         let seconds = self.training.recovery_checkpoint_seconds;
         (seconds > 0.0).then(|| Duration::from_secs_f64(seconds))
@@ -443,7 +443,7 @@ mod tests {
         ] {
             assert_eq!(with(url, change), Ok(expected), "{url}");
         }
-        // What contradicts itself is refused, and both settings are named.
+        // Contradictions are refused, and both settings are named.
         let http = |settings: &mut Settings| settings.http.listen.set_ip([10, 0, 0, 2].into());
         let on = |settings: &mut Settings| settings.security.tls = TlsMode::On;
         for (url, change, other) in [

@@ -11,9 +11,9 @@ use ringtune_shared::{
     ids::WorkerId,
 };
 
-/// Who this worker is.
+/// File of this worker's id.
 const WORKER_ID: &str = "worker-id";
-/// How often it has started.
+/// File of its number of starts.
 const INCARNATION: &str = "incarnation";
 const CACHE: &str = "cache";
 const LATENTS: &str = "latents";
@@ -24,7 +24,7 @@ const WORK: &str = "work";
 pub(crate) const CREDENTIALS: &str = "credentials";
 /// Models, where there is no home folder for them.
 pub(crate) const MODELS: &str = "models";
-/// All that is in a state folder.
+/// Everything in a state folder.
 const NAMES: [&str; 10] =
     [state_lock::NAME, WORKER_ID, INCARNATION, CACHE, LATENTS, RING_SOCKET, VIEWS, WORK, MODELS, CREDENTIALS];
 
@@ -63,9 +63,9 @@ pub enum StateFolderError {
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What it holds.
+        /// Its content.
         content: String,
-        /// What it should hold.
+        /// The expected content.
         expected: &'static str,
     },
 }
@@ -118,17 +118,17 @@ impl StateFolder {
         self.worker
     }
 
-    /// Which start of the daemon on this folder this is, from 1.
+    /// Number of the daemon's start on this folder, from 1.
     pub fn incarnation(&self) -> u64 {
         self.incarnation
     }
 
-    /// Where fetched files are kept.
+    /// Folder of fetched files.
     pub fn cache_folder(&self) -> PathBuf {
         self.folder.join(CACHE)
     }
 
-    /// Where encoded pictures are kept.
+    /// Folder of encoded pictures.
     pub fn latents_folder(&self) -> PathBuf {
         self.folder.join(LATENTS)
     }
@@ -138,12 +138,12 @@ impl StateFolder {
         self.folder.join(RING_SOCKET)
     }
 
-    /// Where the models that jobs use are seen. Empty when the folder is opened.
+    /// Folder of links to models in use. Empty when the state folder is opened.
     pub fn views_folder(&self) -> PathBuf {
         views_folder_of(&self.folder)
     }
 
-    /// Where ranks write before they upload. Empty when the folder is opened.
+    /// Folder of ranks' files before their upload. Empty when the state folder is opened.
     pub fn work_folder(&self) -> PathBuf {
         work_folder_of(&self.folder)
     }
@@ -221,7 +221,7 @@ mod tests {
         let left = first.work_folder().join("job-1/checkpoint-9.safetensors");
         std::fs::create_dir_all(left.parent().unwrap()).unwrap();
         std::fs::write(&left, b"big").unwrap();
-        // One that is refused takes nothing from the one that works there.
+        // A refused worker disturbs nothing of the one that works there.
         assert!(StateFolder::open(folder.path(), None).is_err());
         assert!(left.exists());
         drop(first);

@@ -1,4 +1,4 @@
-//! What a call came to, in words.
+//! The outcome of a call in words.
 
 use tonic::{Code, Status};
 

@@ -13,7 +13,7 @@ use std::{
 
 use ringtune_shared::{ids::ContentHash, job::LrScheduler};
 use ringtune_worker::{
-    access::Place,
+    access::ConfinedPath,
     data::{
         ClipTokenizer, Error, ImageFile,
         buckets::{BucketOptions, Buckets, Placement},
@@ -92,7 +92,7 @@ fn check_initializer(tokenizer: &ClipTokenizer, case: &Value, comparable: bool) 
 #[test]
 fn pictures_equal_those_of_the_training_script() {
     let golden = GoldenFile::open("pictures.safetensors");
-    let set = images::scan(&Place::at(golden_folder().join("pictures"))).expect("pictures");
+    let set = images::scan(&ConfinedPath::at(golden_folder().join("pictures"))).expect("pictures");
     assert!(set.images.len() >= 15);
     for file in &set.images {
         let picture = file.decode().expect("a picture");
@@ -166,7 +166,7 @@ fn buckets_and_their_pixels_are_those_of_kohyas_rule_and_pillow() {
     let sizes: Vec<[u32; 2]> =
         sides.into_iter().flat_map(|width| sides.map(|height| [width, height])).collect();
     // 2. Pictures that decode alike everywhere, in one setting that stretches and one that only shrinks.
-    let set = images::scan(&Place::at(golden_folder().join("pictures"))).expect("pictures");
+    let set = images::scan(&ConfinedPath::at(golden_folder().join("pictures"))).expect("pictures");
     let mut pictures = Vec::new();
     for file in set.images.iter().filter(|file| file.name.ends_with(".png")) {
         let picture = file.decode().expect("a picture");

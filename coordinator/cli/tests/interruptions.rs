@@ -153,7 +153,9 @@ impl JobService for Flaky {
         // Away for the first two calls.
         match self.calls.fetch_add(1, Ordering::Relaxed) {
             0 | 1 => Err(Status::unavailable("not yet")),
-            _ => Ok(Response::new(v1::GetJobResponse { job: Some(v1::Job::default()), timings: None })),
+            _ => {
+                Ok(Response::new(v1::GetJobResponse { job: Some(v1::Job::default()), ..Default::default() }))
+            }
         }
     }
     /// Three pages, a job on each, whose names are all the same.

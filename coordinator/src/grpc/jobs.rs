@@ -3,17 +3,17 @@
 use std::sync::Arc;
 
 use prost::Message as _;
-use ringtune_proto::convert::{FieldError, queue_from_wire, spec_from_wire};
+use ringtune_proto::convert::{FieldError, queue_from_wire, queue_to_wire, spec_from_wire, spec_to_wire};
 use ringtune_proto::v1::{self, job_service_server::JobService};
 use ringtune_shared::ids::{ContentHash, JobId};
-use ringtune_shared::job::{JobSpec, QueueSpec};
+use ringtune_shared::job::{JobRequest, JobSpec, QueueSpec, parse_job_request};
 use ringtune_shared::trace::TraceContext;
 use tonic::{Request, Response, Status};
 
 use super::access::call_of;
 use super::ids::job_id;
 use super::reach::redact_for;
-use super::status::{FailedRequest, bad_field, bad_queue, bad_spec};
+use super::status::{FailedRequest, bad_field, bad_job_file, bad_queue, bad_spec};
 use super::traced::{Making, parent_of};
 use super::watches::{self, Answers};
 use super::{Api, outbound};
@@ -76,10 +76,12 @@ impl JobService for Jobs {
         request: Request<v1::GetJobRequest>,
     ) -> Result<Response<v1::GetJobResponse>, Status> {
         let call = call_of(&request);
-        let job = self.0.job(&call, job_id(&request.into_inner().job_id)?).await?;
+        let request = request.into_inner();
+        let job = self.0.job(&call, job_id(&request.job_id)?).await?;
         let timings = outbound::timings(&self.0.handle.timings(job.id));
         let timings = Some(timings).filter(|timings| !timings.ranks.is_empty());
-        Ok(Response::new(v1::GetJobResponse { job: Some(outbound::job(&job)), timings }))
+        let job_file = if request.with_job_file { outbound::job_file(&job) } else { String::new() };
+        Ok(Response::new(v1::GetJobResponse { job: Some(outbound::job(&job)), timings, job_file }))
     }
 
     async fn list_jobs(
@@ -165,10 +167,19 @@ impl Jobs {
     async fn create(
         &self,
         call: &Call,
-        request: v1::CreateJobRequest,
+        mut request: v1::CreateJobRequest,
         id: JobId,
         trace: Option<TraceContext>,
     ) -> Result<Arc<Job>, Status> {
+        if !request.job_file.is_empty() {
+            if request.spec.is_some() || request.queue.is_some() {
+                let problem = "comes in place of spec and queue: give one or the other";
+                return Err(bad_field(&FieldError::new("job_file", problem)));
+            }
+            let JobRequest { spec, queue } =
+                parse_job_request(&request.job_file, &[]).map_err(bad_job_file)?;
+            (request.spec, request.queue) = (Some(spec_to_wire(&spec)), Some(queue_to_wire(&queue)));
+        }
         let wire = request.spec.unwrap_or_default();
         let mut queue = queue_from_wire(request.queue).map_err(bad_queue)?;
         queue.owner = call.owner(queue.owner).map_err(|denied| self.0.deny(denied))?;

@@ -3,6 +3,7 @@
 use ringtune_proto::convert::{activity_to_wire, queue_to_wire, spec_to_wire, timestamp};
 use ringtune_proto::v1;
 use ringtune_shared::ids::{Epoch, JobId, WorkerId};
+use ringtune_shared::job::JobRequest;
 use ringtune_shared::version::Agreement;
 
 use crate::core::{
@@ -41,6 +42,13 @@ pub(super) fn job_state(state: JobState) -> v1::JobState {
 
 pub(super) fn job(job: &Job) -> v1::Job {
     v1::Job { spec: Some(spec_to_wire(&job.spec)), ..job_without_spec(job) }
+}
+
+/// Spec and queue as a job file.
+pub(super) fn job_file(job: &Job) -> String {
+    let request = JobRequest { spec: (*job.spec).clone(), queue: (*job.queue).clone() };
+    // A checked request can be written.
+    request.to_toml().unwrap_or_default()
 }
 
 pub(super) fn job_without_spec(job: &Job) -> v1::Job {

@@ -32,6 +32,16 @@ pub(super) fn bad_spec(error: SpecError) -> Status {
     bad_request(error.violations.into_iter().map(named).collect())
 }
 
+/// A job file is wrong; its fields are named as they are there.
+pub(super) fn bad_job_file(error: SpecError) -> Status {
+    let named = |violation: ringtune_shared::job::Violation| {
+        let field = if violation.field.is_empty() { "job_file".to_owned() } else { violation.field };
+        let line = violation.line.map(|line| format!("line {line}: ")).unwrap_or_default();
+        FieldViolation::new(field, format!("{line}{}", violation.problem))
+    };
+    bad_request(error.violations.into_iter().map(named).collect())
+}
+
 /// Fields of a queue's entry are wrong; their names are those of the request already, "queue.labels.team".
 pub(super) fn bad_queue(error: SpecError) -> Status {
     let violations = error.violations.into_iter();

@@ -262,7 +262,7 @@ pub(crate) async fn create(jobs: &mut JobServiceClient<Channel>, spec: v1::JobSp
 }
 
 pub(crate) async fn get(jobs: &mut JobServiceClient<Channel>, job_id: &str) -> v1::Job {
-    let request = v1::GetJobRequest { job_id: job_id.to_owned() };
+    let request = v1::GetJobRequest { job_id: job_id.to_owned(), ..Default::default() };
     jobs.get_job(request).await.unwrap().into_inner().job.unwrap()
 }
 

@@ -68,6 +68,12 @@ export async function call(method, request = {}) {
   return answer.json();
 }
 
+/** A job with its file. */
+export async function readJob(jobId) {
+  const { job, jobFile } = await call("JobService/GetJob", { jobId, withJobFile: true });
+  return { ...job, jobFile };
+}
+
 /** All entries of a list, page by page, at most `most` of them. */
 export async function list(method, field, request, most = 10_000) {
   const found = [];

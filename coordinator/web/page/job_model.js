@@ -18,7 +18,8 @@ export function newModel(id) {
 export function applyJob(model, job, now) {
   const known = model.job;
   if (known && Number(job.lastSequence ?? 0) < Number(known.lastSequence ?? 0)) return;
-  model.job = known?.spec && !job.spec ? { ...job, spec: known.spec } : job;
+  // The stream says neither.
+  model.job = { ...(known && { spec: known.spec, jobFile: known.jobFile }), ...job };
   model.samples = addSample(model.samples, job);
   const { epoch } = model.ring;
   model.ring = follow(model.ring, job, now);

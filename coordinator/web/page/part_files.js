@@ -4,7 +4,6 @@ import { element, isolated, keep, setAttribute, setText, show } from "./dom.js";
 import { bytes, count, dateAndTime, oneLine, visible } from "./format.js";
 import { cell, rowHead, section, table } from "./parts.js";
 import { groupsOf } from "./results.js";
-import { jobFile } from "./toml.js";
 
 /** The files; `update(model)` shows those that there are. */
 export function filesPart() {
@@ -65,9 +64,9 @@ export function specPart() {
   const node = section("Job file", { hidden: true }, element("details", {}, element("summary", {}, "Show what was asked for"),
     element("div", { class: "line" }, copy, copied), text));
   function update(model) {
-    show(node, model.job?.spec !== undefined);
-    if (!model.job?.spec) return;
-    shown = jobFile(model.job.spec, model.job.queue);
+    show(node, Boolean(model.job?.jobFile));
+    if (!model.job?.jobFile) return;
+    shown = model.job.jobFile;
     setText(text, visible(shown));
   }
   return { node, update };

@@ -1,5 +1,5 @@
 // Several runs laid over each other: their losses by step, and the options in which they differ.
-import { call } from "./api.js";
+import { call, readJob } from "./api.js";
 import { chart } from "./chart.js";
 import { chartControls } from "./chart_controls.js";
 import { differences, lowestValidation, runNames, unionOfSteps } from "./compare.js";
@@ -71,7 +71,7 @@ export function compareView(app, { ids }) {
     if (run.reading || left) return;
     run.reading = true;
     try {
-      if (run.job === null) run.job = (await call("JobService/GetJob", { jobId: run.id })).job;
+      if (run.job === null) run.job = await readJob(run.id);
       const after = run.points.at(-1)?.step ?? 0;
       const { steps } = await call("JobService/ListSteps", { jobId: run.id, afterStep: String(after), maxPoints: THINNED_POINTS });
       run.points = addPoints(run.points, (steps ?? []).map(pointOf));
@@ -108,7 +108,7 @@ export function compareView(app, { ids }) {
       for (const job of jobs) {
         const run = runs.find(({ id }) => id === job.jobId);
         if (!run?.job || Number(job.lastSequence ?? 0) < Number(run.job.lastSequence ?? 0)) continue;
-        run.job = { ...job, spec: run.job.spec };
+        run.job = { ...job, jobFile: run.job.jobFile };
         if (Number(job.step ?? 0) > (run.points.at(-1)?.step ?? 0)) later(run);
       }
       soon();

@@ -1,6 +1,6 @@
 // One job: what it is, how far it is, and everything that it says.
 import { runAgain } from "./again.js";
-import { call, list, now, requestId } from "./api.js";
+import { call, list, now, readJob, requestId } from "./api.js";
 import { question } from "./dialogs.js";
 import { batched, element, isolated, setAttribute, setText, show } from "./dom.js";
 import { secondsLeft, stepsPerSecond } from "./eta.js";
@@ -68,7 +68,7 @@ export function jobView(app, { id }) {
   const read = async () => {
     const fresh = newModel(id);
     try {
-      const { job } = await call("JobService/GetJob", { jobId: id });
+      const job = await readJob(id);
       applyJob(fresh, job, now());
       // Only what comes after this is asked of the stream: what came before is read in a thinned form.
       fresh.sequence = Number(job.lastSequence ?? 0);
@@ -249,7 +249,7 @@ function buttons(app, box, current) {
   return (job) => {
     show(cancel, !hasEnded(job.state));
     show(remove, hasEnded(job.state));
-    show(again, job.spec !== undefined && !job.verification);
+    show(again, Boolean(job.jobFile) && !job.verification);
     show(compare, job.loss !== undefined);
     setAttribute(compare, "href", format({ view: "compare", ids: [job.jobId] }));
     show(verify, Number(job.step ?? 0) > 0 && !job.verification);

@@ -1,4 +1,4 @@
-//! Suites that every implementation of a trait of `ringtune-shared` must pass, for the tests of whoever has one.
+//! Suites that every implementation of a trait of `ringtune-shared` must pass.
 //!
 //! Invariant: a dev-dependency alone. No program contains it.
 

@@ -17,7 +17,7 @@ const WITHOUT_EFFECT: &[&str] = &[
     "model.variant",
     "model.tokenizer",
     "debug",
-    // What counts of the number of ranks, the kind says.
+    // The kind says what the number of ranks decides.
     "cluster.world_size",
     "cluster.min_world_size",
     // Compared as decided.
@@ -49,7 +49,7 @@ impl fmt::Display for Difference {
     }
 }
 
-/// What decides the learned bits of a job besides the content of its model and data, by the options' names.
+/// The options that decide the learned bits of a job besides its model and data, by name.
 ///
 /// `step`: the one whose state it is. A run may become longer where no step up to it depends on how many there are: a
 /// learning rate may, and so does a validation that was due only because `step` was the last.
@@ -97,7 +97,7 @@ fn without_places(table: Value) -> Value {
 }
 
 impl About {
-    /// Where the job of this checkpoint and `spec` would not compute the same.
+    /// The deciding options in which the checkpoint's job and `spec` differ.
     pub fn differences(&self, spec: &JobSpec) -> Vec<Difference> {
         let mut now = deciding_options(spec, self.step);
         let steps = spec.work.steps_option();

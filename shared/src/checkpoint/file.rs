@@ -36,7 +36,7 @@ pub enum CheckpointError {
     /// A state's file, but no checkpoint.
     #[error("it is not a checkpoint: {problem}")]
     Entry {
-        /// What is wrong with the entry.
+        /// The problem with the entry.
         problem: String,
     },
     /// Written by another version.
@@ -70,20 +70,20 @@ struct Entry {
     tensors_sha256: String,
 }
 
-/// What is read first: other formats may have anything else.
+/// Read first: other formats may have any other fields.
 #[derive(Deserialize)]
 struct FormatOnly {
     format: u32,
 }
 
-/// All of a checkpoint but the tensors' numbers: the little that decides where a job goes on.
+/// A checkpoint without its tensors' data: enough to decide where a job resumes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CheckpointHeader {
-    /// Which job, and how far.
+    /// The job and its step.
     pub about: About,
     /// The state's counters by name; a 64-bit float is kept as its bits.
     pub numbers: BTreeMap<String, u64>,
-    /// What the state's tensors are.
+    /// The state's tensors.
     pub tensors: TensorList,
     /// Of their bytes.
     pub tensors_sha256: ContentHash,
@@ -118,7 +118,7 @@ impl CheckpointHeader {
         Ok(Self { about, numbers, tensors: header.tensors.clone(), tensors_sha256 })
     }
 
-    /// What is to be known before a job that goes on from here is placed.
+    /// Needed to place a job that resumes from here.
     pub fn resumed(&self) -> Resumed {
         Resumed { step: self.about.step, numerics: self.about.numerics.clone() }
     }
@@ -126,7 +126,7 @@ impl CheckpointHeader {
 
 /// A checkpoint that is open to be read.
 pub struct OpenCheckpoint<R = File> {
-    /// What stands before the tensors.
+    /// The header.
     pub header: CheckpointHeader,
     /// The state, whose hash is checked at its end.
     pub source: Verified<Decoder<R>>,
@@ -187,7 +187,7 @@ impl Filled {
     /// Gives it its name; then it is on the disk. The state is not needed for it.
     ///
     /// # Errors
-    /// The file system's: then there is none of that name.
+    /// An error of the file system; then no file has that name.
     pub fn commit(self) -> Result<Encoded, CheckpointError> {
         Ok(self.0.commit()?)
     }
@@ -280,7 +280,7 @@ pub(super) mod tests {
         encoder.into_inner()
     }
 
-    /// What a file of these bytes is read as.
+    /// Reads a file with these bytes.
     fn read(bytes: &[u8]) -> Result<(CheckpointHeader, MemoryState), CheckpointError> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("checkpoint");
@@ -330,7 +330,7 @@ pub(super) mod tests {
         for cut in [0, 7, 8, 100, bytes.len() - 1] {
             assert!(matches!(read(&bytes[..cut]), Err(CheckpointError::Broken(_))), "{cut}");
         }
-        // One bit anywhere in the tensors or in the header's length.
+        // A flipped bit in the tensors or in the header's length.
         for place in (0..8).chain(bytes.len() - 20..bytes.len()) {
             let mut changed = bytes.clone();
             changed[place] ^= 0x10;

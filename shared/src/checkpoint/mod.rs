@@ -33,7 +33,7 @@ pub use file::{
 /// The layout that this version writes, and the only one that it reads.
 pub const FORMAT: u32 = 1;
 
-/// Which job a checkpoint belongs to, and how far that was.
+/// The job that a checkpoint belongs to, and its step.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct About {
@@ -45,7 +45,7 @@ pub struct About {
     pub model_hash: String,
     /// Hash of the pictures.
     pub data_hash: String,
-    /// What decides the bits besides those two, by the option's name: see [`deciding_options`].
+    /// The other options that decide the bits: see [`deciding_options`].
     pub options: BTreeMap<String, Value>,
     /// On what the last steps were computed.
     pub numerics: Numerics,
@@ -66,7 +66,7 @@ pub struct Numerics {
     pub precision: String,
 }
 
-/// What a job that goes on from a checkpoint has to know before it is placed.
+/// Needed to place a job that resumes from a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Resumed {
     /// Steps done: the job's first one is the next.

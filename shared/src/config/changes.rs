@@ -10,14 +10,14 @@ use serde::de::DeserializeOwned;
 
 use super::{ConfigError, leaves_of};
 
-/// What is different in settings that were read again.
+/// The differences in reloaded settings.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Change<T> {
-    /// As they are in effect from now on: what may change has changed, all else is as it was.
+    /// The settings in effect: reloadable ones are new, all others unchanged.
     pub settings: T,
     /// The settings that changed, by their full names.
     pub changed: BTreeSet<String>,
-    /// Those that are different too, and need a restart.
+    /// Changed settings that need a restart.
     pub need_restart: BTreeSet<String>,
 }
 

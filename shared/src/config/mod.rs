@@ -24,13 +24,13 @@ pub use changes::{Change, change};
 use leaves::{Leaf, Setting};
 pub use written::{example, value_as_toml, written};
 
-/// What the names of environment variables begin with that are settings of a daemon.
+/// Prefix of environment variables that are settings.
 pub const ENVIRONMENT_PREFIX: &str = "RINGTUNE__";
 
 /// A settings file may have this many bytes.
 const LARGEST_FILE: u64 = 1 << 20;
 
-/// Where settings come from; later ones win.
+/// Sources of settings; later ones win.
 #[derive(Debug, Clone, Default)]
 pub struct Sources {
     /// A TOML file, which must exist.
@@ -57,7 +57,7 @@ pub enum ConfigError {
     Syntax {
         /// The file and the line.
         place: String,
-        /// What is wrong there.
+        /// The problem.
         problem: String,
     },
     /// Some settings are unknown or have wrong values.
@@ -124,7 +124,7 @@ pub fn process_environment() -> Result<Vec<(String, String)>, ConfigError> {
 pub struct Loaded<T> {
     /// All of them.
     pub settings: T,
-    /// By full names, the place of each that was given; all others have their defaults.
+    /// The origin of each given setting, by full name; all others have their defaults.
     pub places: BTreeMap<String, String>,
 }
 
@@ -153,7 +153,7 @@ impl<T> Loaded<T> {
 
 /// Puts the settings together. Every unknown or wrongly typed setting is named, with its place.
 ///
-/// What a type cannot say (a range, say) is left to the caller, or to [`load_checked`].
+/// Constraints that a type cannot express (a range, say) are checked by the caller, or by [`load_checked`].
 pub fn load<T>(sources: Sources) -> Result<T, ConfigError>
 where
     T: Default + Serialize + DeserializeOwned,
@@ -161,7 +161,7 @@ where
     load_checked(sources, |_| Vec::new()).map(|loaded| loaded.settings)
 }
 
-/// As [`load`]; `problems` then says what else cannot be used, as full names and texts. All that is wrong is said at once:
+/// As [`load`], then checks the settings with `problems`, which returns full names and texts. All that is wrong is said at once:
 /// what could be read is checked beside what could not.
 pub fn load_checked<T>(
     sources: Sources,

@@ -17,7 +17,7 @@ pub fn written<T: Serialize>(loaded: &Loaded<T>) -> Result<String, ConfigError> 
     for (name, value) in leaves_of(&loaded.settings)? {
         let (section, key) = name.rsplit_once('.').unwrap_or(("", &name));
         let place = loaded.places.get(&name).map_or("default", String::as_str);
-        // What is not set at all has no word in TOML.
+        // TOML cannot express an unset value.
         let line = match value {
             Value::Null => format!("# {key} is not set"),
             value => format!("{key} = {}  # {}", value_as_toml(&value), in_one_line(place)),
@@ -36,7 +36,7 @@ pub fn written<T: Serialize>(loaded: &Loaded<T>) -> Result<String, ConfigError> 
     Ok(text)
 }
 
-/// One setting of an example: what it is, which values are allowed, and its default, commented out.
+/// One setting of an example: its meaning, allowed values, and default, commented out.
 pub fn example(key: &str, sentence: &str, allowed: &str, default: &Value) -> String {
     format!(
         "{}{}#{key} = {}\n",

@@ -74,7 +74,7 @@ pub fn parse<T: Parser>() -> T {
     T::parse_from(flags_behind(&T::command(), std::env::args_os().collect()))
 }
 
-/// The same line with the flags that stand before a subcommand behind it, where they are that subcommand's.
+/// Moves a subcommand's flags that stand before it behind it.
 fn flags_behind(command: &Command, line: Vec<OsString>) -> Vec<OsString> {
     let mut words = line.into_iter();
     let mut ordered: Vec<OsString> = words.next().into_iter().collect();
@@ -108,7 +108,7 @@ fn flags_behind(command: &Command, line: Vec<OsString>) -> Vec<OsString> {
     ordered
 }
 
-/// Those settings of a list that have a value.
+/// The settings of a list that have a value.
 pub fn given<const N: usize>(all: [(&'static str, Option<String>); N]) -> Vec<(&'static str, String)> {
     all.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
 }

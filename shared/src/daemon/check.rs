@@ -1,4 +1,4 @@
-//! What both daemons look at in their settings before anything is started: full names and texts, for
+//! Checks of settings that both daemons make before they start anything: full names and texts, for
 //! [`load_checked`](crate::config::load_checked).
 
 use std::path::Path;
@@ -8,7 +8,7 @@ use super::{
     settings::{SettingsError, folder_problem},
 };
 
-/// Values that cannot be used: those that the daemon itself refuses, and a filter that is none.
+/// Invalid values: those that the daemon itself refuses, and a malformed filter.
 pub fn values(refused: &[SettingsError], log: &LogSettings) -> Vec<(String, String)> {
     let refused = refused.iter().map(|error| (error.key().to_owned(), error.problem()));
     let filter = logging::check_filter(&log.filter).err();

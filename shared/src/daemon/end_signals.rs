@@ -4,7 +4,7 @@ use std::{fs, io};
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Where Linux says, among other things, which signals this process ignores.
+/// Lists, among others, the signals that this process ignores.
 const STATUS: &str = "/proc/self/status";
 /// The line about them: a mask in hex.
 const IGNORED: &str = "SigIgn:";
@@ -14,14 +14,14 @@ const IGNORED: &str = "SigIgn:";
 pub enum EndSignal {
     /// Ctrl-C.
     Interrupt,
-    /// What `kill` and service managers send.
+    /// Sent by `kill` and service managers.
     Terminate,
     /// The terminal was closed, or the connection to it broke.
     Hangup,
 }
 
 impl EndSignal {
-    /// As people know it.
+    /// Its usual name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Interrupt => "SIGINT",
@@ -31,7 +31,7 @@ impl EndSignal {
     }
 }
 
-/// Those that come from now on, in place of what they do by themselves.
+/// Catches these signals from now on, in place of their default actions.
 #[derive(Debug)]
 pub struct EndSignals {
     interrupt: Signal,

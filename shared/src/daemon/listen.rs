@@ -14,11 +14,11 @@ use super::notify::Notifier;
 /// How a daemon was started.
 #[derive(Clone, Debug, Default)]
 pub struct Launch {
-    /// Where a port is taken, take a free one.
+    /// Replace a taken port by a free one.
     pub free_ports: bool,
     /// Tell on stdout where it listens.
     pub announce: bool,
-    /// What started it, and watches over it.
+    /// The service manager.
     pub notifier: Notifier,
     /// Wakes whoever reads files that others replace, such as certificates.
     pub reread: Arc<Notify>,

@@ -1,4 +1,4 @@
-//! What both daemons do at their edges: flags and settings, signals and lifelines, logs, ports, the state folder.
+//! The edges of both daemons: flags and settings, signals and lifelines, logs, ports, the state folder.
 
 pub mod arguments;
 pub mod check;

@@ -54,7 +54,7 @@ pub fn close(folder: &Path, names: &[&str]) {
     }
 }
 
-/// What was found and done.
+/// The outcome.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Closing {
     /// Files and folders that others could read.
@@ -78,7 +78,7 @@ impl Closing {
         let top = openat(CWD, folder, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         let about = fstat(&top)?;
         let ours = about.st_uid == geteuid().as_raw();
-        // Whoever mounts a volume may give it, and all in it, to a group.
+        // A mounted volume may belong to a group, with all in it.
         let mut closer = Closer {
             from: if ours { OTHERS } else { Mode::RWXO },
             closing: Self::default(),
@@ -260,7 +260,7 @@ mod tests {
             assert_eq!(get(&folder.join(name)), mode, "{name}");
         }
         assert_eq!(Closing::of(&folder, &NAMES), Ok(Closing::default()));
-        // One that was killed before it had closed all goes on.
+        // A run that was killed half-way is completed by the next.
         set(&folder.join("contents"), 0o755);
         set(&folder.join("contents/ab/abcd"), 0o644);
         assert_eq!(Closing::of(&folder, &NAMES).map(|closing| closing.closed), Ok(2));

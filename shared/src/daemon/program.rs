@@ -1,4 +1,4 @@
-//! What both daemons' programs print, and how they end.
+//! Output and exit of both daemons' programs.
 
 use std::io::Write as _;
 

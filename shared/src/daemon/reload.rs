@@ -31,13 +31,13 @@ pub type Read<T> = Arc<dyn Fn() -> Result<T, ConfigError> + Send + Sync>;
 
 /// How a daemon reads its settings again.
 pub struct Reloading<T> {
-    /// Those with which it runs.
+    /// The settings in effect.
     pub running: T,
     /// Reads them.
     pub read: Read<T>,
-    /// Which of them it takes, by full names.
+    /// The reloadable ones, by full names.
     pub may_change: &'static [&'static str],
-    /// Who is told that it reads them, and when it is done.
+    /// Told when a reload begins and ends.
     pub notifier: Notifier,
     /// Wakes whoever reads other files.
     pub reread: Arc<Notify>,

@@ -83,7 +83,7 @@ pub enum SettingsError {
         key: &'static str,
         /// As given; a text in quotes.
         given: String,
-        /// What would do.
+        /// Allowed values.
         allowed: String,
     },
 }
@@ -99,7 +99,7 @@ impl SettingsError {
         Self::Value { key, given: format!("{:?}", without_user_info(given)), allowed: allowed.to_owned() }
     }
 
-    /// What was given and what is allowed, without the key.
+    /// The given and the allowed value, without the key.
     pub fn problem(&self) -> String {
         match self {
             Self::Value { given, allowed, .. } => format!("{given} is not allowed; {allowed}"),
@@ -146,7 +146,7 @@ impl SecuritySettings {
         !self.certificate.as_os_str().is_empty()
     }
 
-    /// How all ports of a daemon that listens there are protected: the same way.
+    /// The protection of all ports of a daemon with these addresses.
     pub fn protection(&self, listening: &[SocketAddr]) -> Protection {
         let exposed = listening.iter().any(|address| !address.ip().is_loopback());
         let wanted = exposed || self.tls == TlsMode::On || self.brings_certificate();
@@ -154,7 +154,7 @@ impl SecuritySettings {
     }
 }
 
-/// What is wrong with a folder that a daemon is to write to: something else is in its place, or this user may not write
+/// The problem with a folder that a daemon has to write to: something else is in its place, or this user may not write
 /// there or make it. Blocks.
 pub fn folder_problem(folder: &Path) -> Option<String> {
     let existing = folder.ancestors().find(|ancestor| ancestor.exists())?;
@@ -248,7 +248,7 @@ mod tests {
             let problem = folder_problem(&wrong).unwrap();
             assert!(problem.ends_with("file is no folder"), "{problem}");
         }
-        // Nobody writes there, root included.
+        // Not writable, not even by root.
         let problem = folder_problem(Path::new("/proc/1/ringtune")).unwrap();
         assert!(problem.contains("cannot"), "{problem}");
     }

@@ -20,7 +20,7 @@ pub enum StateLockError {
         folder.display()
     )]
     Taken {
-        /// What runs there, in a word for users.
+        /// The kind of daemon, for messages.
         daemon: &'static str,
         /// The folder.
         folder: PathBuf,

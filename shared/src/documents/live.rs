@@ -12,7 +12,7 @@ use super::Shell;
 pub struct LiveWords {
     /// Of arguments whose values are called so in the help.
     pub value_name: &'static str,
-    /// What is asked for.
+    /// The kind of candidates.
     pub of: &'static str,
 }
 
@@ -84,7 +84,7 @@ fn bash(script: &str, name: &str, words: &[LiveWords]) -> String {
     const ALL: &str = "            COMPREPLY=( $(compgen -W \"${opts}\" -- \"${cur}\") )";
     let questions: Vec<(&str, String)> =
         words.iter().map(|words| (words.mark(), words.question(name))).collect();
-    // What stands in the place of all words, in the block of one command.
+    // Replaces all words in the block of one command.
     let mut instead: Option<String> = None;
     let mut text = String::with_capacity(script.len());
     for line in script.lines() {

@@ -41,12 +41,12 @@ pub enum Shell {
     Fish,
 }
 
-/// What `shell` reads to complete `command`.
+/// The completion script of `command` for `shell`.
 pub fn completions(command: Command, shell: Shell) -> Vec<u8> {
     completions_with(command, shell, &[])
 }
 
-/// The same, with words for which the shell asks the command while it completes.
+/// As above, with words that the shell asks the command for while it completes.
 pub fn completions_with(command: Command, shell: Shell, words: &'static [LiveWords]) -> Vec<u8> {
     let generator = match shell {
         Shell::Bash => clap_complete::Shell::Bash,

@@ -71,7 +71,7 @@ impl<'a> Archive<'a> {
     /// The folder that data.pkl is in, which all other entries are in, too; with the "/" at its end.
     ///
     /// # Errors
-    /// There is none, or several.
+    /// It is missing or ambiguous.
     pub(super) fn folder(&self) -> Result<&'a str, EmbeddingError> {
         let mut folders = self.entries.keys().filter_map(|name| name.strip_suffix("data.pkl"));
         let folder = folders.next().filter(|folder| folder.ends_with('/'));
@@ -82,7 +82,7 @@ impl<'a> Archive<'a> {
     }
 }
 
-/// Where an entry's bytes are. Its own header may say that lengths follow behind them: the directory's count.
+/// The bytes of an entry. Lengths come from the directory: the entry's own header may leave them to a trailer.
 fn data_of(bytes: &[u8], name: &str, directory: &Fields<'_>) -> Result<Range<usize>, EmbeddingError> {
     let (flags, method) = (directory.u16(8)?, directory.u16(10)?);
     let (stored, length, at) = (directory.u32(20)?, directory.u32(24)?, directory.u32(42)?);

@@ -29,9 +29,9 @@ pub enum EmbeddingError {
     /// Its pickle is damaged, or made of something else than torch.save writes.
     #[error("its data.pkl, at byte {at}: {problem}")]
     Pickle {
-        /// Where.
+        /// Offset in the pickle.
         at: usize,
-        /// What.
+        /// The problem.
         problem: String,
     },
     /// Its pickle wants code to be called.
@@ -40,7 +40,7 @@ pub enum EmbeddingError {
          here; do not load this file with other programs unless you know where it comes from"
     )]
     Code {
-        /// What it names.
+        /// The refused name.
         name: String,
     },
     /// For a text encoder of another width.

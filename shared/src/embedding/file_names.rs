@@ -1,10 +1,10 @@
-//! How the files are called in which a job leaves its embeddings.
+//! File names of a job's embeddings.
 
-/// What every embedding's file name begins with.
+/// Prefix of every embedding's file name.
 const STEM: &str = "learned_embeds";
-/// What follows it in the file that kohya's trainer would write.
+/// Suffix of the file in kohya's format.
 const EMB_PARAMS: &str = "emb_params";
-/// What follows it in the file of the last step, where the job's is another one.
+/// Suffix of the last step's file, if the job's result is another step's.
 const LAST: &str = "last";
 /// Of a concept's name in a file name.
 const MOST_NAME_CHARACTERS: usize = 64;

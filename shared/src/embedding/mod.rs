@@ -37,7 +37,7 @@ const MOST_VECTORS: usize = 1024;
 /// Numbers of a row at most: far wider than any text encoder.
 const MOST_WIDTH: usize = 1 << 14;
 
-/// What a file teaches.
+/// An embedding of a file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LearnedEmbedding {
     /// The word, if the file names it. None in a file whose key says nothing ([`EMB_PARAMS_KEY`] and its like) and whose
@@ -65,7 +65,7 @@ pub fn read_file(path: &Path) -> Result<Vec<u8>, EmbeddingError> {
     read_opened(File::open(path))
 }
 
-/// The same of a plain file, as it was opened. Blocks.
+/// As above, of an opened file. Blocks.
 ///
 /// # Errors
 /// It is not open, cannot be read, or is too large.
@@ -77,7 +77,7 @@ pub fn read_opened(opened: io::Result<File>) -> Result<Vec<u8>, EmbeddingError> 
         return Err(EmbeddingError::TooLarge { size });
     }
     let mut bytes = Vec::new();
-    // One more, so that a file that has grown since is refused as too large.
+    // One byte more: a file that has grown since is refused as too large.
     file.take(LARGEST_FILE + 1).read_to_end(&mut bytes).map_err(unreadable)?;
     Ok(bytes)
 }
@@ -86,7 +86,7 @@ impl LearnedEmbedding {
     /// Reads a file. Which form it has is told by its first bytes and not by a name.
     ///
     /// # Errors
-    /// It is none of the forms, damaged, or holds something else than one embedding.
+    /// Its format is unknown, it is damaged, or it holds something else than one embedding.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, EmbeddingError> {
         if bytes.len() as u64 > LARGEST_FILE {
             return Err(EmbeddingError::TooLarge { size: bytes.len() as u64 });
@@ -114,7 +114,7 @@ impl LearnedEmbedding {
         if found == wanted { Ok(()) } else { Err(EmbeddingError::WrongWidth { found, wanted }) }
     }
 
-    /// How many rows there are, at least 1.
+    /// Number of rows, at least 1.
     pub fn vectors(&self) -> usize {
         self.rows.len() / self.width.max(1)
     }

@@ -127,7 +127,7 @@ fn a_pickle_cannot_grow() {
         let error = pickle::run(&code).unwrap_err().to_string();
         assert!(error.contains(part), "{error}");
     }
-    // One list that holds itself a thousand times over.
+    // A list that contains itself a thousand times over.
     let circular = [&b"\x80\x02]q\x00"[..], &b"h\x00a".repeat(1000), b"."].concat();
     assert!(pickle::run(&circular).is_ok());
     let values = repeated(b"}(NNu\x85N\x86a", 1);

@@ -1,4 +1,4 @@
-//! What the zip files of torch.save hold: AUTOMATIC1111's embeddings, and diffusers' before safetensors.
+//! Embeddings in zip files of torch.save: AUTOMATIC1111's, and diffusers' before safetensors.
 //!
 //! Source: AUTOMATIC1111/stable-diffusion-webui, modules/textual_inversion/textual_inversion.py; diffusers,
 //! loaders/textual_inversion.py; for the file PyTorch, torch/serialization.py.

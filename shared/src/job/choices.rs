@@ -56,7 +56,7 @@ macro_rules! choice {
     };
 }
 
-/// A word that is none of the choices.
+/// A word that is not one of the choices.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("got {given:?}; allowed: {allowed}")]
 pub struct NotAChoice {

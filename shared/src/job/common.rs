@@ -1,10 +1,10 @@
-//! What jobs of all kinds have: a name, a base model, ranks.
+//! Fields of all kinds of jobs: a name, a base model, ranks.
 
 use serde::{Deserialize, Serialize};
 
 use super::{ModelLocation, PredictionType, SpecError, Violation, reader::section};
 
-/// What jobs of all kinds have.
+/// Fields of all kinds of jobs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommonSpec {
     /// A name for people; not unique. Default: the kind.
@@ -37,10 +37,10 @@ pub struct ModelSpec {
 }
 
 impl ModelSpec {
-    /// Where the model is.
+    /// The model's location.
     ///
     /// # Errors
-    /// `base` or `revision` has not been checked: what a [`super::JobSpec`] holds has.
+    /// `base` or `revision` is malformed: those of a [`super::JobSpec`] have been checked.
     pub fn location(&self) -> Result<ModelLocation, SpecError> {
         ModelLocation::parse(&self.base, &self.revision)
             .map_err(|(field, problem)| SpecError { violations: vec![Violation::new(field, problem)] })

@@ -3,7 +3,7 @@
 use super::JobSpec;
 use crate::ids::ContentHash;
 
-/// What a job needs a content for.
+/// A job's use of a content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ContentUse {
     /// The manifest of its pictures: what that names is needed too.

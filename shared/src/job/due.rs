@@ -1,4 +1,4 @@
-//! What happens again and again while a job trains.
+//! Periodic actions of a training.
 
 /// Whether something that happens every so many steps, and after the last, happens after `step` of `total_steps`. `every`
 /// of 0: never.

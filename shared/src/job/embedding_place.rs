@@ -1,4 +1,4 @@
-//! Where an embedding is that a job names.
+//! Locations of a job's embeddings.
 
 use crate::{
     files::check_file_name,
@@ -8,7 +8,7 @@ use crate::{
 /// Between the address of an uploaded embedding and its file's name, as in a URI's fragment.
 const NAME_MARK: char = '#';
 
-/// Where an embedding is.
+/// An embedding's location.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EmbeddingPlace {
     /// A file that every worker sees.

@@ -1,19 +1,18 @@
-//! What is wrong with a job.
+//! Violations of a job's limits.
 
 use std::fmt;
 
-/// What a problem begins with that is nothing but a field that is not there.
+/// Prefix of problems that are missing fields.
 pub(super) const MISSING: &str = "missing";
 
-/// One thing that is wrong with a job.
+/// A violation of a job's limits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation {
     /// The field's full name, as in "train.num_vectors"; empty where the file itself is not TOML.
     pub field: String,
-    /// What was given and what is allowed.
+    /// The given and the allowed value.
     pub problem: String,
-    /// Where it stands in the job file, counted from 1; none for jobs that came another way, or
-    /// where something is missing.
+    /// Its line in the job file, counted from 1; None for jobs from elsewhere, and for missing fields.
     pub line: Option<usize>,
 }
 
@@ -41,7 +40,7 @@ impl fmt::Display for Violation {
     }
 }
 
-/// All that is wrong with a job; at least one violation. Displayed one a line.
+/// All violations of a job, at least one. Displayed one per line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SpecError {
     /// In the order of the job file's lines, where these are known.

@@ -61,7 +61,7 @@ const FOREIGN_KEYS: &[(&str, &str)] = &[
     ("initialization_text", "write [train] initializer_token"),
 ];
 
-/// The same, of trainers of language models.
+/// Keys of trainers of language models.
 const FOREIGN_KEYS_OF_GPT2: &[(&str, &str)] = &[
     // nanoGPT
     ("dataset", "write [gpt2] tokens, the folder that `ringtune prepare-text` made"),
@@ -101,7 +101,7 @@ const FOREIGN_KEYS_OF_GPT2: &[(&str, &str)] = &[
     ("num_processes", "write [cluster] world_size"),
 ];
 
-/// The same, of programs that make texts.
+/// Keys of programs that generate texts.
 const FOREIGN_KEYS_OF_TEXTS: &[(&str, &str)] = &[
     // nanoGPT's sample.py
     ("start", "write [generate_text] prompts, a list"),
@@ -123,7 +123,7 @@ const FOREIGN_KEYS_OF_TEXTS: &[(&str, &str)] = &[
     ("repetition_penalty", "not supported: tokens are chosen by temperature, top_k and top_p"),
 ];
 
-/// What somebody who knows a key from another trainer of this kind is to do; none: the kind is not given, or not known.
+/// Advice for keys of other trainers of this kind; None: the kind is missing or unknown.
 pub(super) fn advice(kind: Option<JobKind>) -> Advice {
     match kind {
         Some(JobKind::Gpt2Finetune) => |key| find(FOREIGN_KEYS_OF_GPT2, key),

@@ -56,7 +56,7 @@ use kinds::{
     textual_inversion::{ConceptSpec, InitializerEmbedding, TextualInversionSpec},
 };
 
-/// How the pictures of a folder are used.
+/// The use of a folder's pictures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ImageUse {
     /// How often each is shown while one of a folder with 1 is shown once.
@@ -68,9 +68,9 @@ pub struct ImageUse {
 /// A job as it will be run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct JobSpec {
-    /// What jobs of all kinds have.
+    /// Fields of all kinds.
     pub common: CommonSpec,
-    /// What is done.
+    /// The work.
     pub work: Work,
 }
 
@@ -93,7 +93,7 @@ impl JobSpec {
         toml::to_string(self)
     }
 
-    /// What kind of work it is.
+    /// The kind of work.
     pub fn kind(&self) -> JobKind {
         self.work.kind()
     }
@@ -103,7 +103,7 @@ impl JobSpec {
         self.work.total_steps()
     }
 
-    /// What the ranks are to compute in.
+    /// The ranks' precision.
     pub fn mixed_precision(&self) -> MixedPrecision {
         self.work.mixed_precision()
     }
@@ -119,7 +119,7 @@ impl JobSpec {
         Some(work)
     }
 
-    /// The same, to be changed.
+    /// As above, mutable.
     pub fn textual_inversion_mut(&mut self) -> Option<&mut TextualInversionSpec> {
         let Work::TextualInversion(work) = &mut self.work else { return None };
         Some(work)
@@ -162,23 +162,23 @@ impl JobSpec {
         self.common.cluster.min_world_size < self.common.cluster.world_size
     }
 
-    /// Where its ranks fetch from, or read if it is a folder of theirs, with the field's name: the model, and tokens.
+    /// Locations of the model and tokens, from which ranks fetch or read, with their fields' names.
     pub fn locations(&self) -> Vec<(&'static str, ModelLocation)> {
         let model = self.common.model.location().ok().map(|location| ("model.base", location));
         model.into_iter().chain(self.work.locations()).collect()
     }
 
-    /// Where all pictures of the job are, by the names of their fields.
+    /// Locations of all pictures, by their fields' names.
     pub fn image_sources(&mut self) -> Vec<(String, &mut String)> {
         self.textual_inversion_mut().map(TextualInversionSpec::image_sources).unwrap_or_default()
     }
 
-    /// How the pictures of each of [`JobSpec::image_sources`] are used, in the same order.
+    /// The use of each of [`JobSpec::image_sources`], in the same order.
     pub fn image_uses(&self) -> Vec<ImageUse> {
         self.textual_inversion().map(TextualInversionSpec::image_uses).unwrap_or_default()
     }
 
-    /// Where it goes on, as [`crate::checkpoint::ResumeFrom`] reads it; empty: nowhere.
+    /// The checkpoint to resume from, as [`crate::checkpoint::ResumeFrom`] reads it; empty: none.
     pub fn resume_from(&self) -> &str {
         self.work.resume().map(|(_, place)| place).unwrap_or_default()
     }
@@ -188,12 +188,12 @@ impl JobSpec {
         self.work.resume().map(|(option, _)| option)
     }
 
-    /// The same, to be changed; none for a job that has no steps.
+    /// As above, mutable; None for a job without steps.
     pub fn resume_from_mut(&mut self) -> Option<&mut String> {
         self.work.resume_from_mut()
     }
 
-    /// So many of its checkpoints are kept, the newest; 0: all.
+    /// Number of newest checkpoints that are kept; 0: all.
     pub fn checkpoints_total_limit(&self) -> u64 {
         self.work.checkpoints_total_limit()
     }
@@ -224,7 +224,7 @@ impl JobSpec {
         &generate.embeddings
     }
 
-    /// The same, to be changed.
+    /// As above, mutable.
     pub fn drawn_embeddings_mut(&mut self) -> &mut [String] {
         let Work::Generate(generate) = &mut self.work else { return &mut [] };
         &mut generate.embeddings
@@ -236,12 +236,12 @@ impl JobSpec {
         concepts.into_iter().map(|ConceptSpec { placeholder_token, .. }| placeholder_token).collect()
     }
 
-    /// What its ranks do when they are prepared.
+    /// The activity of prepared ranks.
     pub fn activity(&self) -> Activity {
         self.work.activity()
     }
 
-    /// What is said of a job that succeeded after `done` steps.
+    /// The message of a job that succeeded after `done` steps.
     pub fn success(&self, done: u64) -> String {
         self.work.success(done)
     }

@@ -1,4 +1,4 @@
-//! Where a model is: what `model.base` may say.
+//! Model locations: the forms of `model.base`.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -8,14 +8,14 @@ pub const DEFAULT_REVISION: &str = "main";
 
 const HUB_PREFIX: &str = "hf://";
 const S3_PREFIX: &str = "s3://";
-/// As the hub limits them.
+/// The hub's limit.
 const LONGEST_REPOSITORY: usize = 96;
 const LONGEST_REVISION: usize = 200;
-/// As S3 limits them.
+/// S3's limit.
 const BUCKET_LENGTHS: std::ops::RangeInclusive<usize> = 3..=63;
 const LONGEST_KEY: usize = 900;
 
-/// Where a model is. What one holds has been checked: nothing in it leads out of a folder or changes a URL.
+/// A model's location. Its parts have been checked: none leads out of a folder or changes a URL.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ModelLocation {
     /// A folder in diffusers layout, or one safetensors file in the original layout, as every worker sees it.
@@ -201,7 +201,7 @@ fn check_repository(repository: &str) -> Result<(), String> {
     ))
 }
 
-/// What git allows as the name of a branch or tag, without its odd letters.
+/// Git's rules for branches and tags, without rare characters.
 fn check_revision(revision: &str) -> Result<(), String> {
     let is_letter = |letter: char| letter.is_ascii_alphanumeric() || "-_.+".contains(letter);
     let is_part = |part: &str| {
@@ -326,7 +326,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is accepted is safe to put into paths and URLs, and reads back to the same place.
+        /// An accepted location is safe in paths and URLs, and reads back the same.
         #[test]
         fn what_is_accepted_leads_nowhere_else(rest in "[a-zA-Z0-9./@:%?# -]{0,24}", scheme in "hf|s3") {
             if let Ok(location) = ModelLocation::parse(&format!("{scheme}://{rest}"), "") {

@@ -5,7 +5,7 @@ use std::path::{Component, Path, PathBuf};
 use super::{JobSpec, ModelLocation, ModelSpec, SpecError, Violation};
 use crate::ids::CONTENT_URI_PREFIX;
 
-/// What a job wants of a path.
+/// A job's use of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PathUse {
     /// A model or a tokenizer is read there.
@@ -27,14 +27,14 @@ pub enum PathUse {
 pub struct JobPath {
     /// `section.key`.
     pub field: String,
-    /// What for.
+    /// Its use.
     pub used: PathUse,
-    /// As it is given.
+    /// The given path.
     pub path: String,
 }
 
 impl JobSpec {
-    /// All paths that the job gives. What is uploaded, or lies in a repository or a bucket, is not among them.
+    /// All local paths of the job: neither uploads, nor repositories, nor buckets.
     pub fn paths(&self) -> Vec<JobPath> {
         let mut spec = self.clone();
         let path =

@@ -19,13 +19,13 @@ const LONGEST_LABEL: usize = 63;
 /// The greatest priority.
 const HIGHEST_PRIORITY: u32 = 1000;
 
-/// All that a job file, or a CreateJobRequest, asks for.
+/// A job file, or a CreateJobRequest.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct JobRequest {
-    /// What is to be computed.
+    /// The work.
     #[serde(flatten)]
     pub spec: JobSpec,
-    /// Whose it is, and how urgent.
+    /// Owner, labels and priority.
     pub queue: QueueSpec,
 }
 
@@ -33,7 +33,7 @@ impl JobRequest {
     /// The job as a job file that [`super::parse_job_request`] reads back to the same request.
     ///
     /// # Errors
-    /// None that a checked request could cause.
+    /// None for a checked request.
     pub fn to_toml(&self) -> Result<String, toml::ser::Error> {
         toml::to_string(self)
     }

@@ -26,11 +26,11 @@ pub(super) struct Reader<'text> {
     pub(super) text: &'text str,
     /// In the order in which they were found.
     pub(super) violations: Vec<Violation>,
-    /// Where each known field stands, by its full name.
+    /// Lines of the known fields, by full name.
     pub(super) lines: BTreeMap<String, usize>,
     /// Every key of a job file with its section, for "belongs to".
     pub(super) sections_of_keys: Vec<(&'static str, &'static str)>,
-    /// What somebody who knows a key from another trainer is to do.
+    /// Advice for keys of other trainers.
     pub(super) advice: Advice,
 }
 

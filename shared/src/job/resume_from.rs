@@ -1,11 +1,11 @@
-//! What `resume_from_checkpoint` may say.
+//! The forms of `resume_from_checkpoint`.
 
 use crate::{
     checkpoint_names::step_of_stem,
     ids::{CONTENT_URI_PREFIX, ContentHash},
 };
 
-/// Where a job starts.
+/// A job's starting point.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ResumeFrom {
     /// At step 1.
@@ -34,7 +34,7 @@ impl ResumeFrom {
     /// Reads the option's text. A file has a `/` in it or ends in `.safetensors`.
     ///
     /// # Errors
-    /// The text is none of them.
+    /// The text is malformed.
     pub fn parse(text: &str) -> Result<Self, NotAResume> {
         let wrong = || NotAResume { given: text.chars().take(80).collect() };
         let step = || if text.starts_with(['+', '-']) { None } else { text.parse().ok() };

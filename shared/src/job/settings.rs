@@ -15,7 +15,7 @@ use super::{SpecError, Violation};
 
 /// A setting may have this many bytes.
 const LARGEST_SETTING: usize = 1 << 20;
-/// Where the settings stand while the text is parsed. No key of a job is called so.
+/// Table of the settings while the text is parsed; not a job's key.
 const APPENDED: &str = "--set";
 
 /// One `KEY=VALUE`, as in `train.seed=7`: the key with its sections before it, separated by dots, the value in TOML. A
@@ -52,7 +52,7 @@ fn read(given: &str) -> Result<Setting, String> {
         return Err(ALLOWED.to_owned());
     }
     let value = value.trim();
-    // By itself, so that no value can go on as another line of the file.
+    // Parsed alone, so that no value continues as another line of the file.
     let is_toml = match DeTable::parse(&format!("value = {value}")) {
         Ok(document) => document.get_ref().len() == 1 && document.get_ref().contains_key("value"),
         Err(error) if value.starts_with(['"', '\'', '[', '{']) => {

@@ -16,7 +16,7 @@ use crate::ids::ContentHash;
 /// The version of the form that [`JobSpec::to_stored`] writes.
 pub const STORED_VERSION: i64 = 1;
 
-/// What jobs had that were stored before a version was stored with them, where their text lacks it: the defaults of the
+/// Fills gaps in the text of jobs that were stored before a version was stored with them: the defaults of the
 /// last release that wrote such texts. Never changed.
 const DEFAULTS_0: &str = r#"{
     "model": {"revision": "", "variant": ""},
@@ -56,7 +56,7 @@ impl JobSpec {
     /// everything that is in it.
     ///
     /// # Errors
-    /// None that a spec could cause.
+    /// None for any spec.
     pub fn hash(&self) -> Result<ContentHash, StoredSpecError> {
         Ok(ContentHash::of(self.to_stored()?.as_bytes()))
     }
@@ -64,7 +64,7 @@ impl JobSpec {
     /// The job as it is stored, in the form [`STORED_VERSION`].
     ///
     /// # Errors
-    /// None that a spec could cause.
+    /// None for any spec.
     pub fn to_stored(&self) -> Result<String, StoredSpecError> {
         Ok(serde_json::to_string(self)?)
     }
@@ -82,7 +82,7 @@ impl JobSpec {
         Ok(stored.into_spec()?)
     }
 
-    /// What stands in the place of a stored spec that cannot be read. It is never run.
+    /// Placeholder of an unreadable stored spec. It is never run.
     pub fn unreadable() -> Self {
         let model = ModelSpec {
             base: String::new(),

@@ -1,4 +1,4 @@
-//! The collectives that hand numbers on as they are; see the ring's description in prose.
+//! The collectives that hand numbers on unchanged; see the ring's description in prose.
 
 use std::ops::Range;
 
@@ -45,12 +45,12 @@ impl Ring {
         Ok(self.run(Gather { place, segment_floats, blocks, gathered }).await?.gathered)
     }
 
-    /// Waits until all ranks have come here.
+    /// Waits for all ranks.
     pub async fn barrier(&mut self) -> Result<(), RingError> {
         self.gather_rows(&[], 0, 0).await.map(drop)
     }
 
-    /// What rank `root` has, on every rank.
+    /// Copies rank `root`'s numbers to every rank.
     ///
     /// `numbers`: the root's, and whatever has the same length on the others; `root` is the same on all ranks.
     pub async fn broadcast(&mut self, numbers: Vec<f32>, root: usize) -> Result<Vec<f32>, RingError> {
@@ -76,7 +76,7 @@ pub(super) fn travelling(place: Place, hop: usize) -> usize {
 struct Gather {
     place: Place,
     segment_floats: usize,
-    /// Where each rank's numbers are.
+    /// Range of each rank's numbers.
     blocks: Box<[Range<usize>]>,
     gathered: Vec<f32>,
 }

@@ -1,4 +1,4 @@
-//! What a number is on its way.
+//! The encoding of travelling numbers.
 //!
 //! In bf16 half as many bytes travel. A rank adds in fp32 what comes to what it has, and rounds, to the nearest and of two equally
 //! near ones to the even, what it sends. Whoever has a sum first rounds it as well and keeps it rounded: what it then hands on
@@ -9,10 +9,10 @@ use bytes::BytesMut;
 use super::frame;
 use crate::checksum::Crc32c;
 
-/// What a number is while it travels. Little-endian either way.
+/// The encoding of a travelling number, little-endian.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Element {
-    /// As it is in memory.
+    /// As in memory.
     #[default]
     Fp32,
     /// Its upper half, rounded: 8 bits of precision.
@@ -82,7 +82,7 @@ pub(super) fn add(kept: &mut [f32], payload: &[u8]) -> u32 {
     take_in(kept, payload, |kept, came| kept + came)
 }
 
-/// The same with the last of others, where the sum is whole: it is kept as it goes on.
+/// As above with the last summand: the whole sum is kept as rounded.
 #[inline(never)]
 pub(super) fn add_last(kept: &mut [f32], payload: &[u8]) -> u32 {
     take_in(kept, payload, |kept, came| widened(rounded(kept + came).to_le_bytes()))

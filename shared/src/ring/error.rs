@@ -1,4 +1,4 @@
-//! How a ring fails.
+//! Failures of a ring.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ pub enum RingError {
     PeerLost {
         /// The neighbour.
         rank: usize,
-        /// What the transport says.
+        /// The transport's reason.
         reason: String,
     },
     /// A neighbour gave no sign of life.
@@ -38,17 +38,17 @@ pub enum RingError {
     Protocol {
         /// The neighbour.
         rank: usize,
-        /// What came and what should have come.
+        /// What was received and what was expected.
         problem: String,
     },
-    /// What a neighbour sent is not what came.
+    /// A frame was damaged on its way.
     #[error(
         "what rank {rank} sent was damaged on its way: its checksum is {found:08x} instead of {expected:08x}"
     )]
     Damaged {
         /// The neighbour.
         rank: usize,
-        /// As it was sent.
+        /// The checksum that was sent.
         expected: u32,
         /// Of what came.
         found: u32,

@@ -19,7 +19,7 @@ use super::tree::{Node, Numbers, TreeSum, add_up, cover, depth};
 use super::{Element, Payload, Place, Reach, Ring, RingConfig, RingError, Spread, block_of};
 use crate::checksum::{Crc32c, crc32c};
 
-/// What [`Ring::sum_exactly`] gives back.
+/// The result of [`Ring::sum_exactly`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Summed<B> {
     /// The sum, in memory that went in.
@@ -44,7 +44,7 @@ impl Ring {
         self.sum_exactly_spread(own, length, room, Spread::EVEN).await
     }
 
-    /// The same in other chunks, which decide no bit; and their sums on all ranks or on two.
+    /// As above with other chunks, which decide no bit, and sums on all ranks or on two.
     pub async fn sum_exactly_spread<B: Buffer>(
         &mut self,
         own: TreeSum<B>,
@@ -76,7 +76,7 @@ impl Ring {
                 return Ok(Summed { sum, spare: Vec::new() });
             }
         }
-        // What was summed first is where the sums are.
+        // The first node's buffer has the sums.
         let (node, first) = if rows.is_empty() { (0..0, room()) } else { rows.remove(0) };
         if first.len() != length {
             let problem = format!("sum_exactly: got room for {} numbers, not {length}", first.len());
@@ -105,16 +105,16 @@ struct Exact<B: Buffer> {
     /// The nodes that travel from this rank at each hop of the first half: of the ranks from the chunk's own to this one. The last are
     /// those of the sum, which is whole.
     sent: Vec<Vec<Node>>,
-    /// Those that come.
+    /// The nodes that arrive at each hop.
     received: Vec<Vec<Node>>,
     own: Own<B>,
-    /// Of a part of a row that is added up, and of what that needs.
+    /// Scratch space of an addition.
     room: Vec<f32>,
-    /// What goes on of the segment that came last, and its checksum.
+    /// The onward payload of the last segment, and its checksum.
     onward: Option<(Bytes, u32)>,
 }
 
-/// What this rank has.
+/// This rank's nodes.
 struct Own<B: Buffer> {
     /// Its first node; of no microbatches, where it has none.
     node: Node,
@@ -126,7 +126,7 @@ struct Own<B: Buffer> {
 
 impl<B: Buffer> Own<B> {
     /// The part of a node that a segment is, if the node is this rank's.
-    fn numbers(&self, node: &Node, (slot, place): (usize, &Range<usize>)) -> Option<&[f32]> {
+    fn numbers(&self, node: &Node, slot: usize, place: &Range<usize>) -> Option<&[f32]> {
         if *node == self.node && !node.is_empty() {
             // Of an empty buffer there is no slot.
             return Some(self.sums.read(slot).unwrap_or_default());
@@ -179,10 +179,10 @@ impl<B: Buffer> Exact<B> {
                     let row = names.iter().position(|name| name == node);
                     let came = row.map(|row| Numbers::Came(&came[row * wide..][part.clone()]));
                     let own =
-                        || self.own.numbers(node, (slot, place)).map(|own| Numbers::Here(&own[part.clone()]));
+                        || self.own.numbers(node, slot, place).map(|own| Numbers::Here(&own[part.clone()]));
                     came.or_else(own)
                 };
-                // All of it is known: these are the leaves of all ranks so far. What were not would show in the sum.
+                // All leaves of the ranks so far are known; a missing one would show in the sum.
                 if !add_up(node, &known, sum, room) {
                     sum.fill(f32::NAN);
                 }
@@ -240,7 +240,7 @@ impl<B: Buffer> Motion for Exact<B> {
             rows if segment.hop == 0 && rows.len() != 1 => {
                 let mut sent = Crc32c::new();
                 let payload = pool.fill(rows.len() * segment.place.len() * WIDTH, |bytes| {
-                    for own in rows.iter().filter_map(|node| self.own.numbers(node, (slot, &segment.place))) {
+                    for own in rows.iter().filter_map(|node| self.own.numbers(node, slot, &segment.place)) {
                         frame::encode(own, bytes, &mut sent);
                     }
                 });

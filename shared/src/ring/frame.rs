@@ -1,4 +1,4 @@
-//! What goes from a rank to the next one.
+//! Frames, which travel from a rank to the next.
 
 use bytes::BytesMut;
 
@@ -14,11 +14,11 @@ pub struct Frame {
     pub job: JobId,
     /// The ring's epoch.
     pub epoch: Epoch,
-    /// Which collective of the epoch, from 1.
+    /// Number of the collective in the epoch, from 1.
     pub collective: u64,
-    /// Which hop of the collective, from 0.
+    /// Number of the hop in the collective, from 0.
     pub hop: u32,
-    /// Which segment of the hop's message, from 0.
+    /// Number of the segment in the hop's message, from 0.
     pub segment: u32,
     /// Numbers in fp32, little-endian; none only where the whole message is empty.
     pub payload: Payload,
@@ -27,7 +27,7 @@ pub struct Frame {
 }
 
 impl Frame {
-    /// The same with the checksum of its payload.
+    /// Sets the checksum of its payload.
     pub fn sealed(self) -> Self {
         Self { checksum: Some(crc32c(&self.payload)), ..self }
     }

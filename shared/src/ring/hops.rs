@@ -17,15 +17,15 @@ use super::{Element, Exchange, Frame, Payload, Place, Ring, RingError};
 use crate::checksum::crc32c;
 use crate::tasks;
 
-/// What a collective does with the numbers that travel.
+/// A collective's handling of travelling numbers.
 pub(super) trait Motion: Send {
     /// Hops of the collective, as many on all ranks.
     fn hops(&self) -> usize;
 
-    /// Where in the buffer the message lies that this rank sends at `hop`.
+    /// Range of the message that this rank sends at `hop`.
     fn sent_at(&self, hop: usize) -> Range<usize>;
 
-    /// Where in the buffer the message belongs that this rank receives at `hop`; the same place
+    /// Range of the message that this rank receives at `hop`; the same
     /// that it sends from at `hop + 1`.
     fn received_at(&self, hop: usize) -> Range<usize>;
 
@@ -37,7 +37,7 @@ pub(super) trait Motion: Send {
         segment.place.len()
     }
 
-    /// What its numbers are on their way.
+    /// The encoding of its numbers.
     fn element(&self) -> Element {
         Element::Fp32
     }
@@ -48,10 +48,10 @@ pub(super) trait Motion: Send {
     /// Takes in a segment that came, as many numbers as [`Motion::comes_as`] says. What goes on of it may lie in room of the pool.
     fn take_in(&mut self, segment: &Segment, payload: &[u8], pool: &mut Pool) -> TakenIn;
 
-    /// What goes on at the next hop is the same as what came at `hop`.
+    /// Whether `hop`'s numbers are handed on unchanged.
     fn hands_on(&self, hop: usize) -> bool;
 
-    /// What goes on after `hop` lies in the buffer, and stays there until it is sent.
+    /// Whether the numbers sent after `hop` stay in the buffer until then.
     fn keeps(&self, _hop: usize) -> bool {
         false
     }
@@ -65,7 +65,7 @@ pub(super) trait Motion: Send {
     fn returned(&self) -> impl Future<Output = ()> + Send;
 }
 
-/// What became of a segment that came.
+/// The outcome of a received segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TakenIn {
     /// It could not be taken in: what is in its place is still on its way.
@@ -74,7 +74,7 @@ pub(super) enum TakenIn {
     Whole {
         /// Its checksum, made of it as it came.
         came: u32,
-        /// That of what goes on of it, where it was made at the same time.
+        /// Checksum of the onward payload, if it was computed along.
         onward: Option<u32>,
     },
 }
@@ -86,9 +86,9 @@ const MOST_HANDED_ON: usize = 8;
 /// A segment that waits to be sent.
 struct Waiting {
     segment: Segment,
-    /// How it travels, where that does not have to be read from the buffer.
+    /// The payload, unless it is read from the buffer.
     payload: Option<Payload>,
-    /// Where it is known.
+    /// Its checksum, if known.
     checksum: Option<u32>,
 }
 
@@ -150,16 +150,16 @@ impl Ring {
     }
 }
 
-/// What a collective moved.
+/// Totals of a collective.
 #[derive(Debug, Clone, Copy, Default)]
 struct Moved {
-    /// How long it took until the first segment came.
+    /// Time to the first segment.
     wait: Duration,
     sent_bytes: u64,
     sent_segments: u64,
 }
 
-/// One collective of a rank, while it is under way.
+/// A collective in progress.
 struct Mover {
     place: Place,
     collective: u64,
@@ -184,7 +184,7 @@ impl Mover {
         let mut to_send: VecDeque<Waiting> =
             own.into_iter().map(|segment| Waiting { segment, payload: None, checksum: None }).collect();
         let (mut handed_on, mut first_came, mut moved) = (0, false, Moved::default());
-        // What came for a place that was still being sent from.
+        // Segments for a range that was still being sent.
         let mut late: Vec<(Segment, Payload)> = Vec::new();
 
         // 2. Always take in, whatever the sending waits for.
@@ -300,7 +300,7 @@ impl Mover {
         Err(RingError::Protocol { rank: self.place.previous(), problem })
     }
 
-    /// That a segment came as it was sent; one without a checksum is compared with none.
+    /// Verifies a segment's checksum, if it has one.
     fn check_payload(&self, expected: Option<u32>, found: u32) -> Result<(), RingError> {
         match expected {
             Some(expected) if expected != found => {

@@ -71,7 +71,7 @@ impl Cut {
     }
 }
 
-/// The buffer, held by whoever writes it.
+/// The buffer, held by its writer.
 pub(super) struct Lending<B: Buffer> {
     shared: Arc<Shared<B>>,
 }
@@ -82,9 +82,9 @@ struct Shared<B> {
     /// Its numbers, which may lie in the buffer itself: this is where it stays.
     start: *mut f32,
     cut: Cut,
-    /// How often each slot is lent.
+    /// Loans of each slot.
     lent: Box<[AtomicUsize]>,
-    /// How often any is.
+    /// Loans of all slots.
     count: AtomicUsize,
     returned: Notify,
 }
@@ -107,7 +107,7 @@ impl<B: Buffer> Lending<B> {
             count: AtomicUsize::new(0),
             returned: Notify::new(),
         });
-        // Nobody else has it yet.
+        // Not shared yet.
         if let Some(shared) = Arc::get_mut(&mut shared) {
             let numbers: &mut [f32] = shared.buffer.get_mut();
             (shared.start, shared.cut.length) = (numbers.as_mut_ptr(), numbers.len());
@@ -116,9 +116,9 @@ impl<B: Buffer> Lending<B> {
         Self { shared }
     }
 
-    /// The numbers of a slot, to be written. None: it is lent, or there is none.
+    /// The numbers of a slot, mutable. None: it is lent, or does not exist.
     pub(super) fn write(&mut self, slot: usize) -> Option<&mut [f32]> {
-        // Acquire: whoever had it has read it.
+        // Acquire: its reader has finished.
         if self.shared.lent.get(slot)?.load(Ordering::Acquire) > 0 {
             return None;
         }

@@ -9,7 +9,7 @@ use tokio::time::{sleep, timeout};
 
 use super::{Frame, LinkBroken, Place, ReceiveHalf, RingError, SendHalf, Signal};
 
-/// How a ring is.
+/// A ring's status.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Status {
     /// Nothing has gone wrong so far.
@@ -58,7 +58,7 @@ pub(super) struct Lease {
 }
 
 impl Lease {
-    /// All of it.
+    /// Its whole length.
     pub(super) fn length(self) -> Duration {
         self.peer_timeout.saturating_add(self.pulse_interval)
     }
@@ -69,7 +69,7 @@ impl Lease {
         sleep(self.pulse_interval).await;
     }
 
-    /// What a future gives within it.
+    /// Awaits a future within the lease; None when it is over.
     pub(super) async fn within<T>(self, future: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             biased;
@@ -85,13 +85,13 @@ pub(super) struct Received {
     _room: OwnedSemaphorePermit,
 }
 
-/// Where frames wait to be used. It is bounded by their bytes: a rank that still computes has room for all the small
+/// Queue of received frames, bounded by their bytes: a rank that still computes has room for all the small
 /// frames of a collective that the others have begun, and so goes on to listen.
 pub(super) struct Inbox {
     frames: mpsc::Sender<Received>,
     room: Arc<Semaphore>,
     bytes: usize,
-    /// That a frame takes at least.
+    /// Minimal cost of a frame.
     least: usize,
 }
 
@@ -100,7 +100,7 @@ impl Inbox {
     /// are the bound.
     const LEAST_BYTES: usize = 1 << 10;
 
-    /// Room for so many frames of a whole segment of so many bytes.
+    /// An inbox with room for a number of frames with whole segments.
     pub(super) fn new(full_frames: usize, segment: usize) -> (Self, mpsc::Receiver<Received>) {
         let least = segment.min(Self::LEAST_BYTES);
         let bytes = full_frames.saturating_mul(segment).min(Semaphore::MAX_PERMITS);
@@ -167,19 +167,20 @@ pub(super) async fn send_frames(
     }
 }
 
-/// Takes in what the previous rank sends, listens for its signs of life, and hands frames over to
-/// the collectives. `first`: for the first sign of life, `later` for all others.
+/// Receives from the previous rank, watches its signs of life, and passes frames to the collectives.
+/// `first`: lease for the first sign of life; `later`: for all others.
 pub(super) async fn receive_frames(
     mut half: impl ReceiveHalf,
     inbox: Inbox,
     place: Place,
-    (first, later): (Lease, Lease),
+    first: Lease,
+    later: Lease,
     status: watch::Sender<Status>,
 ) {
     let work = async {
         let mut lease = first;
-        // Frames that the collectives have no room for yet keep this from listening; they are
-        // themselves signs of life, and silence is measured again once there is room.
+        // A full inbox keeps this from listening. Its frames are signs of life themselves; silence is
+        // measured again once there is room.
         while let Some(signal) = hear(&mut half, place, lease).await? {
             lease = later;
             check_membership(&signal, place)?;
@@ -255,7 +256,7 @@ mod tests {
         let (inbox, _frames) = Inbox::new(2, 4);
         let (status, mut seen) = watch::channel(Status::Open);
         let first = Lease { peer_timeout: Duration::MAX, ..LEASE };
-        tokio::spawn(receive_frames(Channel(receive), inbox, place, (first, LEASE), status));
+        tokio::spawn(receive_frames(Channel(receive), inbox, place, first, LEASE, status));
         assert!(timeout(Duration::from_secs(3600), seen.changed()).await.is_err());
         send.send(Signal::Pulse { job: place.job, epoch: place.epoch }).await.unwrap();
         let stalled = RingError::Stalled { rank: 1, silent: Duration::from_millis(2500) };
@@ -263,7 +264,7 @@ mod tests {
         assert_eq!(*seen.borrow(), Status::Failed(stalled));
     }
 
-    /// What came while this process was frozen reaches it only once its other tasks run again.
+    /// Signals that came while this process was frozen arrive once its other tasks run again.
     #[tokio::test(start_paused = true)]
     async fn a_process_that_was_frozen_looks_at_what_came_before_it_blames_its_neighbour() {
         let place = Place { job: JobId::new(), epoch: Epoch(1), rank: 0, world_size: 2 };

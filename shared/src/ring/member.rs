@@ -13,7 +13,7 @@ use super::{Frame, Place, RingError, Transport};
 use crate::ids::{Epoch, JobId};
 use crate::tasks;
 
-/// How a ring works. All ranks must have the same `segment_floats` and `segment_growth`.
+/// A ring's configuration. All ranks must have the same `segment_floats` and `segment_growth`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RingConfig {
     /// Numbers in a segment, 1 to 262144 (1 MiB). Default 65536 (256 KiB).
@@ -25,10 +25,10 @@ pub struct RingConfig {
     pub frames_in_flight: usize,
     /// Between pulses while there is nothing to send. Default 0.5 s.
     pub pulse_interval: Duration,
-    /// How long a neighbour may give no sign of life; at least two pulse intervals. It is lost when this and one more pulse
+    /// Maximal silence of a neighbour; at least two pulse intervals. It is lost when this and one more pulse
     /// interval are over. Default 2 s.
     pub peer_timeout: Duration,
-    /// How much longer the first sign of life may take: a previous rank gives none before its own previous rank is connected, which
+    /// Extra time for the first sign of life: a previous rank gives none before its own previous rank is connected, which
     /// may wait for others again. Default 0, for ranks that begin together.
     pub first_sign: Duration,
 }
@@ -72,10 +72,10 @@ impl RingConfig {
     }
 }
 
-/// How long the last collective took.
+/// Durations of the last collective.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Exchange {
-    /// All of it.
+    /// In total.
     pub total: Duration,
     /// The part before the first frame came: what this rank waited for slower ones.
     pub wait: Duration,
@@ -88,7 +88,7 @@ pub struct Exchange {
 /// A rank's hold on its ring, for one epoch.
 ///
 /// All ranks must call the same collectives in the same order. Once one has failed, or its future
-/// was dropped half-way, the ring is of no use any more. Dropping the ring breaks it for the
+/// was dropped half-way, the ring is unusable. Dropping the ring breaks it for the
 /// neighbours too; [`Ring::close`] leaves it in peace.
 pub struct Ring {
     pub(super) place: Place,
@@ -109,7 +109,7 @@ pub(super) struct Links {
     pub(super) status: watch::Receiver<Status>,
     pub(super) lease: Lease,
     pub(super) pool: Pool,
-    /// Where the tasks run, and the collectives.
+    /// Runtime of the tasks and collectives.
     pub(super) runtime: Handle,
     sending: JoinHandle<()>,
     receiving: JoinHandle<()>,
@@ -164,9 +164,9 @@ impl Ring {
         let sending =
             tasks::spawn(link::send_frames(send_half, to_send, place, config.pulse_interval, status.clone()));
         let first = Lease { peer_timeout: config.peer_timeout.saturating_add(config.first_sign), ..lease };
-        let receiving = link::receive_frames(receive_half, inbox, place, (first, lease), status.clone());
+        let receiving = link::receive_frames(receive_half, inbox, place, first, lease, status.clone());
         let receiving = tasks::spawn(receiving);
-        // What waits to be sent, what the transport has, and what the sums in between take.
+        // Frames to be sent, frames in the transport, and sums in between.
         let pool = Pool::new(config.frames_in_flight.saturating_mul(4));
         let runtime = Handle::current();
         let links =
@@ -200,12 +200,12 @@ impl Ring {
         segment_of(length, self.place.world_size, self.segment_floats, self.segment_growth)
     }
 
-    /// Where this rank stands.
+    /// This rank's place.
     pub fn place(&self) -> Place {
         self.place
     }
 
-    /// How long the last collective took.
+    /// Durations of the last collective.
     pub fn last_exchange(&self) -> Exchange {
         self.last_exchange
     }

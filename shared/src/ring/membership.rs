@@ -1,14 +1,14 @@
-//! What the ranks of a new ring tell each other before they go on, and what follows from it.
+//! Ranks of a new ring compare their states and plan who takes a state from whom.
 //!
 //! A ring that lost a member goes on in a new epoch, perhaps with members that were not in it before. As it enters, each
 //! rank says after which step its state is and what hash the state has (its [`Standing`]). From the same list every rank
-//! concludes the same ([`plan_entry`]): all go on from the highest step, and whoever is behind takes the state from one
+//! concludes the same ([`plan_entry`]): all go on from the highest step, and ranks behind take the state from one
 //! that is not, each from another one as far as there are as many.
 
 use super::whole;
 use crate::ids::ContentHash;
 
-/// Where a rank stands as it enters a ring.
+/// A rank's state as it enters a ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Standing {
     /// The last step that is settled in its state; 0: none yet.
@@ -17,7 +17,7 @@ pub struct Standing {
     pub state: ContentHash,
 }
 
-/// How all ranks get to the same state.
+/// A plan that brings all ranks to the same state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EntryPlan {
     /// The highest step that any rank has settled: the ring goes on with the one after it.
@@ -36,7 +36,7 @@ impl EntryPlan {
         self.givers.first().copied().unwrap_or_default()
     }
 
-    /// Whom a taker takes it from: takers are dealt out to all that have it, so that none of these has to give it often.
+    /// The giver of a taker: takers are spread over all givers.
     pub fn giver_of(&self, taker: usize) -> usize {
         let place = self.takers.iter().position(|rank| *rank == taker).unwrap_or_default();
         self.givers.iter().cycle().nth(place % self.givers.len().max(1)).copied().unwrap_or_default()
@@ -66,7 +66,7 @@ impl Standing {
     /// Numbers of a row.
     pub const ROW: usize = whole::FLOATS + 32;
 
-    /// As a row of a gather: the step, then the bytes of the hash, all of them small whole numbers.
+    /// Encodes as a row of a gather: the step, then the bytes of the hash, all of them small whole numbers.
     pub fn to_row(&self) -> Vec<f32> {
         whole::to_floats(self.step).into_iter().chain(self.state.0.map(f32::from)).collect()
     }
@@ -79,7 +79,7 @@ impl Standing {
     }
 }
 
-/// What the ranks do before they go on; `standings` in the order of the ranks. Without ranks nobody takes anything.
+/// Plans the entry; `standings` in the order of the ranks. Without ranks nobody takes anything.
 ///
 /// # Errors
 /// Two ranks at the highest step have different states. What those behind have is of no interest: they give it up.
@@ -128,7 +128,7 @@ mod tests {
         assert_eq!(diverged, Diverged { step: 4, rank: 1, state, other_rank: 3, other_state });
         let text = diverged.to_string();
         assert!(text.contains(&state.to_string()) && text.contains(&other_state.to_string()), "{text}");
-        // Those behind may have anything: they give it up.
+        // The states of ranks behind are irrelevant: they are replaced.
         assert!(plan_entry(&[standing(3, 1), standing(3, 2), standing(4, 0)]).is_ok());
     }
 

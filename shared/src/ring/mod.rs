@@ -24,8 +24,7 @@
 //! previous one sends, all would wait for ever. So a rank always takes in, whatever its own
 //! sending waits for, and all queues are bounded.
 //!
-//! Three collectives matter; the others ([`Ring::reduce_scatter`], [`Ring::all_gather`], [`Ring::broadcast`],
-//! [`Ring::barrier`]) are parts of them:
+//! Three collectives matter; the others ([`Ring::broadcast`], [`Ring::barrier`]) are parts of them:
 //! - [`Ring::gather_rows`]: every rank has a **block** of rows, one row a microbatch; after n - 1
 //!   hops, in which blocks are handed on, every rank has all rows, in the order of the
 //!   microbatches. Nothing is added up on the way, so that the sum a rank then makes in that order

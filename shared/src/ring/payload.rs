@@ -122,7 +122,7 @@ mod tests {
 
     use super::*;
 
-    /// One part, and how often it is lent.
+    /// A part, and its loans.
     struct One([u8; 4], AtomicUsize);
 
     impl Lender for One {

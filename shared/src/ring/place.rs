@@ -1,4 +1,4 @@
-//! Where a rank stands.
+//! A rank's place in a ring.
 
 use crate::ids::{Epoch, JobId};
 

@@ -1,4 +1,4 @@
-//! Who is in a ring, and who works on what.
+//! The members of a ring, and the shares of their ranks.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -12,7 +12,7 @@ use crate::ids::{Epoch, JobId, WorkerId};
 pub struct RingView {
     /// The job.
     pub job: JobId,
-    /// Which membership this is, from 1.
+    /// Number of this membership, from 1.
     pub epoch: Epoch,
     /// In the order of the ranks.
     pub members: Vec<Member>,
@@ -21,9 +21,9 @@ pub struct RingView {
 /// A member of a ring.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Member {
-    /// Who it is.
+    /// Its worker.
     pub worker: WorkerId,
-    /// Where its neighbours reach it: host:port.
+    /// Its address for neighbours: host:port.
     pub address: String,
 }
 
@@ -96,20 +96,11 @@ impl RingView {
 
     /// The member that a rank sends to.
     pub fn next_of(&self, rank: usize) -> Result<&Member, PlanError> {
-        self.neighbour(rank, 1)
-    }
-
-    /// The member that a rank receives from.
-    pub fn previous_of(&self, rank: usize) -> Result<&Member, PlanError> {
-        self.neighbour(rank, self.members.len().saturating_sub(1))
-    }
-
-    fn neighbour(&self, rank: usize, steps: usize) -> Result<&Member, PlanError> {
         let world_size = self.members.len();
         if rank >= world_size {
             return Err(PlanError::NoSuchRank { rank, world_size });
         }
-        Ok(&self.members[(rank + steps) % world_size])
+        Ok(&self.members[(rank + 1) % world_size])
     }
 }
 
@@ -148,9 +139,7 @@ mod tests {
             let mut seen = BTreeSet::new();
             for _ in 0..world_size {
                 assert!(seen.insert(at));
-                let next = view.rank_of(view.next_of(at).unwrap().worker).unwrap();
-                assert_eq!(view.previous_of(next).unwrap(), &view.members[at]);
-                at = next;
+                at = view.rank_of(view.next_of(at).unwrap().worker).unwrap();
             }
             assert_eq!(at, 0);
             assert_eq!(seen.len(), world_size);
@@ -174,7 +163,7 @@ mod tests {
             assert_eq!(wrong.check(), Err(PlanError::Address(address.into())));
         }
         assert_eq!(good.next_of(3), Err(PlanError::NoSuchRank { rank: 3, world_size: 3 }));
-        assert_eq!(view(0).previous_of(0), Err(PlanError::NoSuchRank { rank: 0, world_size: 0 }));
+        assert_eq!(view(0).next_of(0), Err(PlanError::NoSuchRank { rank: 0, world_size: 0 }));
     }
 
     #[test]

@@ -13,12 +13,12 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// So many buffers; each is made when it is needed.
+    /// A pool of `count` buffers, allocated on demand.
     pub fn new(count: usize) -> Self {
         Self { buffers: VecDeque::with_capacity(count), count }
     }
 
-    /// So many bytes, which `fill` writes. Where all buffers are on their way still, another one takes the place of the
+    /// A buffer of `bytes`, written by `fill`. Where all buffers are on their way still, another one takes the place of the
     /// oldest.
     pub fn fill(&mut self, bytes: usize, fill: impl FnOnce(&mut BytesMut)) -> Bytes {
         let free = self.buffers.front_mut().is_some_and(|oldest| oldest.try_reclaim(bytes));

@@ -1,4 +1,4 @@
-//! The collectives that add up, each number in the order of the ring; see the ring's description in prose.
+//! The reducing collectives, which add in the order of the ring; see the ring's description in prose.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use super::frame;
 use super::hops::{Motion, Segment, TakenIn};
 use super::lent::{Buffer, Cut, Lending};
 use super::pool::Pool;
-use super::{Element, Payload, Place, Reach, Ring, RingError, Spread, block_of};
+use super::{Element, Payload, Place, Reach, Ring, RingError, Spread};
 use crate::checksum::crc32c;
 
 impl Ring {
@@ -23,14 +23,14 @@ impl Ring {
         self.all_reduce_as(buffer, Element::Fp32).await
     }
 
-    /// The same sums in numbers that travel as `element`, which is the same on all ranks. In bf16 a rank adds in fp32, and rounds
+    /// As above with numbers that travel as `element`, the same on all ranks. In bf16 a rank adds in fp32, and rounds
     /// what it sends: a number is rounded once at each of the `world_size - 1` hops on which it is added up, and once where its sum is
     /// whole. What has no place in bf16 becomes infinite. All ranks have the same bits; a rank alone rounds nothing.
     pub async fn all_reduce_as<B: Buffer>(&mut self, buffer: B, element: Element) -> Result<B, RingError> {
         self.all_reduce_spread(buffer, element, Spread::EVEN).await
     }
 
-    /// The same in other chunks, c again in the order of ranks c, c + 1, …, c - 1; and their sums on all ranks or on two.
+    /// As above with other chunks, c again in the order of ranks c, c + 1, …, c - 1, and sums on all ranks or on two.
     pub async fn all_reduce_spread<B: Buffer>(
         &mut self,
         buffer: B,
@@ -40,7 +40,7 @@ impl Ring {
         self.reduce(buffer, spread.reach.hops(self.place.world_size), element, spread.granule).await
     }
 
-    /// What [`Reach::Two`] leaves of an all-reduce: the numbers of the two chunks that each rank has, on every rank.
+    /// Completes an all-reduce of [`Reach::Two`]: copies the two chunks of each rank to every rank.
     ///
     /// `buffer` has the same length on all ranks, and `granule` is that of the sum. The two ranks that have a chunk have the
     /// same numbers.
@@ -48,28 +48,7 @@ impl Ring {
         self.reduce(buffer, Reach::Two.rest(self.place.world_size), Element::Fp32, granule).await
     }
 
-    /// The first half of [`Ring::all_reduce`]: of the buffer that comes back, this rank's chunk ([`Ring::own_chunk`]) has
-    /// the sums. The rest is of no use.
-    pub async fn reduce_scatter<B: Buffer>(&mut self, buffer: B) -> Result<B, RingError> {
-        self.reduce(buffer, 0..self.place.world_size - 1, Element::Fp32, 1).await
-    }
-
-    /// The second half of [`Ring::all_reduce`]: every rank's chunk ([`Ring::own_chunk`]) of its buffer on every rank.
-    ///
-    /// `buffer` has the same length on all ranks.
-    pub async fn all_gather<B: Buffer>(&mut self, buffer: B) -> Result<B, RingError> {
-        let hops = Reach::All.hops(self.place.world_size);
-        self.reduce(buffer, self.place.world_size - 1..hops.end, Element::Fp32, 1).await
-    }
-
-    /// Where in a buffer of so many numbers this rank's chunk is: what has been around the ring ends one rank before where
-    /// it began.
-    pub fn own_chunk(&self, length: usize) -> Range<usize> {
-        let Place { rank, world_size, .. } = self.place;
-        block_of((rank + 1) % world_size, world_size, length)
-    }
-
-    /// The hops of an all-reduce that are given.
+    /// Runs these hops of an all-reduce.
     async fn reduce<B: Buffer>(
         &mut self,
         buffer: B,
@@ -91,7 +70,7 @@ impl Ring {
 /// Chunk after chunk of a buffer; each travels in segments, which are lent from where they lie unless they travel as something else.
 struct Reduce<B: Buffer> {
     place: Place,
-    /// Of an all-reduce, those that are done.
+    /// The hops of an all-reduce that are run.
     hops: Range<usize>,
     element: Element,
     cut: Cut,
@@ -99,7 +78,7 @@ struct Reduce<B: Buffer> {
 }
 
 impl<B: Buffer> Reduce<B> {
-    /// Which chunk travels from this rank at a hop.
+    /// Number of the chunk that this rank sends at a hop.
     fn number(&self, hop: usize) -> usize {
         travelling(self.place, hop + self.hops.start)
     }

@@ -1,4 +1,4 @@
-//! How many numbers a segment has.
+//! Sizes of segments.
 
 /// Of a chunk, at least, where its segments grow: all ranks have something to do while the first ones are on their way.
 const SEGMENTS_OF_A_CHUNK: usize = 8;

@@ -1,15 +1,15 @@
-//! How a buffer is cut into chunks, and on how many ranks their sums end.
+//! Chunks of a buffer, and the ranks that get their sums.
 
 use std::ops::Range;
 
 use super::block_of;
 
-/// How the sums of a buffer are spread over the ranks. The same on all of them.
+/// Distribution of a buffer's sums over the ranks, the same on all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Spread {
-    /// Chunks begin at multiples of so many numbers, at least 1.
+    /// Chunks begin at multiples of this number, at least 1.
     pub granule: usize,
-    /// Where sums end.
+    /// The ranks that get a sum.
     pub reach: Reach,
 }
 
@@ -18,23 +18,23 @@ pub struct Spread {
 pub enum Reach {
     /// On all.
     All,
-    /// On two for each chunk, see [`held_chunks`]; the rest of a rank's buffer is of no use. [`super::Ring::share_out`] is
+    /// On two for each chunk, see [`held_chunks`]; the rest of a rank's buffer is undefined. [`super::Ring::share_out`] is
     /// what is left of the way.
     Two,
 }
 
 impl Reach {
-    /// Which hops of an all-reduce over so many ranks bring the sums there. In each, every rank sends a chunk.
+    /// The hops of an all-reduce that bring the sums there. In each, every rank sends a chunk.
     pub fn hops(self, ranks: usize) -> Range<usize> {
         let all = 2 * ranks.saturating_sub(1);
         match self {
             Self::All => 0..all,
-            // One more than it takes to add up.
+            // One hop more than the sum takes.
             Self::Two => 0..ranks.min(all),
         }
     }
 
-    /// Those that are left of it then.
+    /// The remaining hops.
     pub fn rest(self, ranks: usize) -> Range<usize> {
         self.hops(ranks).end..Self::All.hops(ranks).end
     }

@@ -8,7 +8,7 @@ use super::{LinkBroken, ReceiveHalf, SendHalf, Signal};
 #[derive(Debug)]
 pub struct StripedSend<S> {
     streams: Vec<S>,
-    /// Whose turn it is.
+    /// Index of the stream whose turn it is.
     turn: usize,
 }
 
@@ -17,7 +17,7 @@ pub struct StripedSend<S> {
 pub struct StripedReceive<R> {
     streams: Vec<R>,
     turn: usize,
-    /// Those that have said that no more will come.
+    /// Streams that have ended.
     finished: usize,
 }
 
@@ -149,7 +149,7 @@ mod tests {
         streams[1].send(pulse(1)).unwrap();
         let broken = receive.receive().await.unwrap_err();
         assert!(broken.to_string().contains("another goes on"), "{broken}");
-        // So does one that breaks off when the other has ended.
+        // Likewise one that breaks after the other has ended.
         let (mut streams, mut receive) = striped(2);
         streams[0].send(None).unwrap();
         streams.clear();

@@ -1,4 +1,4 @@
-//! What a ring needs of whatever carries its frames.
+//! The transport of a ring's frames.
 
 use std::future::Future;
 
@@ -9,9 +9,9 @@ use super::Signal;
 /// It carries signals in order, whole and at most once, and holds only a bounded number of them on
 /// the way. The suite in `ringtune-conformance` checks all that is asked of a transport.
 pub trait Transport: Send {
-    /// What leads to the next rank.
+    /// The half towards the next rank.
     type Send: SendHalf;
-    /// What comes from the previous one.
+    /// The half from the previous rank.
     type Receive: ReceiveHalf;
 
     /// Parts it, because a rank sends and receives at the same time.
@@ -46,6 +46,6 @@ pub trait ReceiveHalf: Send + 'static {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct LinkBroken(
-    /// What the transport knows about the cause.
+    /// The cause, as far as the transport knows it.
     pub String,
 );

@@ -42,7 +42,7 @@ fn descend(node: &Node, wanted: &Range<usize>, found: &mut Vec<Node>) {
 #[derive(Clone, Copy)]
 pub(super) enum Numbers<'a> {
     Here(&'a [f32]),
-    /// As they travel.
+    /// In the order in which they travel.
     Came(&'a [[u8; WIDTH]]),
 }
 
@@ -118,7 +118,7 @@ fn copy_travelled(to: &mut [f32], numbers: &[[u8; WIDTH]]) {
     }
 }
 
-/// What a rank has added up of its own microbatches so far; as few buffers as the tree allows, about the binary logarithm
+/// A rank's partial sums of its own microbatches; as few buffers as the tree allows, about the binary logarithm
 /// of their number.
 #[derive(Debug, Clone)]
 pub struct TreeSum<B = Vec<f32>> {
@@ -180,7 +180,7 @@ impl<B: DerefMut<Target = [f32]>> TreeSum<B> {
         }
     }
 
-    /// The same, taken apart.
+    /// As above, by value.
     pub(super) fn into_nodes(self) -> Vec<(Node, B)> {
         self.nodes
     }
@@ -192,7 +192,7 @@ mod tests {
 
     use super::*;
 
-    /// As the tree is described, from leaves alone.
+    /// Sums by the tree's definition, from leaves alone.
     fn described(node: &Node, leaf: &impl Fn(usize) -> f32) -> f32 {
         match parts(node) {
             None => leaf(node.start),

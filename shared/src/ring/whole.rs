@@ -22,7 +22,7 @@ pub fn from_floats(floats: &[f32]) -> Option<u64> {
     })
 }
 
-/// The byte that a float is. None: it is none.
+/// Decodes a byte; None if malformed.
 pub(super) fn byte(float: f32) -> Option<u8> {
     let whole = (0.0..256.0).contains(&float) && float.fract() == 0.0;
     whole.then_some(float as u8)

@@ -14,7 +14,7 @@ pub(super) trait TestedSink: StateSink {
     fn holds(&mut self, state: &MemoryState) -> Result<Option<bool>, StateError>;
 }
 
-/// What differs from what it should be, in words.
+/// A difference from the expected result, in words.
 pub(super) type Failure = String;
 
 /// Makes a source of a given state.
@@ -27,7 +27,7 @@ pub(super) type OpenSink<'a> = dyn FnMut() -> Result<Box<dyn TestedSink>, StateE
 /// States of every kind: without tensors, without numbers, of every type, around the length of a chunk, of many tensors.
 ///
 /// # Errors
-/// None: that would be a fault of the program.
+/// Never: that would be a bug.
 pub(super) fn samples() -> Result<Vec<MemoryState>, StateError> {
     let mut random = Bytes(7);
     let mut state = |tensors: Vec<(String, Dtype, Vec<u64>)>| {
@@ -133,7 +133,7 @@ fn takes_all(sample: &MemoryState, open: &mut OpenSink<'_>) -> Result<(), Failur
     expect(&mut *sink, sample, None)?;
     transfer(&mut *sample.source().map_err(text)?, &mut *sink).map_err(text)?;
     expect(&mut *sink, sample, Some(true))?;
-    // What comes behind the end changes nothing.
+    // Chunks after the end change nothing.
     refused("a chunk behind the end", sink.write(&[1]))?;
     refused("a second end", sink.finish())?;
     expect(&mut *sink, sample, Some(true))
@@ -151,7 +151,7 @@ fn refuses_what_is_not_due(sample: &MemoryState, open: &mut OpenSink<'_>) -> Res
     sink.begin(&list).map_err(text)?;
     refused("a second list", sink.begin(&list))?;
     expect(&mut *sink, sample, None)?;
-    // One byte more or less than is due.
+    // A byte more or less than expected.
     let due = Cursor::new(list.clone()).due().map_or(0, |place| place.length);
     for length in [due + 1, due.saturating_sub(1)] {
         let mut sink = open().map_err(text)?;

@@ -1,13 +1,13 @@
-//! Which chunk of a state comes next: the same for every source and sink, so that both sides know it from the list alone.
+//! The order of a state's chunks, which follows from the list alone, for every source and sink.
 
 use super::{StateError, TensorList};
 
 /// Bytes of a chunk, but for a tensor's last. A multiple of every number's size: none is ever cut in two.
 pub const CHUNK_BYTES: usize = 1 << 20;
 
-/// A chunk's place: a part of one tensor, never empty.
+/// A chunk's place: a nonempty part of one tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct ChunkPlace {
     /// The tensor's number in the list, from 0.
     pub tensor: usize,
     /// Bytes of the tensor before it.
@@ -30,33 +30,33 @@ impl Cursor {
         Self { list, tensor: 0, offset: 0 }
     }
 
-    /// What it goes through.
+    /// Its list.
     pub fn list(&self) -> &TensorList {
         &self.list
     }
 
     /// The chunk that is due; none at the end.
-    pub fn due(&self) -> Option<Place> {
+    pub fn due(&self) -> Option<ChunkPlace> {
         let (mut tensor, mut offset) = (self.tensor, self.offset);
         loop {
             let left = self.list.tensors().get(tensor)?.bytes() - offset;
             if left > 0 {
                 let length = usize::try_from(left).map_or(CHUNK_BYTES, |left| left.min(CHUNK_BYTES));
-                return Some(Place { tensor, offset, length });
+                return Some(ChunkPlace { tensor, offset, length });
             }
             (tensor, offset) = (tensor + 1, 0);
         }
     }
 
     /// Goes past the chunk that is due and returns it.
-    pub fn advance(&mut self) -> Option<Place> {
+    pub fn advance(&mut self) -> Option<ChunkPlace> {
         let place = self.due()?;
         (self.tensor, self.offset) = (place.tensor, place.offset + place.length as u64);
         Some(place)
     }
 }
 
-/// What every sink keeps to: the list once, then each chunk in its turn, then the end. After an error it takes nothing.
+/// The protocol of every sink: the list once, then each chunk in order, then the end. After an error it takes nothing.
 #[derive(Clone, Debug, Default)]
 pub struct Intake {
     stage: Stage,
@@ -89,7 +89,7 @@ impl Intake {
     ///
     /// # Errors
     /// Another one is due, or none.
-    pub fn take(&mut self, length: usize) -> Result<Place, StateError> {
+    pub fn take(&mut self, length: usize) -> Result<ChunkPlace, StateError> {
         let Stage::Begun(cursor) = &mut self.stage else {
             return Err(self.broken("a chunk came before the list or after the end"));
         };

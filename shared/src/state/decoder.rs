@@ -20,19 +20,19 @@ impl<R: Read> Decoder<R> {
     /// Reads and checks the header. `size`: of everything, where it is known; the end is checked anyhow, later.
     ///
     /// # Errors
-    /// The header is none, or announces another size.
+    /// The header is malformed, or announces another size.
     pub fn new(mut reader: R, size: Option<u64>) -> Result<Self, StateError> {
         let header = Header::read(&mut reader, size)?;
         let (cursor, came) = (Cursor::new(header.tensors.clone()), header.bytes);
         Ok(Self { reader, header, cursor, buffer: Vec::new(), came, ended: false })
     }
 
-    /// What stands before the tensors.
+    /// The header.
     pub fn header(&self) -> &Header {
         &self.header
     }
 
-    /// What it reads from: at the end, nothing is left in it.
+    /// The reader, which is at its end after the last tensor.
     pub fn into_inner(self) -> R {
         self.reader
     }

@@ -7,7 +7,7 @@ use crate::ids::ContentHash;
 
 /// Writes a state as canonical safetensors to anything that takes bytes, and hashes them as they pass.
 ///
-/// One write a chunk: where that is dear for small tensors, put an [`io::BufWriter`] behind it.
+/// Writes each chunk by itself: if that is slow for small tensors, put an [`io::BufWriter`] behind it.
 pub struct Encoder<W> {
     metadata: Metadata,
     writer: Hashing<W>,
@@ -15,12 +15,12 @@ pub struct Encoder<W> {
     encoded: Option<Encoded>,
 }
 
-/// What came out: the name and size of the content.
+/// Hash and size of the encoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Encoded {
     /// Of all bytes, from the header's length on.
     pub sha256: ContentHash,
-    /// How many they are.
+    /// Number of bytes.
     pub bytes: u64,
 }
 
@@ -30,12 +30,12 @@ impl<W: Write> Encoder<W> {
         Self { metadata, writer: Hashing::new(writer), intake: Intake::default(), encoded: None }
     }
 
-    /// What was written; none before the end.
+    /// Hash and size; None before the end.
     pub fn encoded(&self) -> Option<Encoded> {
         self.encoded
     }
 
-    /// What the bytes went to.
+    /// The writer.
     pub fn into_inner(self) -> W {
         self.writer.into_inner()
     }

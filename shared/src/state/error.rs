@@ -1,4 +1,4 @@
-//! What can be wrong with a state's stream. Whoever reports it adds which file or neighbour it came from.
+//! Errors of a state's stream. Callers add the file or neighbour that it came from.
 
 use std::io;
 
@@ -8,10 +8,10 @@ use crate::{files::FileError, ids::ContentHash};
 /// A state that cannot be read, written or taken in.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
-    /// The length in front of the header is none.
+    /// The length in front of the header is invalid.
     #[error("its header has {given} bytes; allowed: 2 to {limit}")]
     HeaderLength {
-        /// What stands there.
+        /// The given length.
         given: u64,
         /// Bytes at most.
         limit: u64,
@@ -19,7 +19,7 @@ pub enum StateError {
     /// The header is not what the format wants.
     #[error("its header cannot be read: {problem}")]
     Header {
-        /// What the JSON reader says.
+        /// The JSON reader's message.
         problem: String,
     },
     /// More of something than is allowed.
@@ -27,9 +27,9 @@ pub enum StateError {
     TooMany {
         /// "tensors" and the like.
         what: &'static str,
-        /// How many; a reader stops at the first that is too many.
+        /// Their number; a reader stops at the first above the limit.
         given: u64,
-        /// How many there may be.
+        /// The limit.
         limit: u64,
     },
     /// A metadata entry that is there twice.
@@ -43,7 +43,7 @@ pub enum StateError {
     Tensor {
         /// Its name, cut to 100 characters.
         name: String,
-        /// What is wrong with it.
+        /// The problem.
         problem: TensorProblem,
     },
     /// Tensors in another order than the canonical one: what is to be written has one spelling only.
@@ -71,16 +71,16 @@ pub enum StateError {
     Hash {
         /// The right one.
         expected: ContentHash,
-        /// That of what came.
+        /// Hash of the received state.
         found: ContentHash,
     },
     /// A source and a sink that do not keep to what was agreed: a fault of the program.
     #[error("a state's stream went wrong: {problem}")]
     Contract {
-        /// What was not kept to.
+        /// The violated rule.
         problem: String,
     },
-    /// Whoever the state belongs to, or is for, does not give or take it.
+    /// The state's owner does not give it, or its recipient does not take it.
     #[error("{problem}")]
     Refused {
         /// Why.
@@ -94,7 +94,7 @@ pub enum StateError {
     File(#[from] FileError),
 }
 
-/// What is wrong with a tensor.
+/// Problems of a tensor.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TensorProblem {
     /// Not what a name may be.
@@ -106,13 +106,13 @@ pub enum TensorProblem {
     /// A type that the format does not have.
     #[error("the type {given:?} is unknown")]
     Type {
-        /// What stands there, cut to 100 characters.
+        /// The given type, cut to 100 characters.
         given: String,
     },
     /// Too many dimensions.
     #[error("it has {given} dimensions; allowed: at most {MOST_DIMENSIONS}")]
     Dimensions {
-        /// How many.
+        /// Their number.
         given: usize,
     },
     /// Its size, or that of all so far, is not a 64-bit number.
@@ -124,7 +124,7 @@ pub enum TensorProblem {
         /// Bits.
         bits: u64,
     },
-    /// As many bytes as its type and shape do not take.
+    /// Its size is not that of its type and shape.
     #[error("it has {given} bytes; its type and shape take {expected}")]
     Length {
         /// By type and shape.
@@ -140,20 +140,20 @@ pub enum TensorProblem {
         /// Its second.
         end: u64,
     },
-    /// Nobody has the bytes before it.
+    /// The bytes before it belong to no tensor.
     #[error("it begins at byte {begin}, but the tensor before it ends at {expected}")]
     Gap {
-        /// Where the tensor before it ends.
+        /// End of the tensor before it.
         expected: u64,
-        /// Where it begins.
+        /// Its begin.
         begin: u64,
     },
     /// Its bytes are another one's, too.
     #[error("it begins at byte {begin}, within a tensor that ends at {expected}")]
     Overlap {
-        /// Where the tensor before it ends.
+        /// End of the tensor before it.
         expected: u64,
-        /// Where it begins.
+        /// Its begin.
         begin: u64,
     },
 }

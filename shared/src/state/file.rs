@@ -10,12 +10,12 @@ const BUFFER_BYTES: usize = 1 << 20;
 
 /// Writes a state to a file, which has its name, and is on the disk, only when the end came.
 pub struct FileSink {
-    /// None when it is over.
+    /// None after the end.
     encoder: Option<Encoder<BufWriter<NewFile>>>,
     encoded: Option<Encoded>,
     /// Whether the file ends with the state.
     commits: bool,
-    /// All of it, where it does not.
+    /// The whole file, if it does not.
     written: Option<NewFile>,
 }
 
@@ -34,7 +34,7 @@ impl FileSink {
         })
     }
 
-    /// The same, but for the file's end: with that of the state all of it is handed to the system, so that whoever lends the
+    /// As above, but does not commit: at the end of the state all bytes are handed to the system, so that whoever lends the
     /// state can have it back; the file has its name, and is on the disk, with [`FileSink::commit`].
     ///
     /// # Errors
@@ -95,7 +95,7 @@ impl StateSink for FileSink {
 /// It is read, not mapped: a file that somebody makes shorter meanwhile is an error and no signal that kills the process.
 ///
 /// # Errors
-/// It cannot be read, or is none.
+/// It cannot be read, or is malformed.
 pub fn open_file(path: &Path) -> Result<Decoder<File>, StateError> {
     let file = File::open(path)?;
     let size = file.metadata()?.len();

@@ -23,12 +23,12 @@ impl<T> Hashing<T> {
         self.hasher.clone().finish()
     }
 
-    /// How many they are.
+    /// Number of bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// What they went to or came from.
+    /// The reader or writer.
     pub fn into_inner(self) -> T {
         self.inner
     }

@@ -1,4 +1,4 @@
-//! The header of the encoding: what is written is spelled in one way, what is read is not trusted.
+//! The header of the encoding: written in one spelling, and not trusted when it is read.
 
 use std::{collections::BTreeMap, fmt, io::Read};
 
@@ -28,7 +28,7 @@ pub type Metadata = BTreeMap<String, String>;
 /// A header that was read: its tensors lie one behind the other, without gap or overlap.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// What it says besides the tensors.
+    /// Its metadata.
     pub metadata: Metadata,
     /// In the order of their bytes.
     pub tensors: TensorList,
@@ -40,7 +40,7 @@ impl Header {
     /// Reads a header and nothing behind it. `size`: of everything, where it is known.
     ///
     /// # Errors
-    /// It is none, one that is beyond the limits, or one of something that has another size.
+    /// It is malformed or beyond the limits, or does not fit the size.
     pub fn read(reader: &mut impl Read, size: Option<u64>) -> Result<Self, StateError> {
         // 1. Its length, before anything is allocated.
         let mut length = [0; LENGTH_BYTES as usize];
@@ -63,7 +63,7 @@ impl Header {
             return Err(StateError::Truncated { expected, found: LENGTH_BYTES + text.len() as u64 });
         }
         let header = parse(&text, expected)?;
-        // 3. What it announces.
+        // 3. The announced size.
         let expected = header.size();
         match size {
             Some(found) if found < expected => Err(StateError::Truncated { expected, found }),
@@ -101,7 +101,7 @@ pub(super) fn encode(metadata: &Metadata, list: &TensorList) -> Result<Vec<u8>, 
     let mut text = format!("{{{}}}", entries.join(",")).into_bytes();
     text.resize(text.len().next_multiple_of(ALIGNMENT), b' ');
     let length = text.len() as u64;
-    // What could not be read again is not written.
+    // An unreadable header is not written.
     if length > LARGEST_HEADER {
         return Err(StateError::HeaderLength { given: length, limit: LARGEST_HEADER });
     }
@@ -125,7 +125,7 @@ fn parse(text: &[u8], bytes: u64) -> Result<Header, StateError> {
     if text.first() != Some(&b'{') {
         return Err(StateError::Header { problem: "it does not begin with {".to_owned() });
     }
-    // 1. What stands there.
+    // 1. Parse it.
     let mut problem = None;
     let mut reader = serde_json::Deserializer::from_slice(text);
     let read = Entries { problem: &mut problem }.deserialize(&mut reader);
@@ -172,7 +172,7 @@ struct Stored {
     data_offsets: (u64, u64),
 }
 
-/// Reads all entries; what is wrong beyond JSON is put into `problem`.
+/// Reads all entries; errors other than JSON's are put into `problem`.
 struct Entries<'a> {
     problem: &'a mut Option<StateError>,
 }

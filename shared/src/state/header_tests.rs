@@ -1,7 +1,7 @@
 use super::*;
 use crate::state::{Decoder, StateSource as _};
 
-/// What is said of a header with `data` bytes behind it.
+/// Reads a header with `data` bytes behind it.
 fn read(header: &str, data: u64) -> Result<(), StateError> {
     let bytes = [&(header.len() as u64).to_le_bytes(), header.as_bytes()].concat();
     let size = bytes.len() as u64 + data;
@@ -135,7 +135,7 @@ fn there_are_never_more_entries_than_allowed() {
     assert!(read(&texts(MOST_METADATA), 0).is_ok());
     let refused = read(&texts(MOST_METADATA + 1), 0);
     assert!(matches!(refused, Err(StateError::TooMany { what: "metadata entries", .. })), "{refused:?}");
-    // What could not be read is not written.
+    // An unreadable header is not written.
     let metadata = |count: usize| (0..count).map(|number| (number.to_string(), String::new())).collect();
     assert!(encode(&metadata(MOST_METADATA + 1), &TensorList::default()).is_err());
     let long = Metadata::from([("k".to_owned(), "x".repeat(LARGEST_HEADER as usize))]);

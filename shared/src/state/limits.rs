@@ -1,4 +1,4 @@
-//! How much a state may have.
+//! Limits of a state.
 
 /// Bytes of a header at most, without the length in front of it. The format allows 100 MB; here it holds at most
 /// [`MOST_TENSORS`] tensors, which take about 10 MB, and the prompts of a job.

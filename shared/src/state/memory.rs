@@ -1,6 +1,8 @@
 //! A small state, in memory.
 
-use super::{FromTensors, Intake, Place, State, StateError, StateSink, StateSource, TensorInfo, TensorList};
+use super::{
+    ChunkPlace, FromTensors, Intake, State, StateError, StateSink, StateSource, TensorInfo, TensorList,
+};
 
 /// Tensors and their bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -34,7 +36,7 @@ impl MemoryState {
         self.list.tensors().iter().zip(self.bytes.iter().map(Vec::as_slice))
     }
 
-    /// The same, taken apart.
+    /// As above, by value.
     pub fn into_tensors(self) -> impl Iterator<Item = (TensorInfo, Vec<u8>)> {
         let infos = self.list.tensors().to_vec();
         infos.into_iter().zip(self.bytes)
@@ -53,7 +55,7 @@ impl MemoryState {
 
 impl State for MemoryState {
     fn source(&self) -> Result<Box<dyn StateSource + '_>, StateError> {
-        let fill = |place: Place, into: &mut [u8]| {
+        let fill = |place: ChunkPlace, into: &mut [u8]| {
             let bytes = self.bytes.get(place.tensor).and_then(|bytes| {
                 let start = usize::try_from(place.offset).ok()?;
                 bytes.get(start..start.checked_add(place.length)?)
@@ -82,12 +84,12 @@ impl MemorySink {
         Self { limit, intake: Intake::default(), coming: Vec::new(), state: None }
     }
 
-    /// What came; none before the end.
+    /// The received state; None before the end.
     pub fn state(&self) -> Option<&MemoryState> {
         self.state.as_ref()
     }
 
-    /// The same, to keep.
+    /// As above, by value.
     pub fn into_state(self) -> Option<MemoryState> {
         self.state
     }

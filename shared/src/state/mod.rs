@@ -52,7 +52,7 @@ mod tensor;
 #[cfg(test)]
 mod tests;
 
-pub use cursor::{CHUNK_BYTES, Cursor, Intake, Place};
+pub use cursor::{CHUNK_BYTES, ChunkPlace, Cursor, Intake};
 pub use decoder::Decoder;
 pub use encoder::{Encoded, Encoder};
 pub use error::{StateError, TensorProblem};

@@ -1,10 +1,10 @@
-//! What gives a state and what takes one in.
+//! Sources and sinks of a state.
 
-use super::{Cursor, Place, StateError, TensorList};
+use super::{ChunkPlace, Cursor, StateError, TensorList};
 
 /// Gives a state's tensors in order. Blocks: see the module's text.
 ///
-/// The chunks are those of a [`Cursor`] over the list. After an error a source is of no use any more.
+/// The chunks are those of a [`Cursor`] over the list. After an error a source is unusable.
 pub trait StateSource {
     /// The tensors, in the order in which their bytes come.
     fn list(&self) -> &TensorList;
@@ -29,7 +29,7 @@ impl<S: StateSource + ?Sized> StateSource for Box<S> {
 
 /// Takes a state in. Blocks: see the module's text.
 ///
-/// What came is of no use to anybody before [`StateSink::finish`] has returned without an error; a sink that is dropped
+/// Received chunks are not used before [`StateSink::finish`] has returned without an error; a sink that is dropped
 /// earlier leaves nothing. After an error it takes nothing more. An [`Intake`](super::Intake) keeps to the order.
 pub trait StateSink {
     /// The tensors that will come, in this order. Called once, first.
@@ -88,14 +88,14 @@ pub struct FromTensors<F> {
     fill: F,
 }
 
-impl<F: FnMut(Place, &mut [u8]) -> Result<(), StateError>> FromTensors<F> {
+impl<F: FnMut(ChunkPlace, &mut [u8]) -> Result<(), StateError>> FromTensors<F> {
     /// `fill` gets the place of a chunk in `list`, and where it is to be put.
     pub fn new(list: TensorList, fill: F) -> Self {
         Self { cursor: Cursor::new(list), buffer: Vec::new(), fill }
     }
 }
 
-impl<F: FnMut(Place, &mut [u8]) -> Result<(), StateError>> StateSource for FromTensors<F> {
+impl<F: FnMut(ChunkPlace, &mut [u8]) -> Result<(), StateError>> StateSource for FromTensors<F> {
     fn list(&self) -> &TensorList {
         self.cursor.list()
     }

@@ -7,7 +7,7 @@ pub use safetensors::Dtype;
 
 use super::{LONGEST_NAME, MOST_DIMENSIONS, MOST_TENSORS, StateError, TensorProblem};
 
-/// What the format keeps its metadata under.
+/// The format's key of metadata.
 pub(super) const METADATA_KEY: &str = "__metadata__";
 
 /// A tensor without its numbers.
@@ -23,7 +23,7 @@ impl TensorInfo {
     /// `shape`: the last dimension runs fastest; empty for a single number.
     ///
     /// # Errors
-    /// A name that is none, too many dimensions, a size that is not a whole number of bytes or no 64-bit number.
+    /// An invalid name, too many dimensions, a size that is not a whole number of bytes or no 64-bit number.
     pub fn new(name: impl Into<String>, dtype: Dtype, shape: Vec<u64>) -> Result<Self, StateError> {
         let name = name.into();
         let wrong = |problem| StateError::tensor(&name, problem);
@@ -82,7 +82,7 @@ impl Default for TensorList {
 }
 
 impl TensorList {
-    /// In canonical order, in whatever order they are given.
+    /// Sorts into canonical order.
     ///
     /// # Errors
     /// A name twice, more than [`MOST_TENSORS`], a size of all that is not a 64-bit number.
@@ -91,7 +91,7 @@ impl TensorList {
         Self::in_this_order(tensors)
     }
 
-    /// In the order in which they are stored somewhere.
+    /// Keeps the given order.
     pub(super) fn in_this_order(tensors: Vec<TensorInfo>) -> Result<Self, StateError> {
         if tensors.len() > MOST_TENSORS {
             let (given, limit) = (tensors.len() as u64, MOST_TENSORS as u64);
@@ -118,7 +118,7 @@ impl TensorList {
         self.bytes
     }
 
-    /// That they are in the one order in which states are written.
+    /// Checks for canonical order.
     ///
     /// # Errors
     /// They are not; names the first that is out of order.

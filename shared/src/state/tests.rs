@@ -181,7 +181,7 @@ impl TestedSink for TestedStream {
 }
 
 impl Drop for TestedStream {
-    /// What was cut off did not arrive, unless nothing was missing but the word that it is all.
+    /// A truncated state did not arrive, unless only the end marker was missing.
     fn drop(&mut self) {
         self.close();
     }
@@ -282,7 +282,7 @@ proptest! {
         prop_assert!(matches!(known, Err(StateError::Trailing { .. })), "{:?}", known);
     }
 
-    /// Whatever we read the format's own reader reads too, and finds the same.
+    /// The format's own reader reads all that ours does, with the same result.
     #[test]
     fn a_changed_header_is_read_as_the_format_has_it(
         state in states(),

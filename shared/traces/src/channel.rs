@@ -14,7 +14,7 @@ use tonic_prost::ProstCodec;
 use crate::error::Error;
 use crate::wire::{EXPORT, ExportRequest, ExportResponse};
 
-/// How long a connection may take.
+/// Timeout of a connection.
 const CONNECT: Duration = Duration::from_secs(3);
 
 /// Makes no connection before the first spans.
@@ -44,7 +44,7 @@ pub(crate) async fn send(channel: Channel, request: ExportRequest) -> Result<(u6
     Ok((u64::try_from(partial.rejected_spans).unwrap_or(0), partial.error_message))
 }
 
-/// What a status says, and what lies behind it.
+/// A status's message and its sources.
 fn said(status: &Status) -> String {
     match status.source() {
         Some(source) => causes(source),

@@ -1,11 +1,11 @@
-//! How often one hears of spans that are lost: a collector that is away is no reason to fill a log.
+//! Limits log lines about lost spans: an absent collector must not fill a log.
 
 use std::time::{Duration, Instant};
 
 /// Between two complaints.
 const QUIET: Duration = Duration::from_secs(60);
 
-/// What was lost and not told yet.
+/// Lost spans that were not logged yet.
 #[derive(Debug, Default)]
 pub(crate) struct Complaints {
     lost: u64,
@@ -13,7 +13,7 @@ pub(crate) struct Complaints {
 }
 
 impl Complaints {
-    /// So many more are lost; how many to tell of, if it is time for that.
+    /// Counts lost spans; returns the number to log, if it is time.
     pub(crate) fn add(&mut self, lost: u64, now: Instant) -> Option<u64> {
         self.lost += lost;
         let quiet = self.said.is_some_and(|said| now.saturating_duration_since(said) < QUIET);

@@ -11,9 +11,9 @@ pub enum Error {
     /// The file of its roots.
     #[error("traces.ca: {}: {problem}", path.display())]
     Ca {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
     },
     /// No address.

@@ -22,19 +22,19 @@ use crate::wire::{ExportRequest, Resource, ResourceSpans, Scope, ScopeSpans, att
 
 /// Spans of one call.
 const BATCH: usize = 512;
-/// How long the first span of a call waits for more.
+/// Wait of a call's first span for more.
 const GATHER: Duration = Duration::from_secs(1);
-/// How long one call may take.
+/// Timeout of a call.
 const CALL: Duration = Duration::from_secs(5);
-/// How long an end waits for the collector.
+/// Timeout of the last call at shutdown.
 const LAST: Duration = Duration::from_secs(2);
 
-/// Who sends spans.
+/// The sender of spans.
 #[derive(Debug, Clone)]
 pub struct About {
-    /// What it is: `ringtune-worker`.
+    /// Its service, as in `ringtune-worker`.
     pub service: &'static str,
-    /// Which of them: a worker's id, or a host's name. Empty: there is one.
+    /// Its instance: a worker's id, or a host's name. Empty: there is only one.
     pub instance: String,
 }
 
@@ -81,7 +81,7 @@ impl Exporter {
 
 impl Drop for Exporter {
     fn drop(&mut self) {
-        // Nobody waits for what is left.
+        // The remaining spans are dropped.
         self.end.cancel();
     }
 }
@@ -116,7 +116,7 @@ impl Sending {
             () = end.cancelled() => {}
             () = running => return,
         }
-        // What was under way is sent again, should it not have arrived: ids make it the same span.
+        // Spans in flight are sent again; their ids make duplicates the same span.
         self.spans.close();
         let last = async {
             loop {

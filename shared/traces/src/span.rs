@@ -4,7 +4,7 @@ use std::time::SystemTime;
 
 use ringtune_shared::trace::{SpanId, TraceContext};
 
-/// What an attribute says.
+/// An attribute's value.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value {
     /// An id, or a word of ours. Never a user's words.
@@ -60,7 +60,7 @@ pub struct Span {
     pub context: TraceContext,
     /// The span that it hangs below. None: it is the first of its trace.
     pub parent: Option<SpanId>,
-    /// What was done.
+    /// Name of the operation.
     pub name: &'static str,
     /// When it began.
     pub start: SystemTime,
@@ -73,7 +73,7 @@ pub struct Span {
 }
 
 impl Span {
-    /// That with one more attribute.
+    /// Adds an attribute.
     #[must_use]
     pub fn with(mut self, key: &'static str, value: impl Into<Value>) -> Self {
         self.attributes.push((key, value.into()));

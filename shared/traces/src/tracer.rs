@@ -24,7 +24,7 @@ struct Queue {
 }
 
 impl Tracer {
-    /// One with its queue, and how many did not fit into it.
+    /// A tracer with its queue and its count of dropped spans.
     pub(crate) fn new(ratio: f64) -> (Self, mpsc::Receiver<Span>, Arc<AtomicU64>) {
         let (spans, receiver) = mpsc::channel(WAITING);
         let lost = Arc::new(AtomicU64::new(0));
@@ -63,18 +63,22 @@ impl Tracer {
         Open::new(self.clone(), span)
     }
 
-    /// A span below another one that is over once it is dropped, by what was measured of it: when it began, and how long it
-    /// took.
+    /// A child span that was measured: its start and duration. It is recorded when it is dropped.
     pub fn past_below(
         &self,
         parent: Option<TraceContext>,
         name: &'static str,
         measured: (SystemTime, Duration),
     ) -> Open {
-        self.open_below(parent, name).measured(measured)
+        let mut open = self.open_below(parent, name);
+        if let Some(span) = &mut open.span {
+            span.start = measured.0;
+        }
+        open.took = Some(measured.1);
+        open
     }
 
-    /// Begins a span below another one, by a fresh id.
+    /// Begins a child span with a fresh id.
     pub fn open_below(&self, parent: Option<TraceContext>, name: &'static str) -> Open {
         self.open(parent.map(TraceContext::fresh), parent.map(|parent| parent.span), name)
     }
@@ -84,11 +88,11 @@ impl Tracer {
 #[derive(Debug)]
 #[must_use = "it is over when it is dropped"]
 pub struct Open {
-    /// None: it is not recorded.
+    /// None if it is not recorded.
     span: Option<Span>,
     tracer: Tracer,
     begun: Instant,
-    /// How long it took, where that is known already.
+    /// Its duration, if known already.
     took: Option<Duration>,
 }
 
@@ -97,27 +101,19 @@ impl Open {
         Self { span, tracer, begun: Instant::now(), took: None }
     }
 
-    pub(crate) fn measured(mut self, (start, took): (SystemTime, Duration)) -> Self {
-        if let Some(span) = &mut self.span {
-            span.start = start;
-        }
-        self.took = Some(took);
-        self
-    }
-
-    /// What others may hang below it. None: it is not recorded.
+    /// Context for child spans. None if it is not recorded.
     pub fn context(&self) -> Option<TraceContext> {
         self.span.as_ref().map(|span| span.context)
     }
 
-    /// Says more about it.
+    /// Sets an attribute.
     pub fn set(&mut self, key: &'static str, value: impl Into<Value>) {
         if let Some(span) = &mut self.span {
             span.attributes.push((key, value.into()));
         }
     }
 
-    /// The same with an attribute.
+    /// Adds an attribute.
     pub fn with(mut self, key: &'static str, value: impl Into<Value>) -> Self {
         self.set(key, value);
         self
@@ -134,7 +130,7 @@ impl Open {
 impl Drop for Open {
     fn drop(&mut self) {
         if let Some(mut span) = self.span.take() {
-            // By the clock that nobody sets.
+            // By the monotonic clock.
             span.end = span
                 .start
                 .checked_add(self.took.unwrap_or_else(|| self.begun.elapsed()))

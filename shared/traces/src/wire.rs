@@ -1,4 +1,4 @@
-//! Those messages and fields of OTLP 1 that are sent, by their numbers in
+//! The messages and fields of OTLP 1 that are sent, by their numbers in
 //! opentelemetry/proto/{collector/trace/v1/trace_service,trace/v1/trace,common/v1/common,resource/v1/resource}.proto.
 //!
 //! Written by hand: the official crate brings a second tracing library along for these eighty lines. Tests read what is sent

@@ -1,4 +1,4 @@
-//! What a collector gets, read with the official messages, and what becomes of spans where it takes none.
+//! A collector's spans, read with the official messages, and the fate of spans that it does not take.
 #![expect(clippy::unwrap_used, reason = "a test reports by panicking")]
 
 mod collector;
@@ -11,7 +11,7 @@ use ringtune_shared::daemon::traces::TraceSettings;
 use ringtune_traces::{About, Error, Exporter, Tracer};
 use tokio::time::timeout;
 
-/// What a test waits at most for something that comes soon.
+/// Timeout of a test's waits.
 const SOON: Duration = Duration::from_secs(30);
 
 fn start(endpoint: &str) -> (Tracer, Exporter) {

@@ -101,7 +101,7 @@ async fn play(arguments: &Arguments) -> Result<()> {
         let rounds = arguments.rounds;
         let matrix = Matrix { rows: arguments.rows.clone(), rounds, jobs, seed };
         let played = Box::pin(matrix::play(&matrix)).await?;
-        (section(&about, (rounds, jobs), &played), matrix::judge(&played))
+        (section(&about, rounds, jobs, &played), matrix::judge(&played))
     };
     let file =
         arguments.results.clone().unwrap_or_else(|| places::repository().join("tests/chaos/RESULTS.md"));

@@ -16,7 +16,7 @@ use ringtune_tests::chaos::{
 use ringtune_tests::{job::text, reference};
 use tokio::task::JoinSet;
 
-/// What is played of it.
+/// Rows and rounds to play.
 #[derive(Debug, Clone)]
 pub(crate) struct Matrix {
     pub(crate) rows: Vec<String>,
@@ -25,7 +25,7 @@ pub(crate) struct Matrix {
     pub(crate) seed: u64,
 }
 
-/// One row of one round.
+/// A row of a round.
 struct Play {
     round: usize,
     index: usize,
@@ -57,7 +57,7 @@ pub(crate) async fn play(matrix: &Matrix) -> Result<Vec<Rounds>> {
     Ok(played.clone())
 }
 
-/// Those that are named; the ones that take long, or compute with libtorch, only if they are.
+/// The named rows; slow ones, and those with libtorch, only if named.
 async fn chosen(names: &[String]) -> Result<Vec<Row>> {
     if names.is_empty() {
         return Ok(rows::all());

@@ -1,4 +1,4 @@
-//! Where a measurement was made, and where it is written.
+//! Machine and commit of a measurement, and the file of results.
 
 use std::{fs, io::Write as _, path::Path, process::Command};
 
@@ -25,7 +25,7 @@ pub(crate) fn about(seed: u64) -> Result<About> {
     Ok(About { seed, commit, processor: format!("{name}, {cores} cores{tls}{joined}"), day })
 }
 
-/// What a command prints.
+/// A command's output.
 fn said(program: &str, arguments: &[&str]) -> Result<String> {
     let mut command = Command::new(program);
     let output = command.args(arguments).current_dir(places::repository()).output();

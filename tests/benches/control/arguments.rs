@@ -61,7 +61,7 @@ pub(crate) struct Arguments {
 }
 
 impl Arguments {
-    /// What the types alone do not say.
+    /// Checks beyond the types.
     pub(crate) fn problem(&self) -> Option<String> {
         if self.rings * RANKS > self.workers {
             return Some(format!(

@@ -1,4 +1,4 @@
-//! What is counted in the end, and held against the bounds.
+//! Final counts, compared with the bounds.
 
 use std::{
     sync::Arc,
@@ -85,7 +85,7 @@ impl Bench<'_> {
     pub(crate) async fn let_jobs_through(&mut self) -> Result<()> {
         let before = self.swarm.counts().finished_jobs;
         let (start, limit) = (Instant::now(), Duration::from_secs(self.arguments.seconds));
-        // One that cannot be cancelled was lost before, and counted.
+        // A job that cannot be cancelled was lost before, and counted.
         let cancel = |mut jobs: JobList, id| async move { Ok(jobs.cancel(id).await.is_ok()) };
         for_each_job(&self.coordinator()?.jobs(), &self.rings, cancel).await?;
         let (mut last, mut through) = (start.elapsed(), 0);
@@ -104,7 +104,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// How the swarm fared, and what became of the jobs.
+    /// Judges the swarm and its jobs.
     pub(crate) async fn judge_swarm(&mut self) -> Result<()> {
         let mut jobs = self.coordinator()?.jobs();
         let failed = jobs.in_state(JobState::Failed).await?;

@@ -22,7 +22,7 @@ const PAGE: i32 = 50;
 /// Between two readings of the list.
 const PAUSE: Duration = Duration::from_millis(25);
 
-/// What came of it.
+/// The result.
 #[derive(Debug, Default)]
 pub(crate) struct Load {
     pub(crate) created: usize,
@@ -32,7 +32,7 @@ pub(crate) struct Load {
     pub(crate) failed: BTreeMap<String, usize>,
 }
 
-/// What to create.
+/// Jobs to create.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Plan {
     /// The numbers of the first job and of the one after the last.

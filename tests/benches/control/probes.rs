@@ -1,4 +1,4 @@
-//! What is measured beside the calls: the disk, and the coordinator's process.
+//! Measurements beside the calls: the disk, and the coordinator's process.
 
 use std::{
     fs::{self, File},

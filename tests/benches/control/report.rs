@@ -16,14 +16,14 @@ pub(crate) struct Figure {
     pub(crate) bound: Bound,
 }
 
-/// What a figure has to be.
+/// Bound of a figure.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Bound {
     /// It is only shown.
     None,
-    /// So much or less.
+    /// Upper bound.
     AtMost(f64),
-    /// So much or more.
+    /// Lower bound.
     AtLeast(f64),
 }
 
@@ -48,7 +48,7 @@ pub(crate) struct Report {
     pub(crate) figures: Vec<Figure>,
     pub(crate) stages: Vec<Stage>,
     pub(crate) counts: Counts,
-    /// What went wrong, in words.
+    /// Problems, in words.
     pub(crate) notes: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! What is done to the coordinator, in order.
+//! Stages of the benchmark, in order.
 
 use std::{
     collections::HashSet,
@@ -28,7 +28,7 @@ const HEARD_WITHIN: Duration = Duration::from_secs(15);
 /// The rings never come to their end.
 const ENDLESS: i64 = 1_000_000;
 
-/// One run of the benchmark.
+/// A run of the benchmark.
 pub(crate) struct Bench<'a> {
     pub(crate) arguments: Arguments,
     sandbox: &'a Sandbox,
@@ -79,7 +79,7 @@ impl<'a> Bench<'a> {
         })
     }
 
-    /// All of it.
+    /// Runs all stages.
     pub(crate) async fn run(mut self) -> Result<Report> {
         self.form_rings().await?;
         let mut created = 0;

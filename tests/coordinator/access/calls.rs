@@ -16,7 +16,7 @@ use crate::{
 
 /// More than can be answered in a burst or wait for a turn, however slow the machine is.
 const MANY: usize = 200;
-/// Nobody who has turns left waits so long; whoever has none does.
+/// Longer than any wait of a caller with turns left, shorter than that of one without.
 const WAIT: Duration = Duration::from_secs(5);
 
 /// The caller's name, and how long the answer took.
@@ -65,7 +65,7 @@ async fn who_calls_too_often_is_refused_and_makes_nobody_else_wait() {
         assert_eq!(who_am_i(bob.clone()).await.unwrap().0, "bob");
     }
     assert!(began.elapsed() < WAIT, "{:?}", began.elapsed());
-    // Those of hers that wait are answered, the last of them after nearly five seconds.
+    // Her waiting calls are answered, the last of them after nearly five seconds.
     let mut longest = Duration::ZERO;
     while let Some(called) = soon("a turn", waiting[0].join_next()).await {
         longest = called.unwrap().map_or(longest, |(_, took)| longest.max(took));

@@ -1,4 +1,4 @@
-//! Who may do what, over TLS and gRPC: roles, tokens, owners.
+//! Authorisation over TLS and gRPC: roles, tokens, owners.
 #![expect(clippy::unwrap_used, reason = "a test reports by panicking")]
 
 mod calls;

@@ -16,7 +16,12 @@ type Jobs = JobServiceClient<Client>;
 
 async fn create(jobs: &mut Jobs, owner: &str, request_id: &str) -> Result<v1::Job, Status> {
     let queue = Some(v1::QueueSpec { owner: owner.to_owned(), ..Default::default() });
-    let request = v1::CreateJobRequest { spec: Some(spec()), request_id: request_id.to_owned(), queue };
+    let request = v1::CreateJobRequest {
+        spec: Some(spec()),
+        request_id: request_id.to_owned(),
+        queue,
+        ..Default::default()
+    };
     Ok(jobs.create_job(request).await?.into_inner().job.unwrap())
 }
 
@@ -51,7 +56,7 @@ async fn a_job_is_its_callers_and_for_other_submitters_it_is_not_there() {
     for (job_id, jobs) in [(&id, &mut bob), (&other, &mut ada)] {
         let job_id = job_id.clone();
         let said = [
-            jobs.get_job(v1::GetJobRequest { job_id: job_id.clone() }).await.map(drop),
+            jobs.get_job(v1::GetJobRequest { job_id: job_id.clone(), ..Default::default() }).await.map(drop),
             jobs.cancel_job(v1::CancelJobRequest { job_id: job_id.clone(), ..Default::default() })
                 .await
                 .map(drop),
@@ -99,7 +104,7 @@ async fn a_job_is_its_callers_and_for_other_submitters_it_is_not_there() {
     let mut admin = stage.jobs(Role::Admin, "root").await;
     for jobs in [&mut observer, &mut admin] {
         assert_eq!(listed(jobs, "").await.len(), 3);
-        assert!(jobs.get_job(v1::GetJobRequest { job_id: id.clone() }).await.is_ok());
+        assert!(jobs.get_job(v1::GetJobRequest { job_id: id.clone(), ..Default::default() }).await.is_ok());
     }
     let cancel = v1::CancelJobRequest { job_id: id.clone(), ..Default::default() };
     assert_eq!(observer.cancel_job(cancel.clone()).await.unwrap_err().code(), Code::PermissionDenied);
@@ -113,7 +118,7 @@ async fn a_job_is_its_callers_and_for_other_submitters_it_is_not_there() {
         bob.delete_job(v1::DeleteJobRequest { job_id: id.clone() }).await.unwrap_err().code(),
         Code::NotFound
     );
-    assert!(ada.get_job(v1::GetJobRequest { job_id: id.clone() }).await.is_ok());
+    assert!(ada.get_job(v1::GetJobRequest { job_id: id.clone(), ..Default::default() }).await.is_ok());
     assert!(ada.delete_job(v1::DeleteJobRequest { job_id: id }).await.is_ok());
     stage.stop().await;
 }
@@ -130,7 +135,8 @@ async fn the_name_of_a_request_is_its_callers_own() {
     assert_eq!(owner(&his), "bob");
     // Another request of the same name: the answer names one's own.
     let spec = v1::JobSpec { name: "another".to_owned(), ..spec() };
-    let request = v1::CreateJobRequest { spec: Some(spec), request_id: "nightly".to_owned(), queue: None };
+    let request =
+        v1::CreateJobRequest { spec: Some(spec), request_id: "nightly".to_owned(), ..Default::default() };
     let reused = bob.create_job(request).await.unwrap_err();
     assert_eq!(reused.code(), Code::AlreadyExists);
     assert!(reused.message().contains("request_id \"nightly\""), "{reused}");

@@ -1,4 +1,4 @@
-//! How much of the disk one owner may have.
+//! Quotas of owners on the disk.
 
 use futures::future::join_all;
 use ringtune_coordinator::core::OwnerLimits;
@@ -28,7 +28,7 @@ struct User {
     access: AccessServiceClient<Client>,
 }
 
-/// So many bytes that no other letter gives.
+/// A content of `size` bytes, different for each letter.
 fn content(letter: u8, size: usize) -> Vec<u8> {
     vec![letter; size]
 }
@@ -75,7 +75,7 @@ impl User {
     }
 }
 
-/// That it was refused for good, with the setting and all that is said.
+/// Asserts a permanent refusal that names the setting.
 fn assert_over(refused: Result<impl std::fmt::Debug, Status>, setting: &str, said: &[&str]) {
     let status = refused.unwrap_err();
     assert_eq!(status.code(), Code::ResourceExhausted, "{status}");

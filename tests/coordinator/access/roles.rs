@@ -71,7 +71,7 @@ async fn call(client: &mut Client, method: &str) -> Code {
 async fn is_let_in(client: &mut Client, row: &Row) -> bool {
     let code = call(client, row.method).await;
     assert!(code != Code::Ok || !row.changes, "{}: nothing is to be changed here", row.method);
-    // What is not denied is refused for its broken message.
+    // Calls that are not denied are refused for their broken messages.
     !matches!(code, Code::Unauthenticated | Code::PermissionDenied)
 }
 

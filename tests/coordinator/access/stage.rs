@@ -81,12 +81,12 @@ impl Stage {
         Self::limited(PLENTY).await
     }
 
-    /// One with other limits on calls.
+    /// A stage with other limits on calls.
     pub(crate) async fn within(limits: &LimitSettings) -> Self {
         Self::on(tempfile::tempdir().unwrap(), true, limits, PLENTY).await
     }
 
-    /// One where each owner may have so much.
+    /// A stage with quotas.
     pub(crate) async fn limited(owners: OwnerLimits) -> Self {
         Self::on(tempfile::tempdir().unwrap(), true, &LimitSettings::default(), owners).await
     }
@@ -167,7 +167,7 @@ impl Stage {
         Credentials::new(key, &issued.chain_pem(), self.pki.trust().roots()).unwrap()
     }
 
-    /// The same, which ends in two seconds.
+    /// As above, with a certificate that ends in two seconds.
     pub(crate) async fn ending(&self, role: Role, name: &str) -> Client {
         let authority = Authority::open_or_make(&self.folder.path().join("authority"), SystemTime::now());
         let (key, csr) = Csr::make().unwrap();
@@ -217,12 +217,12 @@ impl Stage {
         self.token(v1::CreateTokenRequest { kind, role: role.into(), name, ..Default::default() }).await
     }
 
-    /// How many calls were denied for this reason.
+    /// Number of calls denied for this reason.
     pub(crate) fn denied(&self, reason: &str) -> u64 {
         self.counted(&format!("ringtune_denied_calls_total{{reason=\"{reason}\"}} "))
     }
 
-    /// How often somebody would have had too many of these.
+    /// Number of refusals over this quota.
     pub(crate) fn over_quota(&self, what: &str) -> u64 {
         self.counted(&format!("ringtune_over_quota_total{{what=\"{what}\"}} "))
     }

@@ -248,7 +248,7 @@ async fn the_authority_is_rotated_while_everybody_goes_on() {
     assert!(needed.message().contains(NODE) && !needed.message().contains(other), "{needed}");
     let retired = admin.retire_authority(v1::RetireAuthorityRequest { force: true }).await.unwrap();
     assert_eq!(retired.into_inner().authority.unwrap().roots.len(), 1);
-    // What is open of those who had no newer certificate ends, and is not opened again.
+    // Connections without a newer certificate end, and are not opened again.
     let ended = async { while open.who_am_i(v1::WhoAmIRequest {}).await.is_ok() {} };
     soon("the end of the connection", ended).await;
     stage.stop().await;
@@ -289,7 +289,7 @@ async fn without_tls_nobody_is_asked_and_there_is_nothing_to_hand_out() {
 
 #[tokio::test]
 async fn server_names_are_no_matter_of_luck() {
-    // Whoever joins knows the coordinator by the hash in its token, and not by where it is.
+    // A joining worker knows the coordinator by the hash in its token, not by its address.
     let (stage, other) = (Stage::new().await, Stage::new().await);
     let line = other.token(join_token(v1::Role::Worker, "", 1)).await.secret;
     let token: JoinToken = line.parse().unwrap();

@@ -1,4 +1,4 @@
-//! What workers may do: speak for themselves, and send files of their jobs.
+//! Rights of workers: speak for themselves, and send files of their jobs.
 
 use ringtune_proto::v1::{
     self, artifact_service_client::ArtifactServiceClient, download_request::Source,
@@ -33,7 +33,7 @@ fn hello(worker_id: &str) -> v1::Hello {
         worker_id: worker_id.to_owned(),
         incarnation: 1,
         host_name: "host-a".to_owned(),
-        // One of a worker's own.
+        // Unique per worker.
         address: format!("host-{}:7080", worker_id.get(24..).unwrap_or_default()),
         capabilities: Some(v1::Capabilities {
             version: VERSION.to_owned(),
@@ -175,7 +175,7 @@ async fn a_worker_sends_and_reads_files_of_jobs_in_which_it_has_a_place() {
     assert!(files.download(by_name(&job)).await.is_ok());
     assert_eq!(files.download(by_name(&waiting)).await.unwrap_err().code(), Code::NotFound);
 
-    // Whoever knows the hash may read the content, and is not told whose it is.
+    // Anyone who knows the hash may read the content, without learning its owner.
     let uri = ContentHash::of(b"a file of a rank").uri();
     let request = v1::DownloadRequest { source: Some(Source::Uri(uri)), ..Default::default() };
     let name = async |client: Client| {

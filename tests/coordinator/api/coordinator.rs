@@ -27,11 +27,11 @@ pub(crate) struct Coordinator {
     pub(crate) channel: Channel,
     pub(crate) http: std::net::SocketAddr,
     pub(crate) address: std::net::SocketAddr,
-    /// Where it speaks TLS; then the channel is the admin's.
+    /// Set if it speaks TLS; then the channel is the admin's.
     pub(crate) pki: Option<Pki>,
     shutdown: Shutdown,
     ended: JoinHandle<Result<(), Error>>,
-    /// Where it is the only coordinator that there will be on its state folder.
+    /// Its state folder, if no other coordinator will use it.
     own_state: Option<TempDir>,
 }
 
@@ -52,7 +52,7 @@ impl Coordinator {
         Self::start_with(state, |_| ()).await
     }
 
-    /// With settings that differ from the defaults of tests: sessions that silence does not end.
+    /// Starts with changed settings; by default silence ends no session.
     pub(crate) async fn start_with(state: &Path, change: impl FnOnce(&mut Settings)) -> Self {
         Self::try_start_with(state, change).await.unwrap()
     }
@@ -97,7 +97,7 @@ impl Coordinator {
         soon("the coordinator's end", self.ended).await.unwrap()
     }
 
-    /// What the HTTP port answers, head and body.
+    /// The HTTP port's answer, head and body.
     pub(crate) async fn http_get(&self, path: &str) -> String {
         let mut stream = tokio::net::TcpStream::connect(self.http).await.unwrap();
         let request = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");

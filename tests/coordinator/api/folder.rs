@@ -20,7 +20,7 @@ use crate::{
 };
 
 const DATABASE: &str = "ringtune.sqlite";
-/// What no job wants: once it is in the trash, the sweep of a start has looked at all.
+/// Wanted by no job: once it is in the trash, the sweep of a start has finished.
 const DECOY: &[u8] = b"nobody wants this";
 
 /// A job with its result, which is a file of this name and content.
@@ -173,7 +173,7 @@ async fn gone(what: &str, path: &Path) {
     soon(what, gone).await;
 }
 
-/// One of those things that happen to files.
+/// Damages a file.
 fn spoil(path: &Path, old: &Path, damage: &str) {
     let length = fs::metadata(path).map_or(0, |about| about.len());
     match damage {
@@ -231,13 +231,13 @@ async fn what_was_deleted_comes_back_with_a_database_from_before() {
     let folder = Folder::build().await;
     let state = folder.right();
     let coordinator = Coordinator::start(&state).await;
-    // What somebody asked for in the last day stays where it is.
+    // A content asked for in the last day stays.
     let kept = content(&state, RESULTS[0]);
     File::options().append(true).open(&kept).unwrap().set_modified(SystemTime::UNIX_EPOCH).unwrap();
     let delete = v1::DeleteJobRequest { job_id: folder.jobs[0].clone() };
     coordinator.jobs().delete_job(delete).await.unwrap();
     coordinator.stop().await;
-    // What the first start's sweep held, the next one takes.
+    // Contents held in the first start's sweep go in the next.
     let coordinator = Coordinator::start(&state).await;
     gone("the deleted job's file", &kept).await;
     coordinator.stop().await;

@@ -1,4 +1,4 @@
-//! What tests ask of JobService.
+//! Calls of JobService for tests.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -39,12 +39,12 @@ impl Coordinator {
         let world_size = Some(world_size);
         let cluster = v1::ClusterSpec { world_size, min_world_size, ..Default::default() };
         let spec = v1::JobSpec { cluster: Some(cluster), ..spec(1) };
-        let request = v1::CreateJobRequest { spec: Some(spec), request_id, queue: None };
+        let request = v1::CreateJobRequest { spec: Some(spec), request_id, ..Default::default() };
         self.jobs().create_job(request).await.unwrap().into_inner().job.unwrap()
     }
 
     pub(crate) async fn job(&self, id: &str) -> v1::Job {
-        let request = v1::GetJobRequest { job_id: id.to_owned() };
+        let request = v1::GetJobRequest { job_id: id.to_owned(), ..Default::default() };
         self.jobs().get_job(request).await.unwrap().into_inner().job.unwrap()
     }
 

@@ -1,4 +1,4 @@
-//! What nobody can exceed: room, connections, idle time, the size of a job.
+//! Limits: room, connections, idle time, the size of a job.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ async fn contents_take_no_more_room_than_they_may() {
     assert!(full.get_details_retry_info().is_some());
     let quota = full.get_details_quota_failure().unwrap();
     assert_eq!(quota.violations[0].subject, "storage.content_bytes");
-    // What is here already takes no more.
+    // An existing content takes no more room.
     assert!(coordinator.upload(header(b"123456"), vec![chunk(b"123456")]).await.unwrap().complete);
     coordinator.stop().await;
 
@@ -168,7 +168,7 @@ async fn a_watch_that_nobody_reads_loses_its_place() {
     let all = deaf.watch_jobs(v1::WatchJobsRequest::default()).await.unwrap();
     let one = v1::WatchJobRequest { job_id: id.clone(), after_sequence: 0 };
     let one = deaf.watch_job(one).await.unwrap();
-    // One that reads what there is keeps its own, however long there is no more.
+    // A watcher that reads everything keeps its stream, however long nothing comes.
     let mut reader = coordinator.watch(&id, 0).await;
     reader.until(v1::JobState::Running).await;
     soon("the places of those that do not read", async {

@@ -120,7 +120,7 @@ async fn a_page_token_is_good_for_its_own_list_alone() {
         assert_eq!(fields(&refused), ["page_token"]);
         assert!(refused.message().contains("another view of this list"), "{refused:?}");
     }
-    // The same view, written in another way.
+    // The same view, spelled differently.
     let same = v1::ListJobsRequest { page_size: 3, order_by: " create_time  desc".to_owned(), ..next };
     assert_eq!(names(&coordinator, same).await.unwrap(), "bdae");
 

@@ -147,7 +147,7 @@ async fn a_running_job_is_cancelled_once_its_ranks_have_stopped() {
     worker.stopped(false).await;
     let ended = coordinator.end(&job.job_id).await;
     assert_eq!((ended.state(), ended.state_reason.as_str(), ended.step), (JobState::Cancelled, "enough", 1));
-    // What is over stays as it is.
+    // Ended jobs do not change.
     let late = coordinator.upload(upload, vec![chunk(b"so far")]).await.unwrap_err();
     assert_eq!(late.code(), tonic::Code::FailedPrecondition);
     coordinator.stop().await;

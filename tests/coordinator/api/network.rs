@@ -57,13 +57,13 @@ async fn cluster_of(channel: Channel) -> Result<v1::GetClusterResponse, tonic::S
     answer.await.map(tonic::Response::into_inner)
 }
 
-/// What is for everybody who has a certificate.
+/// A call for everybody with a certificate.
 async fn known(channel: Channel) -> Result<(), tonic::Status> {
     let mut client = v1::access_service_client::AccessServiceClient::new(channel);
     soon("an answer", client.who_am_i(v1::WhoAmIRequest {})).await.map(|_| ())
 }
 
-/// What is said to somebody over TLS. `identity`: key and certificates, PEM; empty: without.
+/// Answer of a page over TLS. `identity`: key and certificates, PEM; empty: none.
 async fn https_get(address: SocketAddr, roots: &Roots, path: &str, identity: &str) -> String {
     let tcp = TcpStream::connect(address).await.unwrap();
     let name = ServerName::try_from("localhost").unwrap();
@@ -152,7 +152,7 @@ async fn a_rotation_ends_nothing_and_is_told() {
     // The session goes on.
     coordinator.create(1).await;
     worker.prepare().await;
-    // Those who know the old root alone come in, and those who have all of the new one.
+    // Clients with the old root alone are let in, and those with the new one.
     let before = secure_channel(coordinator.address, Trust::of(credentials.clone()).unwrap());
     known(before).await.unwrap();
     let newer = coordinator.credentials(Role::Admin, "ada").await;

@@ -1,4 +1,4 @@
-//! Whose a job is and how urgent: taken, shown, refused.
+//! Owner, labels and priority of jobs: accepted, shown, refused.
 
 use ringtune_proto::v1::{self, JobReason, JobState};
 use tonic::{Code, Status};
@@ -20,6 +20,7 @@ pub(crate) async fn create(
         spec: Some(v1::JobSpec { name: name.to_owned(), ..spec(1) }),
         request_id: request_id.to_owned(),
         queue: Some(queue),
+        ..Default::default()
     };
     Ok(coordinator.jobs().create_job(request).await?.into_inner().job.unwrap())
 }
@@ -42,6 +43,30 @@ async fn a_job_shows_whose_it_is_also_after_a_restart() {
     let cancelled = coordinator.cancel(&job.job_id).await.unwrap();
     assert_eq!((cancelled.reason_code(), cancelled.queue), (JobReason::CancelledByUser, Some(wanted)));
     assert_eq!(cancelled.update_time, cancelled.end_time);
+    coordinator.stop().await;
+}
+
+#[tokio::test]
+async fn a_job_file_is_given_and_taken_in_place_of_spec_and_queue() {
+    let coordinator = Coordinator::fresh().await;
+    let job = create(&coordinator, "star", queue("ada", 7, &[("project", "dicoo")]), "").await.unwrap();
+    let mut jobs = coordinator.jobs();
+    let request = v1::GetJobRequest { job_id: job.job_id.clone(), with_job_file: true };
+    let job_file = jobs.get_job(request).await.unwrap().into_inner().job_file;
+    let request = v1::CreateJobRequest { job_file: job_file.clone(), ..Default::default() };
+    let again = jobs.create_job(request.clone()).await.unwrap().into_inner().job.unwrap();
+    assert!(again.job_id != job.job_id && again.spec.is_some());
+    assert_eq!((again.spec, again.queue), (job.spec, job.queue));
+
+    let both = v1::CreateJobRequest { spec: Some(spec(1)), ..request };
+    assert_eq!(fields(&jobs.create_job(both).await.unwrap_err()), ["job_file"]);
+    let wrong = v1::CreateJobRequest {
+        job_file: job_file.replace("[train]\n", "[train]\nlearning_rat = 1\n"),
+        ..Default::default()
+    };
+    let refused = jobs.create_job(wrong).await.unwrap_err();
+    assert_eq!(fields(&refused), ["train.learning_rat"]);
+    assert!(refused.message().contains("train.learning_rat: line "), "{refused:?}");
     coordinator.stop().await;
 }
 
@@ -95,7 +120,7 @@ async fn the_same_request_with_another_queue_is_another_request() {
     let labels = [("a", "1"), ("b", "2"), ("c", "3"), ("d", "4")];
     let first = create(&coordinator, "star", queue("ada", 7, &labels), "again").await.unwrap();
     for _ in 0..4 {
-        // However the map's entries come.
+        // In any order of the map's entries.
         let again = create(&coordinator, "star", queue("ada", 7, &labels), "again").await.unwrap();
         assert_eq!(again.job_id, first.job_id);
     }

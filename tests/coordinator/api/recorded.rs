@@ -23,7 +23,7 @@ use crate::{
 
 const RELEASE: &str = "0.2.0";
 
-/// One recorded worker.
+/// A recorded worker.
 struct Player<'a> {
     coordinator: &'a Coordinator,
     recording: Recording,
@@ -143,17 +143,17 @@ impl<'a> Player<'a> {
             }
             (Down::Assignment(recorded), Down::Assignment(heard)) => self.take(recorded, heard),
             (Down::StartRank(recorded), Down::StartRank(heard)) => {
-                self.expect_rank((&recorded.job_id, recorded.epoch), (&heard.job_id, heard.epoch));
+                self.expect_rank(&recorded.job_id, recorded.epoch, (&heard.job_id, heard.epoch));
             }
             (Down::StopRank(recorded), Down::StopRank(heard)) => {
-                self.expect_rank((&recorded.job_id, recorded.epoch), (&heard.job_id, heard.epoch));
+                self.expect_rank(&recorded.job_id, recorded.epoch, (&heard.job_id, heard.epoch));
                 assert_eq!(heard.keep_artifacts, recorded.keep_artifacts);
             }
             _ => panic!("{heard:?} instead of {recorded:?}"),
         }
     }
 
-    fn expect_rank(&self, (recorded_job, recorded_epoch): (&str, u64), heard: (&str, u64)) {
+    fn expect_rank(&self, recorded_job: &str, recorded_epoch: u64, heard: (&str, u64)) {
         let (mut job_id, mut epoch) = (recorded_job.to_owned(), recorded_epoch);
         self.translate(&mut job_id, &mut epoch);
         assert_eq!(heard, (job_id.as_str(), epoch));
@@ -198,7 +198,8 @@ async fn create(coordinator: &Coordinator, recording: &Recording) -> v1::Job {
     let manifest = Manifest::new(files).unwrap().to_json().unwrap();
     assert_eq!(ContentHash::of(&manifest).uri(), spec.data.as_ref().unwrap().images);
     coordinator.upload(header(&manifest), vec![chunk(&manifest)]).await.unwrap();
-    let request = v1::CreateJobRequest { spec: Some(spec), request_id: "replayed".to_owned(), queue: None };
+    let request =
+        v1::CreateJobRequest { spec: Some(spec), request_id: "replayed".to_owned(), ..Default::default() };
     coordinator.jobs().create_job(request).await.unwrap().into_inner().job.unwrap()
 }
 

@@ -18,7 +18,8 @@ pub(crate) fn fields(status: &Status) -> Vec<String> {
 }
 
 async fn create(coordinator: &Coordinator, spec: v1::JobSpec, request_id: &str) -> Result<v1::Job, Status> {
-    let request = v1::CreateJobRequest { spec: Some(spec), request_id: request_id.to_owned(), queue: None };
+    let request =
+        v1::CreateJobRequest { spec: Some(spec), request_id: request_id.to_owned(), ..Default::default() };
     Ok(coordinator.jobs().create_job(request).await?.into_inner().job.unwrap())
 }
 
@@ -127,13 +128,17 @@ async fn what_is_not_there_is_not_found() {
     let coordinator = Coordinator::fresh().await;
     let job_id = JobId::new().to_string();
     let mut jobs = coordinator.jobs();
-    let get = jobs.get_job(v1::GetJobRequest { job_id: job_id.clone() }).await.unwrap_err();
+    let get =
+        jobs.get_job(v1::GetJobRequest { job_id: job_id.clone(), ..Default::default() }).await.unwrap_err();
     assert_eq!(get.code(), Code::NotFound);
     assert_eq!(get.get_details_resource_info().unwrap().resource_name, job_id);
     assert_eq!(coordinator.cancel(&job_id).await.unwrap_err().code(), Code::NotFound);
     let watch = v1::WatchJobRequest { job_id, after_sequence: 0 };
     assert_eq!(jobs.watch_job(watch).await.unwrap_err().code(), Code::NotFound);
-    let strange = jobs.get_job(v1::GetJobRequest { job_id: "seven".to_owned() }).await.unwrap_err();
+    let strange = jobs
+        .get_job(v1::GetJobRequest { job_id: "seven".to_owned(), ..Default::default() })
+        .await
+        .unwrap_err();
     assert_eq!(fields(&strange), ["job_id"]);
     coordinator.stop().await;
 }

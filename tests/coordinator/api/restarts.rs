@@ -45,7 +45,7 @@ async fn a_running_job_outlives_its_coordinator() {
     let events = coordinator.watch(&job.job_id, 0).await.rest().await;
     let wanted = [JobState::Queued, JobState::Preparing, JobState::Running, JobState::Succeeded];
     assert_eq!(states(&events), wanted);
-    // What was queued is still queued, and comes next.
+    // Queued jobs are still queued, and come next.
     first.heartbeat(Vec::new()).await;
     assert_eq!(first.take_rank().await.ring.unwrap().job_id, queued.job_id);
     coordinator.stop().await;

@@ -1,4 +1,4 @@
-//! What the ports offer: reflection, health, HTTP, and what this version does not do.
+//! The ports: reflection, health, HTTP, and unimplemented calls.
 
 use std::collections::BTreeSet;
 

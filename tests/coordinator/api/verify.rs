@@ -39,7 +39,7 @@ impl Worker {
         self.say(Up::RankStep(v1::RankStep { job_id, epoch, step: Some(report) })).await;
     }
 
-    /// The same, and waits until it is stored.
+    /// As above, and waits until it is stored.
     async fn step_to(&mut self, step: i64, state: Option<ContentHash>) {
         self.say_state(step, state).await;
         let Down::StepsStored(stored) = self.hear().await.unwrap() else { panic!("not stored") };
@@ -66,13 +66,14 @@ impl Worker {
 }
 
 async fn verify(coordinator: &Coordinator, job: &str, first: i64, last: i64) -> Result<v1::Job, Status> {
-    request(coordinator, job, (first, last), "").await
+    request(coordinator, job, first, last, "").await
 }
 
 async fn request(
     coordinator: &Coordinator,
     job: &str,
-    (first_step, last_step): (i64, i64),
+    first_step: i64,
+    last_step: i64,
     request_id: &str,
 ) -> Result<v1::Job, Status> {
     let (job_id, request_id) = (job.to_owned(), request_id.to_owned());
@@ -88,7 +89,7 @@ async fn steps_are_computed_again_also_over_a_restart_of_the_coordinator() {
     let original = worker.do_a_job(&coordinator).await;
 
     // 1. It is a job of its own, with the spec of the other one.
-    let made = request(&coordinator, &original, (2, 4), "mine").await.unwrap();
+    let made = request(&coordinator, &original, 2, 4, "mine").await.unwrap();
     assert_ne!(made.job_id, original);
     assert_eq!((made.total_steps, &made.spec), (4, &coordinator.job(&original).await.spec));
     let expected =
@@ -120,9 +121,9 @@ async fn steps_are_computed_again_also_over_a_restart_of_the_coordinator() {
 
     // 3. The same request is the same verification, whether or not it could be made now.
     worker.hang_up();
-    let again = request(&coordinator, &original, (2, 4), "mine").await.unwrap();
+    let again = request(&coordinator, &original, 2, 4, "mine").await.unwrap();
     assert_eq!(again.job_id, made.job_id);
-    let other = request(&coordinator, &original, (2, 3), "mine").await.unwrap_err();
+    let other = request(&coordinator, &original, 2, 3, "mine").await.unwrap_err();
     assert_eq!(other.code(), Code::AlreadyExists, "{other}");
     coordinator.stop().await;
 }

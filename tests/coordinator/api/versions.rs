@@ -104,7 +104,7 @@ async fn start_newer(coordinator: &Coordinator, hello: v1::Hello) -> Result<(Wor
     Ok((Worker::over(hello, up, down), welcome))
 }
 
-fn of_release(version: &str, (protocol_min, protocol_max): (u32, u32)) -> v1::Hello {
+fn of_release(version: &str, protocol_min: u32, protocol_max: u32) -> v1::Hello {
     let mut hello = v1::Hello { protocol_min, protocol_max, ..hello("host-a") };
     hello.capabilities.as_mut().unwrap().version = version.to_owned();
     hello
@@ -118,7 +118,7 @@ async fn refusal(coordinator: &Coordinator, hello: v1::Hello) -> Status {
 async fn a_worker_of_release_0_1_0_is_told_which_versions_fit_and_what_to_install() {
     let coordinator = Coordinator::fresh().await;
     // Its `protocol = 1` stood in field 7; it knew nothing of a range.
-    let status = refusal(&coordinator, of_release("0.1.0", (0, 1))).await;
+    let status = refusal(&coordinator, of_release("0.1.0", 0, 1)).await;
     assert_eq!(status.code(), Code::FailedPrecondition);
     let expected = format!(
         "the worker is Ringtune 0.1.0 and speaks protocol 1, the coordinator is Ringtune {VERSION} and speaks \
@@ -137,13 +137,13 @@ async fn a_worker_of_release_0_1_0_is_told_which_versions_fit_and_what_to_instal
 #[tokio::test]
 async fn a_worker_of_a_release_that_dropped_this_protocol_is_refused_with_what_to_install() {
     let coordinator = Coordinator::fresh().await;
-    let status = refusal(&coordinator, of_release("9.1.0", (7, 9))).await;
+    let status = refusal(&coordinator, of_release("9.1.0", 7, 9)).await;
     assert_eq!(status.code(), Code::FailedPrecondition);
     for part in ["Ringtune 9.1.0 and speaks protocols 7 to 9", "install Ringtune 9.1.0 on the coordinator"] {
         assert!(status.message().contains(part), "{}", status.message());
     }
-    // What no release says.
-    let status = refusal(&coordinator, of_release("0.2.0", (3, 2))).await;
+    // An invalid range.
+    let status = refusal(&coordinator, of_release("0.2.0", 3, 2)).await;
     assert_eq!(status.code(), Code::InvalidArgument);
     assert_eq!(status.message(), "hello.protocol_min: got 3; allowed: at most protocol_max, which is 2");
     let status =
@@ -158,7 +158,7 @@ async fn a_worker_of_a_release_that_dropped_this_protocol_is_refused_with_what_t
 async fn a_worker_of_the_next_minor_version_does_a_whole_job() {
     let coordinator = Coordinator::fresh().await;
     let features = vec!["feature-of-the-future".to_owned()];
-    let next = of_release("0.3.0", (WORKER_PROTOCOLS.max, WORKER_PROTOCOLS.max + 1));
+    let next = of_release("0.3.0", WORKER_PROTOCOLS.max, WORKER_PROTOCOLS.max + 1);
     let next = v1::Hello { features, ..next };
     let (mut worker, welcome) = start_newer(&coordinator, next).await.unwrap();
     assert_eq!((welcome.protocol, welcome.features.as_slice()), (WORKER_PROTOCOLS.max, [].as_slice()));
@@ -167,7 +167,7 @@ async fn a_worker_of_the_next_minor_version_does_a_whole_job() {
     let job = coordinator.create(1).await;
     let assignment = worker.take_rank().await;
     assert_eq!(assignment.ring.unwrap().protocol, WORKER_PROTOCOLS.max);
-    // By which a worker sees whether it knows everything that is in the job.
+    // The hash tells a worker whether it knows every field of the job.
     let read = spec_from_wire(assignment.spec.unwrap()).unwrap();
     assert_eq!(assignment.spec_sha256, read.hash().unwrap().to_string());
     // A line and a stage that only it knows.
@@ -189,7 +189,7 @@ async fn a_worker_of_the_next_minor_version_does_a_whole_job() {
     worker.finish().await;
     let done = coordinator.end(&job.job_id).await;
     assert_eq!(done.state(), JobState::Succeeded, "{}", done.state_reason);
-    // All that was skipped was counted.
+    // Everything skipped was counted.
     let metrics = coordinator.http_get("/metrics").await;
     let count = |what: &str| {
         let name = format!("ringtune_unknown_messages_total{{what=\"{what}\"}} ");
@@ -219,7 +219,7 @@ async fn the_cluster_and_every_step_say_what_they_belong_to() {
     coordinator.stop().await;
 }
 
-/// How much of another epoch was counted, by what it was.
+/// Expects these counts of messages of other epochs, by kind.
 async fn expect_other_epochs(coordinator: &Coordinator, counted: &[(&str, u32)]) {
     let metrics = coordinator.http_get("/metrics").await;
     for (what, count) in counted {

@@ -1,4 +1,4 @@
-//! What watchers are told besides the history of one job: how far ranks are, and many jobs at once.
+//! Watching progress of ranks, and many jobs at once.
 
 use std::collections::BTreeMap;
 
@@ -17,8 +17,8 @@ use crate::{
     worker::{Worker, training},
 };
 
-/// Says what a step takes on it.
-async fn says_timings(worker: &Worker, rank: i32, (epoch, step): (u64, i64), compute_seconds: f64) {
+/// Reports a step's durations.
+async fn says_timings(worker: &Worker, rank: i32, epoch: u64, step: i64, compute_seconds: f64) {
     let timings = v1::RankTimings {
         job_id: worker.held.job_id.clone(),
         epoch,
@@ -123,7 +123,7 @@ async fn a_watch_from_an_event_that_never_was_is_refused() {
     coordinator.stop().await;
 }
 
-/// What a watch of many jobs said, job by job.
+/// Events of a watch of many jobs, by job.
 #[derive(Default)]
 struct Seen {
     jobs: BTreeMap<String, v1::Job>,
@@ -206,7 +206,7 @@ async fn many_jobs_are_watched_at_once_each_without_a_gap() {
     assert_eq!(told_of_some.jobs[&ended].state(), JobState::Cancelled);
     assert_eq!(told_of_some.events, BTreeMap::from([(first.clone(), told.events[&first].clone())]));
 
-    // 3. A name that is none, and one that nobody has.
+    // 3. An invalid name, and an unknown one.
     assert_eq!(watch(vec!["seven".to_owned()]).await.unwrap_err().code(), Code::InvalidArgument);
     assert_eq!(watch(vec![first, JobId::new().to_string()]).await.unwrap_err().code(), Code::NotFound);
     coordinator.stop().await;
@@ -229,15 +229,15 @@ async fn whoever_watches_is_told_what_the_ranks_steps_take_and_for_whom_they_wai
     watch.until(JobState::Running).await;
     let epoch = workers[0].held.epoch;
     let slow = usize::from(workers[0].held.rank == 1);
-    // What a rank says of another one, or of another epoch, is not believed.
-    says_timings(&workers[0], 1 - workers[0].held.rank, (epoch, 9), 0.5).await;
-    says_timings(&workers[0], workers[0].held.rank, (epoch + 1, 9), 0.5).await;
+    // A rank's report of another rank, or of another epoch, is ignored.
+    says_timings(&workers[0], 1 - workers[0].held.rank, epoch, 9, 0.5).await;
+    says_timings(&workers[0], workers[0].held.rank, epoch + 1, 9, 0.5).await;
     let mut told = Vec::new();
     // As many rounds as name somebody, each of a step that takes seconds.
     for step in 1..=6 {
         for (index, worker) in workers.iter().enumerate() {
             let seconds = if index == slow { 3.0 } else { 1.0 };
-            says_timings(worker, worker.held.rank, (epoch, step), seconds).await;
+            says_timings(worker, worker.held.rank, epoch, step, seconds).await;
         }
         let both = async {
             while told.len() < 2 || told.iter().any(|rank: &v1::RankTiming| rank.step != step) {
@@ -253,7 +253,7 @@ async fn whoever_watches_is_told_what_the_ranks_steps_take_and_for_whom_they_wai
     assert_eq!(told[1].traffic.map(|traffic| traffic.sent_bytes), Some(4096));
     let metrics = coordinator.http_get("/metrics").await;
     assert!(metrics.contains("\nringtune_stragglers 1\n"), "{metrics}");
-    // Who comes later is told the same; with the job all of it is over.
+    // A later watcher is told the same; it ends with the job.
     let mut late = coordinator.watch(&job.job_id, 0).await;
     assert_eq!(soon("the timings again", late.next_timings()).await.len(), 2);
     coordinator.cancel(&job.job_id).await.unwrap();
@@ -264,8 +264,8 @@ async fn whoever_watches_is_told_what_the_ranks_steps_take_and_for_whom_they_wai
     soon("the job's end", coordinator.end(&job.job_id)).await;
     let metrics = coordinator.http_get("/metrics").await;
     assert!(metrics.contains("\nringtune_stragglers 0\n"), "{metrics}");
-    // What a worker cannot have measured ends its session.
-    says_timings(&workers[0], 0, (epoch, 1), f64::NAN).await;
+    // An impossible measurement ends the session.
+    says_timings(&workers[0], 0, epoch, 1, f64::NAN).await;
     let status = workers[0].end().await;
     assert_eq!(status.code(), Code::InvalidArgument);
     assert!(status.message().starts_with("rank_timings.compute_seconds: got NaN"), "{}", status.message());

@@ -17,7 +17,7 @@ use crate::{coordinator::Coordinator, jobs::STEPS, soon};
 
 pub(crate) struct Worker {
     pub(crate) hello: v1::Hello,
-    /// What it holds, as it would say it.
+    /// The rank that it holds, as in a heartbeat.
     pub(crate) held: v1::HeldRank,
     up: mpsc::Sender<v1::SessionRequest>,
     down: Streaming<v1::SessionResponse>,
@@ -95,7 +95,7 @@ impl Worker {
         (self.hello, self.held)
     }
 
-    /// The same daemon says hello again, with its rank, to this coordinator or the next.
+    /// Reconnects with its rank, to this coordinator or the next.
     pub(crate) async fn come_back(coordinator: &Coordinator, gone: (v1::Hello, v1::HeldRank)) -> Self {
         let (hello, held) = gone;
         Self::open(coordinator, v1::Hello { held: vec![held], ..hello }).await.unwrap()

@@ -18,7 +18,7 @@ const SHORT: u64 = 3;
 /// Inputs that are tried however long they take: on a busy disk few are within the time. Ten times as many until one of
 /// them is accepted: of some paths only one in fifty is.
 const LEAST_RUNS: u64 = 300;
-/// One input takes less, on a busy machine too.
+/// Maximal time of an input, on a busy machine too.
 const MOST_TIME: Duration = Duration::from_secs(20);
 /// Inputs that were accepted and are changed further, besides the valid ones.
 const MOST_KEPT: usize = 256;
@@ -26,19 +26,19 @@ const MOST_KEPT: usize = 256;
 /// Reads an input and says whether it was accepted.
 type Read<'a> = Box<dyn FnMut(&[u8]) -> bool + 'a>;
 
-/// One reader and what it reads.
+/// A reader and its inputs.
 pub struct Path<'a> {
-    /// What its input's file is called.
+    /// Name of its input's file.
     pub name: &'static str,
     /// Each is accepted as it is.
     pub valid: Vec<Vec<u8>>,
-    /// What such inputs are made of.
+    /// Words of such inputs.
     pub words: Vec<String>,
     /// Makes what checks the whole fit again, so that changes reach what lies within. Not always done.
     pub mend: fn(Vec<u8>) -> Vec<u8>,
     /// Resident memory that no input may take more of than this, above what the process has before.
     pub most_bytes: u64,
-    /// What is tried.
+    /// The reader.
     pub read: Read<'a>,
 }
 
@@ -60,7 +60,7 @@ fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok()?.parse().ok()
 }
 
-/// How long each path is tried.
+/// Seconds for each path.
 pub fn seconds() -> u64 {
     number("RINGTUNE_FUZZ_SECONDS").unwrap_or(SHORT)
 }
@@ -74,7 +74,7 @@ impl Path<'_> {
         self.fuzz_others(folder, &[std::process::id()]);
     }
 
-    /// The same where other processes do the reading: theirs is the memory that is bounded.
+    /// As above if other processes read: their memory is bounded.
     ///
     /// # Panics
     /// As [`Path::fuzz`], and when one of the processes has ended.

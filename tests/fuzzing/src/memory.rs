@@ -1,4 +1,4 @@
-//! How much memory a process has needed at most, as Linux counts it.
+//! Peak memory of a process, as counted by Linux.
 
 use std::fs;
 

@@ -14,12 +14,12 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// Below `end`, which is at least 1.
+    /// A random number below `end`, which is at least 1.
     pub fn below(&mut self, end: usize) -> usize {
         (self.next_number() % end.max(1) as u64) as usize
     }
 
-    /// One of them; none of none.
+    /// A random element; None if there are none.
     pub fn pick<'a, T>(&mut self, from: &'a [T]) -> Option<&'a T> {
         if from.is_empty() { None } else { Some(&from[self.below(from.len())]) }
     }
@@ -44,7 +44,7 @@ const NUMBERS: [u64; 16] = [
     i64::MAX as u64,
     u64::MAX,
 ];
-/// The same as text, and what stands between numbers and names in texts.
+/// As above as text, and separators of numbers and names.
 const TEXTS: [&str; 24] = [
     "0",
     "-1",
@@ -89,7 +89,7 @@ fn change(random: &mut Random, bytes: &mut Vec<u8>, inputs: &[Vec<u8>], words: &
     let place = random.below(length + 1);
     let some = |random: &mut Random| random.below(length - place + 1).min(1 + random.below(64));
     match random.below(12) {
-        // One byte or bit becomes another.
+        // Change a byte or bit.
         0 | 1 if place < length => bytes[place] ^= 1 << random.below(8),
         2 if place < length => bytes[place] = random.next_number() as u8,
         // A number at an edge, in any width and byte order.

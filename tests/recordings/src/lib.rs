@@ -16,20 +16,20 @@ pub use release::Release;
 /// One worker's sessions over one job, in the order in which things were seen between it and its coordinator.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Recording {
-    /// What happened, one after the other.
+    /// Entries in order.
     #[prost(message, repeated, tag = "1")]
     pub entries: Vec<Entry>,
 }
 
-/// One thing that happened.
+/// An entry.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Entry {
-    /// What it was.
+    /// The event.
     #[prost(oneof = "Happened", tags = "1, 2, 3, 4, 5, 6")]
     pub happened: Option<Happened>,
 }
 
-/// What can happen between a worker and its coordinator.
+/// An event between a worker and its coordinator.
 #[expect(clippy::large_enum_variant, reason = "a recording has a few dozen of them")]
 #[derive(Clone, PartialEq, prost::Oneof)]
 pub enum Happened {
@@ -63,7 +63,7 @@ pub fn folder(release: &str) -> PathBuf {
 }
 
 impl Recording {
-    /// Where a recording of a release is.
+    /// Path of a recording of a release.
     pub fn path(release: &str, name: &str) -> PathBuf {
         folder(release).join("sessions").join(format!("{name}.bin"))
     }
@@ -88,7 +88,7 @@ impl Recording {
         std::fs::write(&path, self.encode_to_vec()).with_context(|| path.display().to_string())
     }
 
-    /// What happened, one after the other.
+    /// Entries in order.
     pub fn happened(&self) -> impl Iterator<Item = &Happened> {
         self.entries.iter().filter_map(|entry| entry.happened.as_ref())
     }
@@ -101,7 +101,7 @@ impl Recording {
         self.entries.push(Entry { happened: Some(happened) });
     }
 
-    /// What the coordinator said.
+    /// The coordinator's messages.
     pub fn heard(&self) -> impl Iterator<Item = &Down> {
         self.happened().filter_map(|happened| match happened {
             Happened::Down(response) => response.message.as_ref(),
@@ -109,7 +109,7 @@ impl Recording {
         })
     }
 
-    /// What the worker said.
+    /// The worker's messages.
     pub fn said(&self) -> impl Iterator<Item = &Up> {
         self.happened().filter_map(|happened| match happened {
             Happened::Up(request) => request.message.as_ref(),

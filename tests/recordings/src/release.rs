@@ -1,4 +1,4 @@
-//! What an earlier release can read.
+//! Readers of earlier releases.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! What a job computes here: a chain of hashes. A wrong state, a step left out or done twice, or a sum in another order
+//! The jobs' computation: a chain of hashes. A wrong state, a step left out or done twice, or a sum in another order
 //! gives another state from there on.
 
 use ringtune_shared::ids::{ContentHash, JobId};
@@ -13,7 +13,7 @@ pub(crate) fn start(job: JobId) -> State {
     mix(job.0.as_u128() as u64 ^ 0x5eed)
 }
 
-/// What one microbatch gives to a step, as the one who has this state computes it.
+/// A microbatch's contribution to a step, computed from this state.
 pub(crate) fn part(before: State, step: u64, microbatch: usize) -> u64 {
     mix(before ^ mix(step << 32 | microbatch as u64))
 }

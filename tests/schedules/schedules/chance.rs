@@ -1,6 +1,6 @@
 //! Chance: a small generator (splitmix64), so that a seed means the same for ever.
 
-/// What a schedule draws from.
+/// A schedule's random numbers.
 #[derive(Clone, Debug)]
 pub(crate) struct Chance(u64);
 

@@ -1,4 +1,4 @@
-//! What must be true, whatever happens; and the disk, by which some of it is seen.
+//! Invariants, and the disk that shows some of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use ringtune_worker::session::Assignment;
 
 use crate::{chain, coordinator::short, world::World};
 
-/// What survives the coordinator.
+/// State that survives the coordinator.
 #[derive(Default)]
 pub(crate) struct Disk {
     pub(crate) jobs: BTreeMap<JobId, Job>,
@@ -50,7 +50,7 @@ impl Disk {
 }
 
 impl World {
-    /// What a commit writes; each change of the disk is looked at.
+    /// Writes a commit; each change of the disk is checked.
     pub(crate) fn write(&mut self, all: &[Effects]) {
         for write in all.iter().flat_map(|effects| &effects.writes) {
             match write {
@@ -141,7 +141,7 @@ impl World {
         self.check_acknowledged();
     }
 
-    /// What was acknowledged is there: each file, or one that took its place.
+    /// Checks that each acknowledged file is there, or its replacement.
     pub(crate) fn check_acknowledged(&self) {
         let disk = &self.coordinator.disk;
         for (job, name, _) in &disk.acknowledged {
@@ -159,7 +159,7 @@ impl World {
         }
     }
 
-    /// What a worker is told: nothing is said to be stored that is not.
+    /// Checks that a worker is not told of stored steps that are not.
     pub(crate) fn check_word(&self, down: &Down) {
         if let Down::StepsStored(job, _, step) = down {
             let steps = self.coordinator.disk.steps.get(job);
@@ -168,7 +168,7 @@ impl World {
         }
     }
 
-    /// What a rank has after a step that it has settled, or entered a ring with, is what all others have.
+    /// Checks that a rank's settled state equals all others'.
     pub(crate) fn check_state(&mut self, worker: usize) {
         let Some(life) = &self.nodes[worker].life else { return };
         let (job, step, state, key) = (life.key.job, life.step, life.state, life.ring_key());
@@ -195,7 +195,7 @@ impl World {
     pub(crate) fn check_entered(&self, worker: usize) {
         let Some(life) = &self.nodes[worker].life else { return };
         let (job, step) = (life.key.job, life.step);
-        // One that was frozen may be in a ring that is history by now.
+        // A worker that was frozen may be in an old ring.
         let is_present = self.coordinator.disk.jobs[&job].rings == life.ring.epoch.0;
         let newest = self.coordinator.disk.newest(job);
         assert!(
@@ -212,7 +212,7 @@ impl World {
         assert!(step <= stored, "{} goes on from {step}, {stored} is stored", short(job));
         let kept = self.wanted(job).kept;
         let rings = self.coordinator.disk.jobs[&job].rings;
-        // One that was frozen may hear of a ring that is history by now.
+        // A worker that was frozen may hear of an old ring.
         if given.rank.is_some() && given.ring.epoch.0 == rings {
             assert!(
                 step >= kept || given.ring.epoch.0 == 1,
@@ -222,7 +222,7 @@ impl World {
         }
     }
 
-    /// Nobody is in two rings.
+    /// Checks that no worker is in two rings.
     pub(crate) fn check_cluster(&self) {
         let Some(cluster) = &self.coordinator.cluster else { return };
         let mut placed: Vec<WorkerId> = Vec::new();

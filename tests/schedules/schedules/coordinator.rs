@@ -16,7 +16,7 @@ use crate::{
 
 const TICK: i64 = 250;
 
-/// What has arrived and is not stored yet.
+/// Inputs that are not stored yet.
 #[derive(Debug)]
 enum Arrived {
     Said(Sender, Input),
@@ -26,7 +26,7 @@ enum Arrived {
 
 /// The daemon.
 pub(crate) struct Coordinator {
-    /// None: it is not running.
+    /// None: not running.
     pub(crate) cluster: Option<Cluster>,
     pub(crate) disk: Disk,
     arrived: Vec<Arrived>,
@@ -126,7 +126,7 @@ impl World {
         self.pump(session);
     }
 
-    /// What is on its way goes on, where it can.
+    /// Delivers messages in flight, if possible.
     pub(crate) fn pump(&mut self, session: u64) {
         let hub = self.hub();
         let Some(link) = self.links.get_mut(&session) else { return };
@@ -348,7 +348,7 @@ impl World {
     }
 }
 
-/// What a worker is told, in a few words.
+/// Short description of a message to a worker.
 fn brief(down: &Down) -> String {
     match down {
         Down::Welcome(_) => "welcome".to_owned(),

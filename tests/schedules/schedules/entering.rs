@@ -1,4 +1,4 @@
-//! How a rank comes into a ring: what all ranks conclude from where they stand, and how those behind catch up.
+//! Entering a ring: the ranks' plan, and how those behind catch up.
 
 use ringtune_shared::ring::{EntryPlan, Standing, plan_entry};
 use ringtune_worker::{
@@ -9,7 +9,7 @@ use ringtune_worker::{
 use crate::{chain, faults::Planted, life::At, ring::Row, world::World};
 
 impl World {
-    /// All say where they stand; all conclude the same.
+    /// All ranks compare their states, and make the same plan.
     pub(crate) fn plan(&mut self, worker: usize, rows: &[Row]) {
         let standings: Vec<Standing> = rows
             .iter()

@@ -1,4 +1,4 @@
-//! What is going to happen, in its order.
+//! Future events, in order.
 
 use std::{cmp::Reverse, collections::BinaryHeap};
 
@@ -13,9 +13,9 @@ pub(crate) type RingKey = (JobId, Epoch);
 /// Something that happens at its time. Workers by their number; `life` is the number of a rank's life.
 #[derive(Clone, Debug)]
 pub(crate) enum Event {
-    /// What a worker sent arrives: the next message of its session.
+    /// The next message of a worker's session arrives.
     Up(u64),
-    /// What the coordinator sent arrives.
+    /// The coordinator's next message arrives.
     Down(u64),
     /// The coordinator sees that a session is over.
     SessionOver(u64),
@@ -35,7 +35,7 @@ pub(crate) enum Event {
     Looked { worker: usize, session: u64, question: LookAtLinks },
     /// The next word of a rank's life reaches the worker's session.
     Say { worker: usize, start: u64 },
-    /// What a life waits for is over. `clock` counts what it has waited for.
+    /// A life's wait is over. `clock` numbers its waits.
     Clock { worker: usize, life: u64, clock: u64 },
     /// Both neighbours are there.
     Connected { worker: usize, life: u64, ring: RingKey },
@@ -47,7 +47,7 @@ pub(crate) enum Event {
     Lease { worker: usize, life: u64, ring: RingKey, of: usize },
     /// A life sends the next of its files.
     Upload { worker: usize, life: u64 },
-    /// What became of it: whether it is there, or why it is refused.
+    /// Outcome of an upload: stored, or the reason of its refusal.
     Answer { worker: usize, life: u64, answer: Answer },
     /// The time for leaving, or the one after it, is over.
     Drained { worker: usize, start: u64, over: bool },
@@ -57,12 +57,12 @@ pub(crate) enum Event {
     Mishap(Mishap),
 }
 
-/// What the coordinator made of a request.
+/// The coordinator's answer to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     /// It is done, and stored.
     Done,
-    /// Nobody answered.
+    /// No answer.
     Away,
     /// It is refused.
     Refused,

@@ -1,6 +1,6 @@
 //! Faults that are planted in the simulated world, to see that the schedules find them.
 
-/// What is done wrong.
+/// A planted fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Planted {
     /// A ring takes in what a rank sends that is still in the ring before it.

@@ -1,4 +1,4 @@
-//! What rank 0 sends to the coordinator: checkpoints, and at the end its results.
+//! Uploads of rank 0: checkpoints, and results at the end.
 
 use std::collections::VecDeque;
 
@@ -18,10 +18,10 @@ use crate::{
 /// train.checkpointing_steps, and how many are kept.
 pub(crate) const EVERY: u64 = 2;
 pub(crate) const LIMIT: usize = 1;
-/// What refuses a file may be otherwise a moment later, so often.
+/// Maximal repeats of a refused upload.
 const MOST_REPEATS: u32 = 5;
 
-/// What is to be done at the coordinator.
+/// An order for the coordinator.
 #[derive(Clone, Debug, PartialEq)]
 enum Order {
     /// Not before the report of this step is stored, if one is named.
@@ -99,10 +99,10 @@ impl World {
         }
         files.queue.extend(orders);
         self.tell(|| format!("worker {worker} keeps step {step} of {}", crate::coordinator::short(job)));
-        self.send_next((worker, number), (1, 10));
+        self.send_next(worker, number, 1, 10);
     }
 
-    pub(crate) fn send_next(&mut self, (worker, life): (usize, u64), (least, most): (i64, i64)) {
+    pub(crate) fn send_next(&mut self, worker: usize, life: u64, least: i64, most: i64) {
         let Some(living) = self.nodes[worker].life.as_mut().filter(|one| one.number == life) else { return };
         let orders = &living.orders;
         let may_go = |order: &Order| match order {
@@ -157,14 +157,14 @@ impl World {
                 if let Some(Order::Upload(name, hash, _)) = files.queue.pop_front() {
                     self.acknowledged(job, name, hash);
                 }
-                self.send_next((worker, life), (0, 3));
+                self.send_next(worker, life, 0, 3);
             }
             Answer::Refused => {
                 files.repeats += 1;
                 files.refused = files.repeats > MOST_REPEATS;
-                self.send_next((worker, life), (100, 400));
+                self.send_next(worker, life, 100, 400);
             }
-            Answer::Done | Answer::Away => self.send_next((worker, life), (100, 600)),
+            Answer::Done | Answer::Away => self.send_next(worker, life, 100, 600),
         }
         self.look(worker);
         self.finish_if_sent(worker);
@@ -173,7 +173,7 @@ impl World {
     /// Asked to end in a ring: it leaves what it has, if that is wanted.
     pub(crate) fn stop(&mut self, worker: usize) {
         let Some(life) = &mut self.nodes[worker].life else { return };
-        // What a step left that was cut off is of no interest.
+        // The state of an interrupted step is irrelevant.
         let (keeps, learned, step, state) = (life.keeps(), life.learned, life.step, life.state);
         let behind = life.files.as_ref().is_some_and(|files| files.is_behind(step));
         if keeps && learned && behind {
@@ -208,7 +208,7 @@ impl World {
             files.queue.push_back(Order::Upload(name, content("", state), None));
         }
         self.be_at(worker, At::Finish(word), None);
-        self.send_next((worker, number), (1, 10));
+        self.send_next(worker, number, 1, 10);
         self.finish_if_sent(worker);
     }
 
@@ -218,7 +218,7 @@ impl World {
         let is_sent = life.files.as_ref().is_none_or(|files| files.queue.is_empty());
         if life.files.as_ref().is_some_and(|files| files.refused) {
             let (reason, fault) = ("a file was refused".to_owned(), ringtune_worker::fault::Fault::Node);
-            // One that was asked to end has nothing more to say than that.
+            // A rank that was asked to end says nothing more.
             let stops = word == RankEvent::Stopped;
             return self.die(worker, if stops { word } else { RankEvent::Failed { reason, fault } });
         }

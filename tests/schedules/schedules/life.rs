@@ -23,7 +23,7 @@ use crate::{
 /// A neighbour that is not reached for so long is not waited for.
 const VIGIL: i64 = 2_500;
 
-/// What a life is at.
+/// A life's activity.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum At {
     Preparing,
@@ -44,7 +44,7 @@ pub(crate) enum At {
     Judge,
     /// A step is on its way to being done. Nothing cuts that off.
     Settle,
-    /// All steps are done.
+    /// Done with all steps.
     Last,
     Done,
     Waiting,
@@ -67,17 +67,17 @@ pub(crate) struct Life {
     /// The last settled step, and the state after it.
     pub(crate) step: u64,
     pub(crate) state: State,
-    /// What the trainee has: ahead of that in the middle of a step.
+    /// The trainee's state: ahead of the settled one in the middle of a step.
     pub(crate) trainee: State,
     pub(crate) unstored: Vec<StepSummary>,
     stored: u64,
-    /// What the last gather of a step said.
+    /// News of a step's last gather.
     heard: (Epoch, u64),
     /// The step after which it came into its ring.
     pub(crate) entered_at: u64,
-    /// What it was told of steps that it did not do.
+    /// Reports of steps that it did not do.
     pub(crate) told: Vec<StepSummary>,
-    /// What broke its ring.
+    /// The trouble that broke its ring.
     pub(crate) lost: Option<Trouble>,
     pub(crate) files: Option<Files>,
     pub(crate) learned: bool,
@@ -226,7 +226,7 @@ impl World {
         }
     }
 
-    /// What it waited for is over.
+    /// Its wait is over.
     pub(crate) fn time_is_over(&mut self, worker: usize) {
         match self.life(worker).at.clone() {
             At::Preparing => {
@@ -239,7 +239,7 @@ impl World {
                 let neighbours = [(own + 1) % size, (own + size - 1) % size];
                 let whose = neighbours.map(|rank| (rank, number_of(life.ring.members[rank].worker)));
                 let lost = whose.into_iter().find(|(_, other)| !self.is_reached(worker, *other));
-                // One that answers is waited for.
+                // A neighbour that answers is waited for.
                 let Some((rank, _)) = lost else {
                     return self.be_at(worker, At::Connect, Some((VIGIL, VIGIL)));
                 };

@@ -16,25 +16,25 @@ use crate::{
     world::{World, id_of, number_of},
 };
 
-/// So long a worker tries to reach another one.
+/// Timeout of a worker's try to reach another.
 const LOOK: i64 = 1_500;
 
 /// A worker's machine.
 pub(crate) struct Node {
     /// Its process runs.
     pub(crate) alive: bool,
-    /// Which start of it.
+    /// Number of its start.
     pub(crate) start: u64,
     /// Since when it does nothing.
     pub(crate) frozen: Option<i64>,
-    /// What happens to it when it goes on.
+    /// Events for when it continues.
     pub(crate) parked: Vec<Event>,
     pub(crate) session: Session,
     /// The session that it knows of.
     pub(crate) link: Option<u64>,
     /// The rank's life that runs.
     pub(crate) life: Option<Life>,
-    /// What lives said and the session has not heard yet.
+    /// Events of lives that the session has not heard yet.
     pub(crate) says: VecDeque<(RankKey, RankEvent)>,
     saying: bool,
     /// It was asked to end.
@@ -96,7 +96,7 @@ impl World {
         }
         if let Some(link) = self.links.get_mut(&session) {
             link.open = false;
-            // What was on its way may get there, or only some of it.
+            // Messages in flight may arrive, or only some of them.
             let some = self.chance.below(link.up.len() + 1);
             link.up.truncate(some);
             if link.up.is_empty() {
@@ -176,7 +176,7 @@ impl World {
             return;
         }
         node.saying = false;
-        // All that is there at the moment.
+        // Everything available.
         for _ in 0..node.says.len() {
             let Some((key, event)) = self.nodes[worker].says.pop_front() else { break };
             self.tell(|| format!("worker {worker}: {key}: {}", brief(&event)));
@@ -223,7 +223,7 @@ impl World {
     /// A checkpoint may wait for what the rank was told now.
     fn send_what_waited(&mut self, worker: usize) {
         if let Some(life) = self.nodes[worker].life.as_ref().map(|life| life.number) {
-            self.send_next((worker, life), (0, 3));
+            self.send_next(worker, life, 0, 3);
         }
     }
 

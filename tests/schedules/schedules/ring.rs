@@ -20,12 +20,12 @@ use crate::{
 /// A lease on the previous rank, in milliseconds, with one pulse of patience.
 const LEASE: i64 = 2_500;
 
-/// What a rank gives to a collective.
+/// A rank's contribution to a collective.
 #[derive(Clone, Debug)]
 pub(crate) enum Row {
     /// Something that all have anyhow, or that only shows that it is there.
     Plain,
-    /// Where it stands.
+    /// Its state on entering.
     Standing(Standing),
     /// Its steps that are not stored yet.
     Unstored(Vec<StepSummary>),
@@ -90,7 +90,7 @@ impl World {
             rows: Vec::new(),
             mistaken: false,
         });
-        // Who still calls for an older ring of the job is refused.
+        // Calls for an older ring of the job are refused.
         let older: Vec<RingKey> = self.rings.range((key.0, Epoch(0))..key).map(|(key, _)| *key).collect();
         for old in older {
             let ring = &self.rings[&old];
@@ -121,7 +121,7 @@ impl World {
         self.connect_all(key);
     }
 
-    /// Whoever has both neighbours now is connected.
+    /// Connects all ranks with both neighbours.
     pub(crate) fn connect_all(&mut self, key: RingKey) {
         let Some(ring) = self.rings.get(&key) else { return };
         let mut found = Vec::new();
@@ -154,7 +154,7 @@ impl World {
         let Some(rank) = ring.rank_of(worker) else { return };
         let Some(seat) = ring.seats[rank].as_mut().filter(|seat| seat.open) else { return };
         if std::mem::take(&mut seat.mistaken) {
-            // The others had enough already, and what they gave is there.
+            // The others had finished, and their contributions are there.
             let (life, number) = (seat.life, seat.rows.len() - 1);
             return self.after(1, 3, Event::Gathered { worker, life, ring: key, number });
         }
@@ -220,7 +220,7 @@ impl World {
         }
     }
 
-    /// What all ranks gave to a collective.
+    /// All ranks' contributions to a collective.
     pub(crate) fn rows_of(&self, key: RingKey, number: usize) -> Vec<Row> {
         let seats = self.rings.get(&key).map(|ring| ring.seats.as_slice()).unwrap_or_default();
         seats.iter().flatten().filter_map(|seat| seat.rows.get(number).cloned()).collect()
@@ -288,12 +288,12 @@ impl World {
             ring.rank_of(worker).is_some_and(|rank| ring.open(rank).is_some_and(|seat| seat.life == life))
         });
         if here && open && self.nodes[worker].life_is(life).is_some_and(|life| life.at == At::Connect) {
-            // One that came and went meanwhile.
+            // A ring that came and went meanwhile.
             let ring = &self.rings[&key];
             let rank = ring.rank_of(worker).unwrap_or_default();
             let gone = ring.neighbours(rank).into_iter().find(|other| ring.open(*other).is_none());
             match gone {
-                Some(by) => self.neighbour_closed((worker, life), key, by, false),
+                Some(by) => self.neighbour_closed(worker, life, key, by, false),
                 None => self.ring_stands(worker),
             }
         }
@@ -312,16 +312,17 @@ impl World {
 
     pub(crate) fn neighbour_closed(
         &mut self,
-        (worker, life): (usize, u64),
+        worker: usize,
+        life: u64,
         key: RingKey,
         by: usize,
         refused: bool,
     ) {
         let kind = if refused { TroubleKind::Unreachable } else { TroubleKind::Closed };
-        self.ring_fails((worker, life), key, by, kind);
+        self.ring_fails(worker, life, key, by, kind);
     }
 
-    /// From here on nothing comes from a worker: those behind it in a ring notice it in time.
+    /// A worker falls silent: its next ranks' leases end in time.
     pub(crate) fn falls_silent(&mut self, of: usize) {
         let mut leases = Vec::new();
         for (key, ring) in &self.rings {
@@ -342,18 +343,18 @@ impl World {
         }
     }
 
-    pub(crate) fn lease_is_over(&mut self, (worker, life): (usize, u64), key: RingKey, of: usize) {
+    pub(crate) fn lease_is_over(&mut self, worker: usize, life: u64, key: RingKey, of: usize) {
         let cut = [(worker, of), (of, worker)].iter().filter_map(|pair| self.cuts.get(pair)).min().copied();
         let since = [cut, self.nodes[of].frozen].into_iter().flatten().min();
         let rank = self.rings.get(&key).and_then(|ring| ring.rank_of(of));
         if let (Some(since), Some(rank)) = (since, rank)
             && since + LEASE <= self.now
         {
-            self.ring_fails((worker, life), key, rank, TroubleKind::Silent);
+            self.ring_fails(worker, life, key, rank, TroubleKind::Silent);
         }
     }
 
-    fn ring_fails(&mut self, (worker, life): (usize, u64), key: RingKey, rank: usize, kind: TroubleKind) {
+    fn ring_fails(&mut self, worker: usize, life: u64, key: RingKey, rank: usize, kind: TroubleKind) {
         let open = self.rings.get(&key).is_some_and(|ring| {
             ring.rank_of(worker).is_some_and(|rank| ring.open(rank).is_some_and(|seat| seat.life == life))
         });

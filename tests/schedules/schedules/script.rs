@@ -1,4 +1,4 @@
-//! What users want, and what goes wrong: at random, for some seconds. Then everything behaves.
+//! Random wishes of users and random faults, for some seconds. Then everything behaves.
 
 use std::sync::{Arc, OnceLock};
 
@@ -203,7 +203,7 @@ impl World {
         self.things_move();
     }
 
-    /// What was held up goes on.
+    /// Delayed events go on.
     fn things_move(&mut self) {
         let sessions: Vec<u64> = self.links.keys().copied().collect();
         for session in sessions {

@@ -16,7 +16,7 @@ use ringtune_worker::{
     },
 };
 
-/// What a worker says after its hello.
+/// Input of a worker's message after its hello.
 pub(crate) fn input(sender: Sender, message: &Message) -> Input {
     match message {
         Message::Report { held, .. } => {
@@ -111,12 +111,12 @@ fn record(epoch: Epoch, step: &StepSummary) -> StepRecord {
     }
 }
 
-/// What a worker is told. None: what the link makes something of.
+/// Event of a message to a worker. None: handled by the link.
 pub(crate) fn event(down: Down) -> Option<Event> {
     Some(match down {
         Down::Welcome(_) | Down::LookAtLinks(_) => return None,
         Down::Assignment(given) => Event::Assigned(Box::new(Assignment {
-            ring: view((given.job, given.epoch), given.members),
+            ring: view(given.job, given.epoch, given.members),
             rank: given.rank.map(|rank| rank as usize),
             spec: (*given.spec).clone(),
             threads: given.threads_per_rank.max(1) as usize,
@@ -133,7 +133,7 @@ pub(crate) fn event(down: Down) -> Option<Event> {
             trace: None,
         })),
         Down::EnterRing(given) => Event::EnterRing(Box::new(NextRing {
-            view: view((given.job, given.epoch), given.members),
+            view: view(given.job, given.epoch, given.members),
             rank: given.rank.map(|rank| rank as usize),
             protocol: given.protocol,
             after_step: given.after_step,
@@ -148,7 +148,8 @@ pub(crate) fn event(down: Down) -> Option<Event> {
 }
 
 fn view(
-    (job, epoch): (ringtune_shared::ids::JobId, Epoch),
+    job: ringtune_shared::ids::JobId,
+    epoch: Epoch,
     members: Vec<(ringtune_shared::ids::WorkerId, String)>,
 ) -> RingView {
     let members = members.into_iter().map(|(worker, address)| Member { worker, address }).collect();

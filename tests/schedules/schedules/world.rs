@@ -31,7 +31,7 @@ pub(crate) struct Wanted {
     pub(crate) cancelled: bool,
 }
 
-/// All there is.
+/// The whole simulated world.
 pub(crate) struct World {
     pub(crate) now: i64,
     pub(crate) agenda: Agenda,
@@ -42,7 +42,7 @@ pub(crate) struct World {
     pub(crate) nodes: Vec<Node>,
     pub(crate) rings: BTreeMap<RingKey, RingSim>,
     pub(crate) jobs: Vec<Wanted>,
-    /// What the files with these contents hold: a step and the state after it.
+    /// Step and state of each checkpoint's content.
     pub(crate) contents: BTreeMap<ContentHash, (u64, State)>,
     /// Since when nothing gets from one to the other. The coordinator comes after the workers.
     pub(crate) cuts: BTreeMap<(usize, usize), i64>,
@@ -133,9 +133,9 @@ impl World {
             Event::Connected { worker, life, ring } => self.connected(worker, life, ring),
             Event::Gathered { worker, life, ring, number } => self.gathered(worker, life, ring, number),
             Event::Closed { worker, life, ring, by, refused } => {
-                self.neighbour_closed((worker, life), ring, by, refused);
+                self.neighbour_closed(worker, life, ring, by, refused);
             }
-            Event::Lease { worker, life, ring, of } => self.lease_is_over((worker, life), ring, of),
+            Event::Lease { worker, life, ring, of } => self.lease_is_over(worker, life, ring, of),
             Event::Upload { worker, life } => self.upload(worker, life),
             Event::Answer { worker, life, answer } => self.answered(worker, life, answer),
             Event::Drained { worker, start, over } => self.drain_is_over(worker, start, over),
@@ -164,7 +164,7 @@ impl World {
     }
 }
 
-/// Whose process it takes.
+/// The worker whose process an event needs.
 fn whose(event: &Event) -> Option<usize> {
     match event {
         Event::LinkDown { worker, .. }

@@ -4,7 +4,7 @@ use prost::Message as _;
 use ringtune_proto::v1;
 use ringtune_shared::version::{VERSION, WORKER_FEATURES, WORKER_PROTOCOLS};
 
-/// Which other build.
+/// Another build.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Build {
     /// Of release 0.2.0: it knows no newer protocol than 2, and its rings do not re-form. It has features that
@@ -21,11 +21,11 @@ impl Build {
             Self::Older => "0.2.0",
             Self::Newer => "0.9.0",
         };
-        // What is changed on its way keeps its length.
+        // Replaced bytes keep their length.
         format!("{other}{}", VERSION.get(other.len()..).unwrap_or_default())
     }
 
-    /// What its hello says instead of this build's.
+    /// Replacements in its hello.
     pub fn words(self) -> Vec<(Vec<u8>, Vec<u8>)> {
         let version = |version: String| v1::Capabilities { version, ..Default::default() }.encode_to_vec();
         let tongue = |protocol_max, features: Vec<String>| {

@@ -1,4 +1,4 @@
-//! What a job comes to when nothing goes wrong.
+//! Results of a job without faults.
 
 use std::{
     collections::BTreeMap,
@@ -30,7 +30,7 @@ use crate::{
 
 /// The file that is compared.
 const EMBEDDING: &str = "learned_embeds.safetensors";
-/// How the names of checkpoints begin.
+/// Prefix of checkpoints' names.
 const CHECKPOINT: &str = "checkpoint-";
 
 /// Files with results that this process wrote.
@@ -45,7 +45,7 @@ pub struct Results {
     pub states: Vec<String>,
     /// The step numbers of metrics.csv.
     pub measured_steps: Vec<i64>,
-    /// Those of ListSteps.
+    /// The step numbers of ListSteps.
     pub listed_steps: Vec<i64>,
     /// SHA-256 of each checkpoint that is listed, by its name.
     pub checkpoints: BTreeMap<String, String>,

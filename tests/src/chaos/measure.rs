@@ -1,4 +1,4 @@
-//! What a fault cost, by what the coordinator tells programs: states, reason codes, phases and epochs, no words.
+//! Measures the cost of a fault by states, reason codes, phases and epochs, not by words.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use super::{
     story::{self, Seen},
 };
 
-/// What a fault cost.
+/// Cost of a fault.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Measured {
     /// From the first fault to the first sign of it in the job.
@@ -20,7 +20,7 @@ pub struct Measured {
     pub steps_lost: i64,
 }
 
-/// What a fault at `since` cost, when the newest ring's epoch was `epoch`.
+/// Measures the cost of a fault at `since`, when the newest ring's epoch was `epoch`.
 ///
 /// # Errors
 /// A newer ring did steps, and its rank 0 never said where it began: whether any was lost is not known then.

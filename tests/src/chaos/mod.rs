@@ -30,6 +30,6 @@ pub use runner::{Outcome, run, seed};
 /// Says something to whoever reads stderr.
 pub fn say(text: &str) {
     use std::io::Write as _;
-    // Nobody may be there.
+    // stderr may be closed.
     let _ = writeln!(std::io::stderr().lock(), "{text}");
 }

@@ -32,7 +32,7 @@ fn ip(arguments: &[&str]) -> Result<()> {
 }
 
 impl Network {
-    /// With nodes 1 to `nodes`; none, and a loud line, where this machine does not let us.
+    /// A network of nodes 1 to `nodes`; None, with a loud line, if this machine does not permit it.
     pub fn start(nodes: usize) -> Result<Option<Self>> {
         let number = NETWORKS.fetch_add(1, Ordering::Relaxed) % 100;
         let bridge = format!("rtb{}-{number}", id());
@@ -65,7 +65,7 @@ impl Network {
         format!("10.{}.{}.{}", 64 + id() % 64, (id() / 64 + self.number) % 256, node + 1)
     }
 
-    /// What runs a program on a node; it keeps its process id.
+    /// Command that runs a program on a node; it keeps its process id.
     pub fn wrapper(&self, node: usize) -> Vec<String> {
         ["ip", "netns", "exec", &self.namespace(node)].map(str::to_owned).to_vec()
     }
@@ -86,14 +86,14 @@ impl Network {
         ip(&["link", "set", &self.cable(node), "up"])
     }
 
-    /// What `from` sends to `to` is lost; the other direction stays.
+    /// Drops packets of `from` to `to`; the other direction stays.
     pub fn lose(&self, from: usize, to: usize) -> Result<()> {
         let space = self.namespace(from);
         let entry = ["neigh", "replace", &self.address(to), "lladdr", NOBODY, "dev", "eth0"];
         ip(&[&["-n", &space], &entry[..], &["nud", "permanent"]].concat())
     }
 
-    /// What `from` sends to `to` arrives again.
+    /// Delivers packets of `from` to `to` again.
     pub fn find(&self, from: usize, to: usize) -> Result<()> {
         ip(&["-n", &self.namespace(from), "neigh", "del", &self.address(to), "dev", "eth0"])
     }

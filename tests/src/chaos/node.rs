@@ -1,4 +1,4 @@
-//! What a node can run out of: its disk, its file descriptors, the right time.
+//! Resources that a node can run out of: disk, file descriptors, the right time.
 
 use std::{
     fs::{self, File},
@@ -13,7 +13,7 @@ use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 use super::say;
 use crate::{Daemon, Launch, Sandbox};
 
-/// What fills a disk.
+/// File that fills a disk.
 const BALLAST: &str = "ballast";
 
 /// A disk of its own for a daemon's state; it is gone when the daemon ends.
@@ -74,14 +74,14 @@ pub mod disk {
     }
 }
 
-/// How many files a daemon may open.
+/// Limits of a daemon's open files.
 pub mod descriptors {
     use super::*;
 
     /// Takes a daemon the right to open any more file, and gives what it had.
     pub fn take(daemon: &Daemon) -> Result<Rlimit> {
         let id = daemon.process_id().context("it has ended")?;
-        // What is open stays open; anything new would get a number above this.
+        // Open files stay open; a new one would get a number above this.
         let maximum = getrlimit(Resource::Nofile).maximum;
         let had = prlimit(Pid::from_raw(id as i32), Resource::Nofile, Rlimit { current: Some(0), maximum })?;
         Ok(had)
@@ -99,7 +99,7 @@ pub mod descriptors {
 pub mod clock {
     use super::*;
 
-    /// Where Debian's package has the library; none, and a loud line, where it is not.
+    /// Path of the library of Debian's package; None, with a loud line, if it is missing.
     pub fn library() -> Option<PathBuf> {
         let folders = fs::read_dir("/usr/lib").into_iter().flatten().filter_map(Result::ok);
         let found = folders

@@ -259,7 +259,7 @@ fn mend_link(stage: &mut Stage<'_>) -> Result<()> {
     }
 }
 
-/// Where the coordinator keeps the newest checkpoint of the job.
+/// Path of the job's newest checkpoint at the coordinator.
 async fn newest_checkpoint(stage: &Stage<'_>, story: &Story) -> Result<PathBuf> {
     let job_id = story.job().context("a job")?.job_id;
     let request = v1::ListArtifactsRequest { job_id, ..Default::default() };
@@ -284,7 +284,7 @@ fn on_ring_link(stage: &Stage<'_>, story: &Story, who: Who, change: impl Fn(&Pro
     Ok(())
 }
 
-/// One fault after the other at random, each mended after a while, until the time is over.
+/// Random faults one after another, each mended after a while, until the time is over.
 async fn mixed(stage: &mut Stage<'_>, story: &Story, long: Duration) -> Result<()> {
     let end = tokio::time::Instant::now() + long;
     while tokio::time::Instant::now() < end {

@@ -24,23 +24,23 @@ use super::random::Random;
 const PART_BYTES: usize = 16 * 1024;
 /// Parts that are under way at most in one direction; what they hold back, the sender keeps.
 const MOST_PARTS: usize = 64;
-/// With a limited bandwidth so many bytes go at once.
+/// Bytes that pass at once with a limited bandwidth.
 const SLICE_BYTES: usize = 1024;
-/// So far a connection begins.
+/// Bytes of a connection's beginning.
 const BEGINNING: usize = 4096;
 /// `cut_after` when no cut is planned.
 const NEVER: u64 = u64::MAX;
 
-/// What happens to the bytes that go one way.
+/// Treatment of the bytes of one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Way {
     /// Nothing passes, and the connection stays; what was held passes later.
     pub held: bool,
-    /// So many bytes a second pass; none: all.
+    /// Bandwidth in bytes per second; None: unlimited.
     pub bytes_per_second: Option<u64>,
 }
 
-/// What happens on a link until it is changed.
+/// Treatment of a link until it is changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Weather {
     /// Every byte comes so much later.
@@ -72,14 +72,14 @@ impl Weather {
         Self { delay, jitter, ..Self::default() }
     }
 
-    /// So many bytes a second in each direction.
+    /// A bandwidth in each direction.
     pub fn narrow(bytes_per_second: u64) -> Self {
         let narrow = Way { held: false, bytes_per_second: Some(bytes_per_second) };
         Self { forth: narrow, back: narrow, ..Self::default() }
     }
 }
 
-/// One of two directions.
+/// A direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Direction {
     Forth,
@@ -240,7 +240,7 @@ impl Shared {
         }
     }
 
-    /// How many of `bytes` may still go forth before the planned cut.
+    /// Number of `bytes` that may still pass before the planned cut.
     fn before_cut(&self, bytes: usize) -> usize {
         let left = self.cut_after.load(Ordering::SeqCst);
         usize::try_from(left).map_or(bytes, |left| left.min(bytes))

@@ -1,4 +1,4 @@
-//! What was measured, as text for tests/chaos/RESULTS.md.
+//! Measurements as text for tests/chaos/RESULTS.md.
 
 use std::{fmt::Write as _, time::Duration};
 
@@ -17,7 +17,7 @@ pub struct Rounds {
     pub skipped: usize,
 }
 
-/// Where and of what a measurement was.
+/// Machine, commit and seed of a measurement.
 #[derive(Clone, Debug)]
 pub struct About {
     /// The seed of everything in it.
@@ -30,14 +30,14 @@ pub struct About {
     pub day: String,
 }
 
-/// How a section begins, with one line about what was done.
+/// Heading of a section, with a line about the measurement.
 pub fn heading(about: &About, title: &str, what: &str) -> String {
     let About { seed, commit, processor, day } = about;
     format!("\n## {title}: {day}, commit {commit}\n\n{what}, seed {seed}, on {processor}.\n\n")
 }
 
 /// The section of `rounds` rounds of the matrix, `jobs` rows at a time.
-pub fn section(about: &About, (rounds, jobs): (usize, usize), rows: &[Rounds]) -> String {
+pub fn section(about: &About, rounds: usize, jobs: usize, rows: &[Rounds]) -> String {
     let beside = if jobs > 1 { format!(", {jobs} rows beside each other") } else { String::new() };
     let mut text = heading(about, "The matrix", &format!("{rounds} rounds{beside}"));
     text.push_str(
@@ -82,7 +82,7 @@ fn spread<T: Ord + Copy>(numbers: Vec<T>) -> Option<(T, T)> {
     Some((percentile(&numbers, 50)?, percentile(&numbers, 100)?))
 }
 
-/// The least of the numbers that so many of a hundred do not exceed (nearest rank); none of nothing.
+/// The percentile of numbers (nearest rank); None of nothing.
 pub fn percentile<T: Ord + Copy>(numbers: &[T], percent: usize) -> Option<T> {
     let mut sorted = numbers.to_vec();
     sorted.sort_unstable();
@@ -116,7 +116,7 @@ mod tests {
             Rounds { name: "row", passed, failed: vec![9], skipped: 0 },
             Rounds { name: "none", skipped: 4, ..Rounds::default() },
         ];
-        let text = section(&about(), (4, 3), &rows);
+        let text = section(&about(), 4, 3, &rows);
         assert!(text.contains("## The matrix: 2026-01-02, commit abc"), "{text}");
         assert!(
             text.contains("4 rounds, 3 rows beside each other, seed 5, on a processor, 2 cores."),

@@ -6,7 +6,7 @@ use toml::Value;
 
 use super::{build::Build, proxy::Weather};
 
-/// Whom a fault hits.
+/// Target of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Who {
     /// The worker that has this rank then, or had it when the coordinator last said so.
@@ -17,7 +17,7 @@ pub enum Who {
     Coordinator,
 }
 
-/// What the daemons run on.
+/// Environment of the daemons.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ground {
     /// Loopback, directly.
@@ -28,13 +28,13 @@ pub enum Ground {
     Namespaces,
     /// Every daemon with a disk of so many bytes.
     SmallDisks(u64),
-    /// The same, of which the coordinator keeps so many bytes free.
+    /// As above, with so many bytes kept free by the coordinator.
     LowDisks(u64, u64),
     /// Every daemon with a clock of its own.
     Clocks,
 }
 
-/// One line of a row's script: a moment that is waited for, or something that is done.
+/// A line of a row's script: a moment to wait for, or an action.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Act {
     // Moments.
@@ -50,7 +50,7 @@ pub enum Act {
     StepOfEpoch(u64),
     /// This worker has a rank in the newest ring.
     Member(Who),
-    /// So many workers have ranks in the newest ring.
+    /// The newest ring has so many members.
     Members(usize),
     /// This worker has no rank in the newest ring: not waited for, but required.
     NoMember(Who),
@@ -88,7 +88,7 @@ pub enum Act {
     CoordinatorLink(Who, Weather),
     /// Resets the connections on which a worker is dialled by its neighbours.
     CutRingLink(Who),
-    /// The same after so many bytes more.
+    /// As above after so many bytes more.
     CutRingLinkAfter(Who, u64),
     /// Flips a bit in each of so many of the next parts that go to a worker from its neighbours.
     FlipBits(Who, u32),
@@ -96,7 +96,7 @@ pub enum Act {
     CutCable(Who),
     /// Mends it.
     MendCable(Who),
-    /// What the first sends to the second is lost.
+    /// Packets of the first to the second are lost.
     Lose(Who, Who),
     /// It arrives again.
     Find(Who, Who),
@@ -126,7 +126,7 @@ pub enum Act {
     Mixed(u64),
 }
 
-/// So many milliseconds.
+/// A range of milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Between {
     /// The least.
@@ -195,13 +195,13 @@ pub struct Row {
     pub steps: i64,
     /// Keys of its job file.
     pub keys: Vec<(&'static str, Value)>,
-    /// What the daemons run on.
+    /// Environment of the daemons.
     pub ground: Ground,
     /// The daemons speak TLS, also where the matrix is played without.
     pub tls: bool,
     /// The submit command's answers are lost for a while, so that it asks again.
     pub replies_are_lost: bool,
-    /// What happens.
+    /// The script.
     pub acts: Vec<Act>,
     /// The ring must not change: nothing of it was lost.
     pub one_ring: bool,
@@ -236,31 +236,31 @@ impl Row {
         }
     }
 
-    /// With another number of steps.
+    /// Sets the number of steps.
     pub fn steps(self, steps: i64) -> Self {
         Self { steps, ..self }
     }
 
-    /// With other flags for all workers.
+    /// Sets flags of all workers.
     pub fn flags(mut self, flags: &[&str]) -> Self {
         let flags: Vec<String> = flags.iter().map(|flag| (*flag).to_owned()).collect();
         self.workers = vec![flags; self.workers.len()];
         self
     }
 
-    /// With one more flag for one worker, from 1.
+    /// Adds a flag for one worker, from 1.
     pub fn flag_of(mut self, worker: usize, flag: &str) -> Self {
         self.workers[worker - 1].push(flag.to_owned());
         self
     }
 
-    /// With a key in the job file.
+    /// Adds a key to the job file.
     pub fn key(mut self, key: &'static str, value: impl Into<Value>) -> Self {
         self.keys.push((key, value.into()));
         self
     }
 
-    /// With a state of 64 x `width` x 3 floats, and gradients that take no time.
+    /// Sets a state of 64 x `width` x 3 floats, and gradients that take no time.
     pub fn large(self, width: usize) -> Self {
         let width = format!("--text-width={width}");
         let flags = [&width[..]];
@@ -274,27 +274,27 @@ impl Row {
         Self { ground, ..self }
     }
 
-    /// Whose daemons speak TLS.
+    /// Makes the daemons speak TLS.
     pub fn over_tls(self) -> Self {
         Self { tls: true, ..self }
     }
 
-    /// With a script.
+    /// Sets the script.
     pub fn acts(self, acts: impl Into<Vec<Act>>) -> Self {
         Self { acts: acts.into(), ..self }
     }
 
-    /// Whose ring must not change.
+    /// Requires that the ring does not change.
     pub fn one_ring(self) -> Self {
         Self { one_ring: true, ..self }
     }
 
-    /// That goes on within so many seconds.
+    /// Requires that the job goes on within so many seconds.
     pub fn within(self, seconds: u64) -> Self {
         Self { within: Some(seconds), ..self }
     }
 
-    /// With another deadline.
+    /// Sets the deadline.
     pub fn deadline(self, deadline: u64) -> Self {
         Self { deadline, ..self }
     }

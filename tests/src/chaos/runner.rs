@@ -23,17 +23,17 @@ use crate::{Sandbox, process::finish, wait::until};
 
 /// Lines of each log that a failure shows.
 const SHOWN_LINES: usize = 60;
-/// How long the events of a job that has ended may be under way.
+/// Timeout of an ended job's last events.
 const LAST_WORDS: Duration = Duration::from_secs(10);
-/// How long the answers to the submit command are lost.
+/// Time in which answers to the submit command are lost.
 const REPLIES_LOST: Duration = Duration::from_millis(1_500);
 
-/// How a row went.
+/// Outcome of a row.
 #[derive(Clone, Debug)]
 pub enum Outcome {
-    /// As it should.
+    /// Passed.
     Passed(Measured),
-    /// This machine has no such ground.
+    /// Skipped: this machine has no such environment.
     Skipped,
 }
 

@@ -1,10 +1,10 @@
-//! What the coordinator tells programs of a job and its ring: a state, a reason code, an epoch, phases, no words.
+//! A job and its ring as programs see them: state, reason code, epoch, phases, no words.
 
 use std::time::Instant;
 
 use ringtune_proto::v1::{self, JobReason, JobState, RankPhase};
 
-/// What GetJob says of a job and its ring at a moment, for programs.
+/// A job and its ring in GetJob at a moment.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sight {
     /// When it came, by this process's own clock.
@@ -33,7 +33,7 @@ impl Sight {
         }
     }
 
-    /// The same, at another time.
+    /// Whether another sight differs in time only.
     pub fn says_the_same(&self, other: &Self) -> bool {
         *self == Self { at: self.at, ..*other }
     }

@@ -46,7 +46,7 @@ pub fn tls() -> bool {
     std::env::var_os(TLS).is_some_and(|value| !value.is_empty())
 }
 
-/// How many connections are to join ring neighbours, if that is said.
+/// Number of connections between ring neighbours, if set.
 pub fn connections() -> Option<String> {
     std::env::var(CONNECTIONS).ok().filter(|number| !number.is_empty())
 }
@@ -58,18 +58,18 @@ pub enum BrokenLink {
     Of(String),
     /// From one node to another, where what is sent is lost.
     Lossy {
-        /// Who sends.
+        /// The sender.
         from: usize,
-        /// Who gets nothing.
+        /// The receiver.
         to: usize,
     },
     /// From one node to a port of another, which is refused.
     Refused {
-        /// Who dials.
+        /// The dialling worker.
         from: usize,
-        /// Who is dialled.
+        /// The dialled worker.
         to: usize,
-        /// Where.
+        /// Its port.
         port: u16,
     },
 }
@@ -79,15 +79,15 @@ pub enum BrokenLink {
 pub struct Stage<'a> {
     /// The daemons.
     pub cluster: Cluster<'a>,
-    /// Where they live.
+    /// Sandbox of the daemons.
     pub sandbox: &'a Sandbox,
-    /// Where random times come from.
+    /// Source of random times.
     pub random: Random,
-    /// How workers are dialled by their neighbours, by their labels.
+    /// Proxies of workers for their neighbours, by label.
     pub ring_links: BTreeMap<String, Proxy>,
-    /// How workers dial the coordinator, by their labels.
+    /// Proxies of the coordinator for workers, by label.
     pub coordinator_links: BTreeMap<String, Proxy>,
-    /// How many files daemons could open that can open none now.
+    /// Original limits of daemons that cannot open files now.
     pub descriptors: BTreeMap<String, Rlimit>,
     /// The link that was broken last, until it is mended.
     pub broken: Option<BrokenLink>,

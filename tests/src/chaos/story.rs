@@ -1,4 +1,4 @@
-//! What a job's watchers see, and when they saw it.
+//! A job's events with the times at which they came.
 
 use std::{
     collections::BTreeSet,
@@ -24,9 +24,9 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// An event and when it came here.
 #[derive(Clone, Debug)]
 pub struct Seen {
-    /// By this process's own clock.
+    /// Time by this process's clock.
     pub at: Instant,
-    /// What it said.
+    /// The event.
     pub event: Event,
 }
 
@@ -92,7 +92,7 @@ impl Story {
         self.lock().events.clone()
     }
 
-    /// What GetJob said of the ring so far, each change once.
+    /// Sights of GetJob so far, each change once.
     pub fn sights(&self) -> Vec<Sight> {
         self.lock().sights.clone()
     }
@@ -104,7 +104,7 @@ impl Story {
         told.events.get(first..).unwrap_or_default().to_vec()
     }
 
-    /// What GetJob has said since then.
+    /// Sights of GetJob since then.
     pub fn sights_since(&self, since: Instant) -> Vec<Sight> {
         let told = self.lock();
         let first = told.sights.partition_point(|sight| sight.at < since);
@@ -162,7 +162,7 @@ async fn watch(mut client: JobServiceClient<Channel>, job_id: String, told: Arc<
 
 async fn look(mut client: JobServiceClient<Channel>, job_id: String, told: Arc<Mutex<Told>>) {
     loop {
-        let request = v1::GetJobRequest { job_id: job_id.clone() };
+        let request = v1::GetJobRequest { job_id: job_id.clone(), ..Default::default() };
         if let Ok(Ok(answer)) = tokio::time::timeout(PATIENCE, client.get_job(request)).await {
             let job = answer.into_inner().job;
             told.lock().unwrap_or_else(PoisonError::into_inner).take_job(job);

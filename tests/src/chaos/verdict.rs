@@ -1,4 +1,4 @@
-//! What has to be true after a row.
+//! Verdict on a row.
 
 use std::time::Duration;
 
@@ -49,7 +49,7 @@ pub(super) fn judge(
     Ok(())
 }
 
-/// Where nothing was lost, nobody says that something was.
+/// Checks that no loss is reported if nothing was lost.
 pub(super) fn needless(row: &Row, measured: Measured) -> Result<()> {
     let none = measured.detect.is_none() || !row.one_ring;
     ensure!(none, "a loss was seen although there was none: {measured:?}");

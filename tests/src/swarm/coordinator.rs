@@ -71,7 +71,7 @@ impl<'a> Coordinator<'a> {
         JobList::new(self.channel.clone())
     }
 
-    /// How many workers have a session, as it says itself.
+    /// Number of workers with a session, by its own count.
     ///
     /// # Errors
     /// The coordinator's.

@@ -28,7 +28,7 @@ const RATE: u64 = 40;
 /// Calls under way at a time, on so many connections: more than may wait.
 const AT_ONCE: usize = 300;
 const CONNECTIONS: usize = 2;
-/// The flood ends when so many of its calls were answered: after the burst and all that waited.
+/// Answered calls that end the flood: the burst and all that waited.
 const ANSWERED: u64 = 17 * RATE;
 /// Whoever waits for turns behind the flood waits longer.
 const MOST_TIME: Duration = Duration::from_secs(4);

@@ -50,7 +50,8 @@ struct Standing(AtomicUsize, AtomicUsize);
 /// Shakes hands, says no more, and waits until it is closed. Says whether it came so far.
 async fn stand(
     visitor: Visitor,
-    (to, number): (SocketAddr, u32),
+    to: SocketAddr,
+    number: u32,
     turn: OwnedSemaphorePermit,
     standing: Arc<Standing>,
 ) -> bool {
@@ -79,7 +80,7 @@ async fn stand_all(visitors: &[Visitor; 2], to: SocketAddr, crowd: u32, opening:
     for number in 0..crowd {
         let turn = Arc::clone(&turns).acquire_owned().await?;
         let visitor = visitors[usize::from(number % 2 == 0)].clone();
-        all.spawn(stand(visitor, (to, number), turn, Arc::clone(&standing)));
+        all.spawn(stand(visitor, to, number, turn, Arc::clone(&standing)));
     }
     let (shaken, mut stood) = (Instant::now(), 0);
     while !all.is_empty() {

@@ -1,4 +1,4 @@
-//! What neighbours say to each other, from somebody who is none.
+//! Messages between neighbours, from a stranger.
 
 use std::time::Duration;
 

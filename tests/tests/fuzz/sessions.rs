@@ -100,7 +100,7 @@ fn claims(job_id: &str) -> Vec<SessionRequest> {
 /// The coordinator answers somebody else.
 async fn answers(channel: &Channel, job_id: &str) {
     let mut jobs = v1::job_service_client::JobServiceClient::new(channel.clone());
-    let request = v1::GetJobRequest { job_id: job_id.to_owned() };
+    let request = v1::GetJobRequest { job_id: job_id.to_owned(), ..Default::default() };
     let job = tokio::time::timeout(SOON, jobs.get_job(request)).await.unwrap().unwrap().into_inner();
     assert_ne!(job.job.unwrap().state(), JobState::Unspecified);
 }

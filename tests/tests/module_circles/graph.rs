@@ -1,42 +1,18 @@
-//! Who uses whom, and where that goes in a circle.
+//! The graph of modules that use each other, and its circles.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt,
     path::PathBuf,
 };
 
-use super::source::{Import, ModuleTree, Place};
+use super::source::{Import, ModuleTree, Names};
 
 /// Re-exports that are followed one after the other; more are a re-export of itself.
 const MOST_RE_EXPORTS: usize = 16;
 
-/// Modules of which each uses all others, if only through them.
-#[derive(Debug)]
-pub(super) struct Circle {
-    /// The module that they are in; empty: the crate itself.
-    pub(super) above: String,
-    pub(super) modules: BTreeSet<String>,
-    /// Who uses whom within the circle, and the files that say so.
-    edges: BTreeMap<(String, String), BTreeSet<PathBuf>>,
-}
-
-impl fmt::Display for Circle {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let above = if self.above.is_empty() { "(root)" } else { &self.above };
-        let modules: Vec<&str> = self.modules.iter().map(String::as_str).collect();
-        write!(formatter, "{above}: {}", modules.join(", "))?;
-        for ((from, to), files) in &self.edges {
-            let files: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
-            write!(formatter, "\n    {from} -> {to}: {}", files.join(", "))?;
-        }
-        Ok(())
-    }
-}
-
 impl ModuleTree {
     /// The modules that a path in the module `from` goes through or ends in, if it is one of this crate.
-    fn targets(&self, from: &[String], path: &[String], left: usize) -> Vec<Place> {
+    fn targets(&self, from: &[String], path: &[String], left: usize) -> Vec<Names> {
         let Some((head, rest)) = path.split_first() else { return Vec::new() };
         let mut at = from.to_vec();
         let rest = match head.as_str() {
@@ -56,7 +32,7 @@ impl ModuleTree {
         };
         for (index, name) in rest.iter().enumerate() {
             let below = [at.as_slice(), std::slice::from_ref(name)].concat();
-            if self.modules.contains_key(&below) {
+            if self.0.contains_key(&below) {
                 at = below;
                 continue;
             }
@@ -74,64 +50,53 @@ impl ModuleTree {
     }
 
     /// Whether a module has such a name: a module, an item or an import, if only by one of all names of another module.
-    fn has(&self, place: &[String], name: &str, left: usize) -> bool {
-        let Some(module) = self.modules.get(place) else { return false };
-        let below = [place, &[name.to_owned()]].concat();
-        self.modules.contains_key(&below)
-            || module.items.contains(name)
-            || module.imports.iter().any(|import| import.name.as_deref() == Some(name))
-            || self.of_all_names(place, name, left).is_some()
+    fn has(&self, module: &[String], name: &str, left: usize) -> bool {
+        let below = [module, &[name.to_owned()]].concat();
+        self.0.contains_key(&below)
+            || self.0.get(module).is_some_and(|module| module.items.contains(name))
+            || self.origin(module, name, left).is_some()
     }
 
-    /// The path by which a module has a name from elsewhere.
-    fn origin(&self, place: &[String], name: &str, left: usize) -> Option<Vec<String>> {
-        let module = self.modules.get(place)?;
-        if module.items.contains(name) {
-            return None;
+    /// The path by which a module has a name from elsewhere: its own import, or one of all names of another module.
+    fn origin(&self, at: &[String], name: &str, left: usize) -> Option<Names> {
+        let module = self.0.get(at).filter(|module| !module.items.contains(name))?;
+        if let Some(named) = module.imports.iter().find(|import| import.name.as_deref() == Some(name)) {
+            return Some(named.path.clone());
         }
-        let named = module.imports.iter().find(|import| import.name.as_deref() == Some(name));
-        named.map(|import| import.path.clone()).or_else(|| self.of_all_names(place, name, left))
-    }
-
-    /// The path by which a module has a name from another one of which it has all names.
-    fn of_all_names(&self, place: &[String], name: &str, left: usize) -> Option<Vec<String>> {
         let left = left.checked_sub(1)?;
         let has_it = |import: &&Import| {
-            let other = self.targets(place, &import.path, left).pop();
-            other.is_some_and(|other| other != place && self.has(&other, name, left))
+            let other = self.targets(at, &import.path, left).pop();
+            other.is_some_and(|other| other != at && self.has(&other, name, left))
         };
-        let all = &self.modules.get(place)?.imports;
-        let found = all.iter().filter(|import| import.name.is_none()).find(has_it)?;
+        let found = module.imports.iter().filter(|import| import.name.is_none()).find(has_it)?;
         Some([found.path.as_slice(), &[name.to_owned()]].concat())
     }
 }
 
-type Edges = BTreeMap<String, BTreeMap<String, BTreeSet<PathBuf>>>;
+/// Uses between modules, with the files that contain them.
+type Edges = BTreeMap<(String, String), BTreeSet<PathBuf>>;
 
-/// For each module, who of those within it uses whom.
-fn edges(tree: &ModuleTree) -> BTreeMap<Place, Edges> {
-    let mut all: BTreeMap<Place, Edges> = BTreeMap::new();
-    for (place, module) in &tree.modules {
+/// For each module, the edges between those within it.
+fn edges(tree: &ModuleTree) -> BTreeMap<Names, Edges> {
+    let mut all: BTreeMap<Names, Edges> = BTreeMap::new();
+    for (at, module) in &tree.0 {
         let imported = module.imports.iter().map(|import| &import.path);
-        let targets =
-            imported.chain(&module.paths).flat_map(|path| tree.targets(place, path, MOST_RE_EXPORTS));
-        for target in targets {
-            let common = place.iter().zip(&target).take_while(|(one, other)| one == other).count();
-            if let (Some(from), Some(to)) = (place.get(common), target.get(common)) {
-                let beside = all.entry(place[..common].to_vec()).or_default();
-                let files = beside.entry(from.clone()).or_default().entry(to.clone()).or_default();
-                files.insert(module.file.clone());
+        for target in imported.chain(&module.paths).flat_map(|path| tree.targets(at, path, MOST_RE_EXPORTS)) {
+            let common = at.iter().zip(&target).take_while(|(one, other)| one == other).count();
+            if let (Some(from), Some(to)) = (at.get(common), target.get(common)) {
+                let beside = all.entry(at[..common].to_vec()).or_default();
+                beside.entry((from.clone(), to.clone())).or_default().insert(module.file.clone());
             }
         }
     }
     all
 }
 
-/// All that can be reached from `from`, itself only by a circle.
+/// All modules reachable from `from`; itself only in a circle.
 fn reachable<'a>(edges: &'a Edges, from: &str) -> BTreeSet<&'a str> {
     let (mut found, mut open) = (BTreeSet::new(), vec![from]);
     while let Some(next) = open.pop() {
-        for to in edges.get(next).into_iter().flat_map(BTreeMap::keys) {
+        for (_, to) in edges.keys().filter(|(from, _)| from == next) {
             if found.insert(to.as_str()) {
                 open.push(to);
             }
@@ -140,30 +105,28 @@ fn reachable<'a>(edges: &'a Edges, from: &str) -> BTreeSet<&'a str> {
     found
 }
 
-/// All circles of a crate.
-pub(super) fn circles(tree: &ModuleTree) -> Vec<Circle> {
+/// All circles of a crate as texts: the parent module, the modules that use each other directly or not, and the files of
+/// their uses.
+pub(super) fn circles(tree: &ModuleTree) -> Vec<String> {
     let mut circles = Vec::new();
     for (above, edges) in edges(tree) {
-        let reach: BTreeMap<&str, BTreeSet<&str>> =
-            edges.keys().map(|from| (from.as_str(), reachable(&edges, from))).collect();
-        let mut done: BTreeSet<&str> = BTreeSet::new();
-        for (from, reached) in &reach {
-            if !reached.contains(from) || done.contains(from) {
+        let mut left: BTreeSet<&str> = edges.keys().map(|(from, _)| from.as_str()).collect();
+        while let Some(from) = left.pop_first() {
+            let mut modules = reachable(&edges, from);
+            if !modules.contains(from) {
                 continue;
             }
-            let back = |to: &&&str| reach.get(**to).is_some_and(|others| others.contains(from));
-            let modules: BTreeSet<&str> = reached.iter().filter(back).copied().collect();
-            done.extend(&modules);
-            let within =
-                edges.iter().flat_map(|(from, all)| all.iter().map(move |(to, files)| (from, to, files)));
-            let within = within
-                .filter(|(from, to, _)| modules.contains(from.as_str()) && modules.contains(to.as_str()))
-                .map(|(from, to, files)| ((from.clone(), to.clone()), files.clone()));
-            circles.push(Circle {
-                above: above.join("::"),
-                edges: within.collect(),
-                modules: modules.iter().map(|name| (*name).to_owned()).collect(),
-            });
+            modules.retain(|to| reachable(&edges, to).contains(from));
+            left.retain(|name| !modules.contains(name));
+            let above = if above.is_empty() { "(root)".to_owned() } else { above.join("::") };
+            let mut circle = format!("{above}: {}", Vec::from_iter(modules.iter().copied()).join(", "));
+            for ((from, to), files) in &edges {
+                if modules.contains(from.as_str()) && modules.contains(to.as_str()) {
+                    let files: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
+                    circle.push_str(&format!("\n    {from} -> {to}: {}", files.join(", ")));
+                }
+            }
+            circles.push(circle);
         }
     }
     circles

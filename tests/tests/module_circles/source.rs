@@ -1,82 +1,61 @@
-//! The modules of a crate, and which paths each of them names.
+//! The modules of a crate, with the paths in each.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
 };
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, anyhow};
+use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
-use crate::tokens::{self, Token};
-
-/// Where a module stands in its crate: the names from the root, which has none.
-pub(super) type Place = Vec<String>;
+/// The names from the crate's root to a module, or to an item.
+pub(super) type Names = Vec<String>;
 
 /// A `use` of one name; `name` is what it is called here, none for all names of a module.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Import {
-    pub(super) path: Vec<String>,
+    pub(super) path: Names,
     pub(super) name: Option<String>,
 }
 
-/// What one module says, without its tests.
+/// A module without its tests.
 #[derive(Debug, Default)]
 pub(super) struct Module {
-    /// Below the crate's `src`.
+    /// Path below the crate's `src`.
     pub(super) file: PathBuf,
     pub(super) imports: BTreeSet<Import>,
     /// Paths of two names or more in its code.
-    pub(super) paths: BTreeSet<Vec<String>>,
+    pub(super) paths: BTreeSet<Names>,
     /// The names of its own items.
     pub(super) items: BTreeSet<String>,
-    inner: Vec<Inner>,
+    /// The modules within it: with their text, or in files of their own.
+    inner: Vec<(String, Option<TokenStream>)>,
     is_test: bool,
 }
 
-/// A module within another one: with its text, or in a file of its own.
-#[derive(Debug)]
-struct Inner {
-    name: String,
-    text: Option<Vec<Token>>,
-}
-
-/// All modules of a crate but those of tests.
-#[derive(Debug)]
-pub(super) struct ModuleTree {
-    pub(super) modules: BTreeMap<Place, Module>,
-}
+/// All modules of a crate but those of tests, by their paths.
+#[derive(Debug, Default)]
+pub(super) struct ModuleTree(pub(super) BTreeMap<Names, Module>);
 
 impl ModuleTree {
     /// Reads the modules from the crate's root file on. `read`: what is in a file, if it is there.
     pub(super) fn read(root: &Path, read: &impl Fn(&Path) -> Option<String>) -> Result<Self> {
-        let mut tree = Self { modules: BTreeMap::new() };
-        tree.read_file(Place::new(), root, Path::new(""), read)?;
+        let mut tree = Self::default();
+        tree.read_file(Names::new(), root, read)?;
         Ok(tree)
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.modules.len()
-    }
-
-    /// `folder`: where the files of the modules in this one are.
-    fn read_file(
-        &mut self,
-        place: Place,
-        file: &Path,
-        folder: &Path,
-        read: &impl Fn(&Path) -> Option<String>,
-    ) -> Result<()> {
+    fn read_file(&mut self, path: Names, file: &Path, read: &impl Fn(&Path) -> Option<String>) -> Result<()> {
         let text = read(file).with_context(|| format!("{} is missing", file.display()))?;
-        let tokens = tokens::read(&text).with_context(|| file.display().to_string())?;
-        self.read_module(place, tokens, file, folder, read)
+        let tokens = text.parse().map_err(|error| anyhow!("{}: {error}", file.display()))?;
+        self.read_module(path, tokens, file, read)
     }
 
     fn read_module(
         &mut self,
-        place: Place,
-        tokens: Vec<Token>,
+        path: Names,
+        tokens: TokenStream,
         file: &Path,
-        folder: &Path,
         read: &impl Fn(&Path) -> Option<String>,
     ) -> Result<()> {
         let mut module = Module { file: file.to_owned(), ..Module::default() };
@@ -84,178 +63,162 @@ impl ModuleTree {
         if module.is_test {
             return Ok(());
         }
-        for Inner { name, text } in std::mem::take(&mut module.inner) {
-            let mut inner = place.clone();
-            inner.push(name.clone());
-            let below = folder.join(&name);
-            if let Some(text) = text {
-                self.read_module(inner, text, file, &below, read)?;
-                continue;
+        for (name, text) in std::mem::take(&mut module.inner) {
+            let inner = [path.as_slice(), &[name]].concat();
+            let file_of = |end: &str| PathBuf::from(inner.join("/") + end);
+            match text {
+                Some(text) => self.read_module(inner, text, file, read)?,
+                None => {
+                    let beside = file_of(".rs");
+                    let file = if read(&beside).is_some() { beside } else { file_of("/mod.rs") };
+                    self.read_file(inner, &file, read)?;
+                }
             }
-            let beside = folder.join(format!("{name}.rs"));
-            let file = if read(&beside).is_some() { beside } else { below.join("mod.rs") };
-            self.read_file(inner, &file, &below, read)?;
         }
-        self.modules.insert(place, module);
+        self.0.insert(path, module);
         Ok(())
     }
 }
 
 /// Before the name of an item.
-const ITEMS: [&str; 9] = ["fn", "struct", "enum", "trait", "type", "const", "static", "union", "macro_rules"];
+const ITEMS: [&str; 8] = ["fn", "struct", "enum", "trait", "type", "const", "static", "union"];
 
 impl Module {
     /// `outermost`: these are the module's own items, not what is within one.
-    fn scan(&mut self, tokens: Vec<Token>, outermost: bool) {
+    fn scan(&mut self, tokens: TokenStream, outermost: bool) {
+        let tokens: Vec<TokenTree> = tokens.into_iter().collect();
         let mut at = 0;
-        while at < tokens.len() {
+        while let Some(token) = tokens.get(at) {
             let rest = &tokens[at..];
-            if let Some((attribute, whole_file, length)) = attribute(rest) {
+            if let Some((attribute, length)) = attribute(rest) {
                 at += length;
-                if is_test_only(attribute) {
-                    self.is_test |= whole_file && outermost;
-                    at += if whole_file { 0 } else { item_length(&tokens[at..]) };
+                if attribute == "cfg (test)" {
+                    // `#!`: all that is around it.
+                    self.is_test |= length == 3 && outermost;
+                    at += if length == 3 { 0 } else { item_length(&tokens[at..]) };
                 }
                 continue;
             }
-            at += match &rest[0] {
-                Token::Word(word) if word == "use" && !is_mark(rest.get(1), '<') => {
-                    let length = 1 + rest[1..].iter().take_while(|token| !is_mark(Some(token), ';')).count();
-                    self.import(&rest[1..length], &Vec::new());
+            at += match (token, word(token).as_str()) {
+                (TokenTree::Group(group), _) => {
+                    self.scan(group.stream(), false);
+                    1
+                }
+                (TokenTree::Ident(_), "use") if !rest.get(1).is_some_and(|next| is_mark(next, '<')) => {
+                    let length = rest.iter().take_while(|token| !is_mark(token, ';')).count();
+                    self.import(&rest[1..length], &[]);
                     length
                 }
-                Token::Word(word) if word == "mod" && outermost => self.inner_module(rest),
-                Token::Word(_) => {
+                (TokenTree::Ident(_), "mod") if outermost => {
+                    let name = rest.get(1).map(word).unwrap_or_default();
+                    self.inner.push((name, rest.get(2).and_then(braces)));
+                    3
+                }
+                (TokenTree::Ident(_), before) => {
                     let path = path(rest);
-                    if outermost && path.len() == 1 {
-                        self.note_item(rest);
+                    if outermost && ITEMS.contains(&before) {
+                        self.items.extend(rest.get(1).map(word));
+                    } else if outermost && before == "macro_rules" {
+                        self.items.extend(rest.get(2).map(word));
                     }
                     let length = path.len() * 3 - 2;
-                    let is_continued = at > 0 && is_mark(tokens.get(at - 1), ':') && {
-                        at > 1 && is_mark(tokens.get(at - 2), ':')
-                    };
+                    let is_continued = at > 1 && tokens[at - 2..at].iter().all(|token| is_mark(token, ':'));
                     if path.len() > 1 && !is_continued {
                         self.paths.insert(path);
                     }
                     length
                 }
-                Token::Group { inside, .. } => {
-                    self.scan(inside.clone(), false);
-                    1
-                }
-                Token::Mark(_) | Token::Literal => 1,
+                _ => 1,
             };
         }
     }
 
-    fn note_item(&mut self, rest: &[Token]) {
-        let before = rest[0].word();
-        // macro_rules! name
-        let name = if before == "macro_rules" { rest.get(2) } else { rest.get(1) };
-        if let Some(Token::Word(name)) = name.filter(|_| ITEMS.contains(&before)) {
-            self.items.insert(name.clone());
-        }
-    }
-
-    /// `mod name;` or `mod name { … }`. Returns how many tokens that is.
-    fn inner_module(&mut self, rest: &[Token]) -> usize {
-        let name = rest.get(1).map(|name| name.word().to_owned()).unwrap_or_default();
-        let text = match rest.get(2) {
-            Some(Token::Group { inside, .. }) => Some(inside.clone()),
-            _ => None,
-        };
-        self.inner.push(Inner { name, text });
-        3
-    }
-
-    /// One branch of a `use` tree, behind `before`.
-    fn import(&mut self, tokens: &[Token], before: &[String]) {
+    /// Adds a branch of a `use` tree, behind `before`.
+    fn import(&mut self, tokens: &[TokenTree], before: &[String]) {
         let mut path = before.to_vec();
-        let mut name = None;
-        let mut at = 0;
-        while let Some(token) = tokens.get(at) {
-            match token {
-                Token::Word(word) if word == "as" => {
-                    name = tokens.get(at + 1).map(|name| name.word().to_owned());
-                    break;
+        for (at, token) in tokens.iter().enumerate() {
+            match (token, word(token).as_str()) {
+                (TokenTree::Ident(_), "as") => {
+                    let name = tokens.get(at + 1).map(word);
+                    self.imports.insert(Import { path, name });
+                    return;
                 }
                 // `a::{self}` is `a`.
-                Token::Word(word) if word == "self" && !path.is_empty() => {}
-                Token::Word(word) => path.push(word.clone()),
-                Token::Mark('*') => {
+                (TokenTree::Ident(_), "self") if !path.is_empty() => {}
+                (TokenTree::Ident(_), name) => path.push(name.to_owned()),
+                (token, _) if is_mark(token, '*') => {
                     self.imports.insert(Import { path, name: None });
                     return;
                 }
-                Token::Group { inside, .. } => return self.import_each(inside, &path),
-                Token::Mark(_) | Token::Literal => {}
+                (TokenTree::Group(group), _) => {
+                    let inside: Vec<TokenTree> = group.stream().into_iter().collect();
+                    inside.split(|token| is_mark(token, ',')).for_each(|branch| self.import(branch, &path));
+                    return;
+                }
+                _ => {}
             }
-            at += 1;
         }
-        if let Some(name) = name.or_else(|| path.last().cloned()) {
-            self.imports.insert(Import { path, name: Some(name) });
-        }
-    }
-
-    fn import_each(&mut self, tokens: &[Token], before: &[String]) {
-        for branch in tokens.split(|token| is_mark(Some(token), ',')) {
-            if !branch.is_empty() {
-                self.import(branch, before);
-            }
+        // Nothing stands behind a list's last comma.
+        if !tokens.is_empty() {
+            let name = path.last().cloned();
+            self.imports.insert(Import { path, name });
         }
     }
 }
 
-fn is_mark(token: Option<&Token>, wanted: char) -> bool {
-    token.is_some_and(|token| token.is_mark(wanted))
+/// A word's text; nothing of others.
+fn word(token: &TokenTree) -> String {
+    match token {
+        TokenTree::Ident(word) => word.to_string(),
+        _ => String::new(),
+    }
+}
+
+fn is_mark(token: &TokenTree, wanted: char) -> bool {
+    matches!(token, TokenTree::Punct(mark) if mark.as_char() == wanted)
+}
+
+fn braces(token: &TokenTree) -> Option<TokenStream> {
+    match token {
+        TokenTree::Group(group) if group.delimiter() == Delimiter::Brace => Some(group.stream()),
+        _ => None,
+    }
 }
 
 /// The names of `a::b::c`, from the first token on.
-fn path(tokens: &[Token]) -> Vec<String> {
-    let mut names = vec![tokens[0].word().to_owned()];
+fn path(tokens: &[TokenTree]) -> Names {
+    let mut names = vec![word(&tokens[0])];
     let mut rest = &tokens[1..];
-    while let [Token::Mark(':'), Token::Mark(':'), Token::Word(name), more @ ..] = rest {
-        names.push(name.clone());
+    while let [first, second, name @ TokenTree::Ident(_), more @ ..] = rest
+        && [first, second].iter().all(|token| is_mark(token, ':'))
+    {
+        names.push(word(name));
         rest = more;
     }
     names
 }
 
-/// An attribute, whether it is one of all that is around it (`#!`), and how many tokens it has.
-fn attribute(tokens: &[Token]) -> Option<(&[Token], bool, usize)> {
-    if !is_mark(tokens.first(), '#') {
+/// An attribute's text, and how many tokens it has: three where it is one of all that is around it (`#!`).
+fn attribute(tokens: &[TokenTree]) -> Option<(String, usize)> {
+    let (TokenTree::Group(group), length) = (match tokens {
+        [hash, bang, group, ..] if is_mark(hash, '#') && is_mark(bang, '!') => (group, 3),
+        [hash, group, ..] if is_mark(hash, '#') => (group, 2),
+        _ => return None,
+    }) else {
         return None;
-    }
-    let inner = is_mark(tokens.get(1), '!');
-    let at = 1 + usize::from(inner);
-    match tokens.get(at) {
-        Some(Token::Group { open: '[', inside }) => Some((inside, inner, at + 1)),
-        _ => None,
-    }
+    };
+    (group.delimiter() == Delimiter::Bracket).then(|| (group.stream().to_string(), length))
 }
 
-fn is_test_only(attribute: &[Token]) -> bool {
-    match attribute {
-        [cfg, Token::Group { inside, .. }] if cfg.word() == "cfg" => {
-            inside.iter().map(Token::word).eq(["test"])
-        }
-        _ => false,
-    }
-}
-
-/// How many tokens the next item has, its attributes included.
-fn item_length(tokens: &[Token]) -> usize {
-    let mut at = 0;
-    while let Some((_, _, length)) = attribute(&tokens[at..]) {
-        at += length;
+/// Number of the next item's tokens, its attributes included.
+fn item_length(tokens: &[TokenTree]) -> usize {
+    if let Some((_, length)) = attribute(tokens) {
+        return length + item_length(&tokens[length..]);
     }
     let mut is_use = false;
-    for (index, token) in tokens.iter().enumerate().skip(at) {
-        match token {
-            Token::Word(word) if word == "use" => is_use = true,
-            Token::Group { open: '{', .. } if !is_use => return index + 1,
-            token if is_mark(Some(token), ';') => return index + 1,
-            _ => {}
-        }
-    }
-    tokens.len()
+    let is_end = |token: &TokenTree| {
+        is_use |= word(token) == "use";
+        is_mark(token, ';') || braces(token).is_some() && !is_use
+    };
+    tokens.iter().position(is_end).map_or(tokens.len(), |end| end + 1)
 }

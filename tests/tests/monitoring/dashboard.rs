@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 use ringtune_tests::places;
 use serde_json::Value;
 
-/// Those of Grafana that are used.
+/// Grafana's units in use.
 const UNITS: [&str; 7] = ["none", "short", "percentunit", "bytes", "Bps", "ops", "s"];
 /// What is asked for each variable: as Grafana does for "All", and for a panel as wide as some seconds of a test.
 const VARIABLES: [(&str, &str); 4] =
@@ -17,7 +17,7 @@ const VARIABLES: [(&str, &str); 4] =
 pub(crate) struct Question {
     /// The panel's title.
     pub(crate) panel: String,
-    /// With its variables replaced.
+    /// The query with variables replaced.
     pub(crate) query: String,
 }
 
@@ -34,7 +34,7 @@ fn text<'a>(of: &'a Value, key: &str) -> Result<&'a str> {
     of[key].as_str().with_context(|| format!("{key} is no text in {of}"))
 }
 
-/// All that its panels ask.
+/// All queries of its panels.
 pub(crate) fn questions() -> Result<Vec<Question>> {
     let mut questions = Vec::new();
     for panel in list(&read()?, "panels")?.iter().filter(|panel| panel["type"] != "row") {

@@ -1,4 +1,4 @@
-//! What operators look at: metrics, rules, the dashboard and logs, by Prometheus' own programs.
+//! Monitoring: metrics, rules, the dashboard and logs, checked by Prometheus' own programs.
 
 mod dashboard;
 mod live;

@@ -1,4 +1,4 @@
-//! What daemons show of themselves.
+//! Metrics of daemons.
 
 use std::{net::Ipv4Addr, path::Path};
 

@@ -21,7 +21,7 @@ use service::Service;
 
 const COORDINATOR: &str = "ringtune-coordinator.service";
 const WORKER: &str = "ringtune-worker.service";
-/// Where a job of the demo is inside.
+/// Path of the demo's job inside.
 const JOB: &str = "/srv/ringtune/models/demo/green-star.toml";
 /// Until a job of the demo has ended on a busy machine.
 const LONG: Duration = Duration::from_secs(600);
@@ -69,7 +69,7 @@ fn quoted(value: &str) -> String {
     format!("\"{value}\"")
 }
 
-/// What `make demo` learns, on this machine.
+/// The result of `make demo` on this machine.
 async fn learned_here(sandbox: &Sandbox) -> Result<Vec<u8>> {
     let job = places::repository().join("tests/fixtures/demo/green-star.toml");
     sandbox.finish(&["run", &job.to_string_lossy(), "--workers", "2", "-o", "here"]).await?.expect_code(0)?;

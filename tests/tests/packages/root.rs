@@ -16,9 +16,9 @@ use ringtune_tests::{
 use tempfile::TempDir;
 use tokio::process::Command;
 
-/// Where the machine's own pictures, models and jobs are seen inside.
+/// Mount point of the machine's pictures, models and jobs.
 pub(crate) const FIXTURES: &str = "/srv/ringtune/models";
-/// What a command needs of the machine, and where it is inside; the last line becomes the command.
+/// Script that mounts a command's needs inside; its last line becomes the command.
 const ENTER: &str = r#"
 root="$1"; shift
 mount -t proc proc "$root/proc"
@@ -27,10 +27,10 @@ mount --bind "$RINGTUNE_FIXTURES" "$root/srv/ringtune/models"
 exec chroot "$root" "$@"
 "#;
 
-/// One node.
+/// A node.
 pub(crate) struct Root {
     folder: TempDir,
-    /// What puts a command on the node's network; empty: the machine's.
+    /// Wrapper that puts a command on the node's network; empty: the machine's.
     network: Vec<String>,
 }
 
@@ -50,7 +50,7 @@ impl Root {
         Ok(root)
     }
 
-    /// Where a path of the node is on this machine.
+    /// Path of a node's file on this machine.
     pub(crate) fn path(&self, inside: &str) -> PathBuf {
         self.folder.path().join(inside.trim_start_matches('/'))
     }

@@ -91,7 +91,7 @@ impl Service {
         }
     }
 
-    /// What it said so far.
+    /// Its log so far.
     pub(crate) fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
     }

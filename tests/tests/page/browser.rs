@@ -19,7 +19,7 @@ use tokio::{
 
 use crate::webdriver::WebDriver;
 
-/// How large its window is, and what it says of itself.
+/// Size and user agent of its window.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Window {
     pub(crate) width: u32,
@@ -108,7 +108,7 @@ impl<'a> Browser<'a> {
         self.devtools("Target.activateTarget", json!({"targetId": tab})).await.map(drop)
     }
 
-    /// What a script returns.
+    /// Runs a script; returns its result.
     pub(crate) async fn run(&self, script: &str) -> Result<Value> {
         self.ask("/execute/sync", json!({"script": script, "args": []})).await
     }
@@ -143,7 +143,7 @@ impl<'a> Browser<'a> {
         }
     }
 
-    /// All text that is to be seen.
+    /// All visible text.
     pub(crate) async fn text(&self) -> Result<String> {
         let text = self.run("return document.body.innerText").await?;
         Ok(text.as_str().unwrap_or_default().to_owned())

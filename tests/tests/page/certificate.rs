@@ -17,7 +17,7 @@ use crate::{
     create,
 };
 
-/// Where Chromium looks for certificates, below its home.
+/// Chromium's database of certificates, below its home.
 const DATABASE: &str = ".pki/nssdb";
 
 /// Logs somebody in as a submitter of that name; the file with the key and the certificate.

@@ -16,7 +16,7 @@ use crate::{
     endless, job_address,
 };
 
-/// What the coordinator counts; 0 where it has counted none of it.
+/// A counter of the coordinator; 0 if absent.
 async fn counted(cluster: &Cluster<'_>, metric: &str) -> Result<u64> {
     let http = cluster.coordinator.http.parse()?;
     let page = Visitor::plain().get(http, Ipv4Addr::LOCALHOST, "/metrics").await?;

@@ -69,7 +69,7 @@ async fn texts_stay_texts_and_everything_has_a_name() -> Result<()> {
     browser.wait("its events", "document.querySelector('.log')?.checkVisibility()").await?;
     named(&browser, "a job").await?;
 
-    // 2. Addresses that are none.
+    // 2. Malformed addresses.
     for hash in [
         "#/jobs/<script>alert(6)</script>",
         "#/jobs/%00",

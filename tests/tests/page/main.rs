@@ -53,7 +53,8 @@ async fn create(
 ) -> Result<String> {
     let spec = v1::JobSpec { name: name.to_owned(), ..ringtune_tests::swarm::quick_job(1, 100) };
     let request_id = format!("page-{number}");
-    let request = v1::CreateJobRequest { spec: Some(spec), request_id, queue: Some(queue) };
+    let request =
+        v1::CreateJobRequest { spec: Some(spec), request_id, queue: Some(queue), ..Default::default() };
     let created = client.create_job(request).await?.into_inner().job;
     Ok(created.context("a job")?.job_id)
 }

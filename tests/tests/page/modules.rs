@@ -41,8 +41,6 @@ const PURE: [&str; 18] = [
     "smoothing",
     "stream",
     "texts",
-    "toml",
-    "toml_read",
     "words",
     "workers",
 ];

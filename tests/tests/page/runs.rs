@@ -112,7 +112,10 @@ async fn runs_are_compared_and_run_again() -> Result<()> {
     pictures(&browser, "again").await?;
     browser.click("dialog button[type=submit]").await?;
     browser
-        .wait("what is wrong", "document.querySelector('dialog .problem').innerText.includes('learningRat')")
+        .wait(
+            "what is wrong",
+            "document.querySelector('dialog .problem').innerText.includes('train.learning_rat:')",
+        )
         .await?;
     browser.run(&write("\nlearning_rat = 1", "")).await?;
     browser.run(&write("first star", "second star")).await?;

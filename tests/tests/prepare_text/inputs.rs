@@ -61,7 +61,7 @@ async fn files_of_every_kind_give_what_lines_give() -> Result<()> {
     let finished = prepare(&sandbox, &[&first, &second], "bodies", &more[..2]).await?.expect_code(0)?;
     expect_same(&sandbox.path("one"), &sandbox.path("bodies"))?;
     ensure!(finished.stdout.contains("1499 documents"), "{}", finished.stdout);
-    // The other way round they are other documents.
+    // In reverse order they are other documents.
     prepare(&sandbox, &[&second, &first], "turned", &more[..2]).await?.expect_code(0)?;
     ensure!(
         expect_same(&sandbox.path("one"), &sandbox.path("turned")).is_err(),

@@ -1,4 +1,4 @@
-//! What cannot be: exit code 2 for a command line that is wrong, 1 for files that are, and nothing is written.
+//! Refusals: exit code 2 for a wrong command line, 1 for wrong files, and nothing is written.
 
 use std::fs;
 

@@ -20,7 +20,7 @@ use uuid::Uuid;
 
 /// Somebody who calls.
 struct Somebody {
-    /// None: a stranger.
+    /// None: unauthenticated.
     role: Option<Role>,
     credentials: Option<PathBuf>,
     token: Option<String>,
@@ -118,7 +118,7 @@ async fn call(channel: &mut Channel, method: &str, token: Option<&str>) -> Resul
     Ok(code.map(Code::from))
 }
 
-/// What the answer to a call that is denied says.
+/// Code of a denied call.
 fn denial(caller: &Somebody) -> Code {
     if caller.role.is_some() { Code::PermissionDenied } else { Code::Unauthenticated }
 }
@@ -142,7 +142,7 @@ fn coordinator_allows(who: Who, caller: &Somebody) -> bool {
     }
 }
 
-/// What is asked for of a route, and what is answered to those who may.
+/// Requests of routes, and the status for permitted callers.
 const ASKED: [(&str, &str, u16); 7] = [
     ("/metrics/workers/{worker}", "/metrics/workers/0193f2a4-5b6c-7d8e-9f00-112233445566", 404),
     ("/assets/{name}", "/assets/page.css", 200),
@@ -212,7 +212,7 @@ async fn every_call_is_allowed_and_denied_as_the_tables_say() -> Result<()> {
     Ok(())
 }
 
-/// The same without what only its owner has.
+/// The caller without its credentials.
 fn strip(caller: &Somebody) -> Result<Somebody> {
     Ok(Somebody { role: caller.role, credentials: None, token: None, trust: caller.trust.clone() })
 }

@@ -95,7 +95,7 @@ pub(crate) fn learned(out: &Path) -> Result<Vec<u8>> {
     fs::read(&path).with_context(|| path.display().to_string())
 }
 
-/// What such a file holds, without its header, which names the version that made it.
+/// The tensors of a file, without its header, which names the version that made it.
 pub(crate) fn numbers(file: &[u8]) -> Result<&[u8]> {
     let length: [u8; 8] = file.get(..8).context("a length")?.try_into()?;
     file.get(8 + usize::try_from(u64::from_le_bytes(length))?..).context("a header")

@@ -1,4 +1,4 @@
-//! What systemd-analyze says of the units.
+//! systemd-analyze on the units.
 
 use std::{fs, os::unix::fs::PermissionsExt as _, path::Path, time::Duration};
 

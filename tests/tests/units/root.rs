@@ -18,7 +18,7 @@ use ringtune_tests::unit_file::{self, Unit};
 /// The credentials of a service, beside what `%d` is.
 const CREDENTIALS: &str = "/run/credentials/unit";
 
-/// What the host lends.
+/// Folders of the host that are mounted.
 const LENT: [&str; 3] = ["usr", "proc", "dev"];
 
 /// A root made of the host's files and our programs.
@@ -29,7 +29,7 @@ pub(crate) struct Root {
 }
 
 impl Root {
-    /// With users, folders and settings as a package would install them.
+    /// A root with users, folders and settings as a package would install them.
     pub(crate) async fn new() -> Result<Self> {
         let sandbox = Sandbox::new()?;
         let root = sandbox.path("root");
@@ -180,7 +180,7 @@ pub(crate) struct Service {
 }
 
 impl Service {
-    /// What it said so far.
+    /// Its log so far.
     pub(crate) fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
     }

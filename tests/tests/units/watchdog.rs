@@ -1,4 +1,4 @@
-//! What feeds the watchdog of a worker: its work.
+//! A worker's watchdog is fed by its work.
 
 use std::{
     os::unix::net::UnixDatagram,
@@ -14,13 +14,13 @@ use crate::PAUSE;
 const PATIENCE: Duration = Duration::from_millis(400);
 /// A gradient that takes longer is taken for one that hangs.
 const LONGEST_SILENCE: &str = "3000";
-/// How long a gradient takes that does not.
+/// Duration of a gradient without signs of progress.
 const GRADIENT: &str = "1500";
 /// The gradient that never ends: so early that the worker does not know yet how long one takes, and so does not notice by
 /// itself.
 const HANGS: u64 = 3;
 
-/// What a worker said of itself.
+/// Notifications of a worker.
 struct Ear {
     socket: UnixDatagram,
     status: String,

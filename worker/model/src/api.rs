@@ -62,7 +62,7 @@ pub struct GenerateRequest<'a> {
     pub negative_ids: &'a [i64],
     /// Learned rows, [num_vectors, text_width]; may be empty.
     pub rows: &'a [f32],
-    /// How to get from noise to latents.
+    /// The sampler.
     pub sampler: SamplerKind,
     /// Denoising steps, 1 ..= num_train_timesteps.
     pub steps: usize,

@@ -9,7 +9,7 @@ use tch::Tensor;
 use crate::error::Result;
 use crate::native;
 
-/// What attention runs on. The values are those of csrc/shim.h.
+/// Attention kernels. The values are those of csrc/shim.h.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum AttentionKernel {
@@ -56,7 +56,7 @@ pub fn scaled_dot_product(query: &Tensor, key: &Tensor, value: &Tensor) -> Resul
     scaled_dot_product_on(AttentionKernel::best(), query, key, value)
 }
 
-/// The same where queries, keys and values lie together: `together`: [batch, tokens, 3, heads, width]; returns
+/// As above with interleaved queries, keys and values: `together`: [batch, tokens, 3, heads, width]; returns
 /// [batch, tokens, heads, width].
 pub fn self_attention(together: &Tensor) -> Result<Tensor> {
     self_attention_on(AttentionKernel::best(), together)

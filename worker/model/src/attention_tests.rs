@@ -46,7 +46,7 @@ fn tiled_kernels() -> Vec<AttentionKernel> {
     }
 }
 
-/// What a kernel of ours computes in.
+/// Precision of one of our kernels.
 fn kind_of(kernel: AttentionKernel) -> Kind {
     if kernel == AttentionKernel::Avx2 { Kind::Float } else { Kind::BFloat16 }
 }

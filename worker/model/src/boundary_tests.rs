@@ -65,7 +65,7 @@ fn plain(text: &str) -> String {
     lines.flat_map(str::split_whitespace).collect::<Vec<_>>().join(" ")
 }
 
-/// What stands between the name's bracket and its counterpart.
+/// Text between the name's bracket and its counterpart.
 fn parameters(declared: &str) -> Vec<&str> {
     let inside = declared.split_once('(').unwrap().1.rsplit_once(')').unwrap().0.trim();
     let mut depth = 0;

@@ -55,7 +55,7 @@ impl Conv2dConfig {
         ConvolutionGeometry { stride: self.stride, padding: self.padding, transposed: false }
     }
 
-    /// How many places the kernel has along a side of the input.
+    /// Positions of the kernel along a side of the input.
     fn places(&self, side: i64) -> i64 {
         (side + 2 * self.padding - self.kernel) / self.stride + 1
     }
@@ -131,7 +131,7 @@ impl Conv2d {
             }
             ConvolutionWeights::Packed { stored, packed } => {
                 let (batch, _, height, width) = x.size4()?;
-                let packed = self.packed((stored, packed), [batch, height, width], x.requires_grad())?;
+                let packed = self.packed(stored, packed, [batch, height, width], x.requires_grad())?;
                 let (forward, backward) = (&packed.forward, packed.backward.as_ref());
                 let (geometry, bias) = (self.config.geometry(), &self.bias);
                 let arguments = ConvolutionArguments { forward, backward, bias, residual, geometry };
@@ -144,7 +144,7 @@ impl Conv2d {
     /// size.
     pub(crate) fn lay_out(&self, size: Size, gradient: bool) -> Result<Size> {
         if let ConvolutionWeights::Packed { stored, packed } = &self.weights {
-            self.packed((stored, packed), size, gradient)?;
+            self.packed(stored, packed, size, gradient)?;
         }
         let [batch, height, width] = size;
         Ok([batch, self.config.places(height), self.config.places(width)])
@@ -153,7 +153,8 @@ impl Conv2d {
     /// For inputs of `size`, and for the gradients of what becomes of them.
     fn packed(
         &self,
-        (stored, packed): (&Stored, &PackedWeights),
+        stored: &Stored,
+        packed: &PackedWeights,
         [batch, height, width]: Size,
         gradient: bool,
     ) -> Result<Packed> {

@@ -1,4 +1,4 @@
-//! What can go wrong between a model folder and a gradient.
+//! Errors from a model folder to a gradient.
 
 use std::path::PathBuf;
 
@@ -15,7 +15,7 @@ pub enum Error {
     NotAModel {
         /// The folder that was given.
         folder: PathBuf,
-        /// What it lacks.
+        /// The missing part.
         reason: String,
     },
     /// A file could not be read.
@@ -34,7 +34,7 @@ pub enum Error {
     Json {
         /// The file.
         file: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         reason: String,
     },
     /// A key of a config.json asks for something this crate does not do, or makes no sense.
@@ -46,7 +46,7 @@ pub enum Error {
         key: String,
         /// Its value, as JSON.
         value: String,
-        /// What would be accepted.
+        /// Allowed values.
         allowed: String,
     },
     /// Weights are present only as Python pickles, which can run code and are not read.
@@ -60,7 +60,7 @@ pub enum Error {
         folder: PathBuf,
         /// The pickles found there.
         found: String,
-        /// Whose class reads them.
+        /// The class that converts them.
         converter: &'static str,
     },
     /// A safetensors file is cut short, or its header makes no sense.
@@ -68,7 +68,7 @@ pub enum Error {
     BadSafetensors {
         /// The file.
         file: PathBuf,
-        /// What is wrong.
+        /// The problem.
         reason: String,
     },
     /// A tensor that config.json promises is not there.
@@ -86,11 +86,11 @@ pub enum Error {
     ExtraTensors {
         /// The weights file or index.
         file: PathBuf,
-        /// How many.
+        /// Their number.
         count: usize,
         /// The first few names with their shapes.
         names: String,
-        /// What calls for tensors.
+        /// Source of the expected tensors.
         by: &'static str,
     },
     /// A tensor's shape contradicts config.json.
@@ -104,10 +104,10 @@ pub enum Error {
         found: Vec<i64>,
         /// The shape that is called for.
         expected: Vec<i64>,
-        /// What calls for it.
+        /// Source of the expected shape.
         by: &'static str,
     },
-    /// A tensor's element type is none of F32, F16, BF16.
+    /// A tensor's element type is not F32, F16 or BF16.
     #[error("{}: tensor '{tensor}' is stored as {found}, allowed is F32, F16 or BF16", file.display())]
     WrongType {
         /// The weights file.
@@ -117,12 +117,12 @@ pub enum Error {
         /// Its element type.
         found: String,
     },
-    /// What was computed is no number.
+    /// A result is not finite.
     #[error("{what} is not finite (NaN or infinite): {cause}")]
     NotFinite {
-        /// What was computed.
+        /// The result.
         what: String,
-        /// Where it comes from, as far as that can be said.
+        /// Its cause, as far as known.
         cause: String,
     },
     /// A value passed to this crate does not fit the model.
@@ -130,12 +130,12 @@ pub enum Error {
     Argument {
         /// The field of the request.
         field: &'static str,
-        /// What was given.
+        /// The given value.
         given: String,
-        /// What is allowed.
+        /// Allowed values.
         allowed: String,
     },
-    /// Whoever gets the gradients does not take them.
+    /// The receiver of the gradients failed.
     #[error(transparent)]
     Buckets(EngineError),
     /// libtorch refused an operation.

@@ -1,4 +1,4 @@
-//! Numbers that are none: nothing that is computed leaves as a picture, a latent or a row while it holds any.
+//! NaN and infinity: no result leaves as a picture, a latent or a row while it holds any.
 
 use crate::error::{Error, Result};
 use crate::model_files::ModelFiles;

@@ -27,7 +27,7 @@ pub struct GrowingConv2d {
     /// Of packed bf16, which reads its weights when they are first needed, in the form that is.
     stored: Option<Stored>,
     bias: Tensor,
-    /// Those of [`DOUBLING`].
+    /// Packed weights of [`DOUBLING`].
     doubling: PackedWeights,
     /// For other sizes, and where nothing is packed for all.
     plain: RefCell<Option<Conv2d>>,
@@ -84,7 +84,7 @@ impl GrowingConv2d {
         Ok(grown)
     }
 
-    /// What serves other sizes than doubled ones, if it was not needed before.
+    /// Reads the weights for other sizes than doubled ones, if not read before.
     fn read_plain(&self) {
         let mut plain = self.plain.borrow_mut();
         if let (Some(stored), None) = (&self.stored, &*plain) {
@@ -110,7 +110,7 @@ impl GrowingConv2d {
         native::packed_convolution(x, arguments)
     }
 
-    /// Those of [`DOUBLING`], for inputs of `size`.
+    /// Weights of [`DOUBLING`], for inputs of `size`.
     fn doubling_for(&self, [batch, height, width]: Size, stored: &Stored, gradient: bool) -> Result<Packed> {
         let channels = self.config.inputs;
         let read = || self.doubled(stored);

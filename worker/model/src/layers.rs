@@ -104,7 +104,7 @@ impl Linear {
                 residual.map_or(Ok(y.shallow_clone()), |residual| Ok(y.f_add(residual)?))
             }
             LinearWeights::Packed { stored, packed } => {
-                let packed = self.packed((stored, packed), x.requires_grad())?;
+                let packed = self.packed(stored, packed, x.requires_grad())?;
                 let (forward, backward, bias) =
                     (&packed.forward, packed.backward.as_ref(), self.bias.as_ref());
                 native::packed_linear(x, native::PackedLinear { forward, backward, bias }, residual)
@@ -115,12 +115,12 @@ impl Linear {
     /// Packs the weights as [`Linear::forward`] does, for an input with a `gradient` or without.
     pub(crate) fn lay_out(&self, gradient: bool) -> Result<()> {
         if let LinearWeights::Packed { stored, packed } = &self.weights {
-            self.packed((stored, packed), gradient)?;
+            self.packed(stored, packed, gradient)?;
         }
         Ok(())
     }
 
-    fn packed(&self, (stored, packed): (&[Stored], &PackedWeights), gradient: bool) -> Result<Packed> {
+    fn packed(&self, stored: &[Stored], packed: &PackedWeights, gradient: bool) -> Result<Packed> {
         let read = || {
             let parts = stored.iter().map(|part| part.tensor(Kind::BFloat16));
             joined(&parts.collect::<Result<Vec<_>>>()?, self.inputs)
@@ -129,7 +129,7 @@ impl Linear {
     }
 }
 
-/// The rows of all, one after the other: [.., inputs].
+/// Concatenates the rows: [.., inputs].
 fn joined(weights: &[Tensor], inputs: i64) -> Result<Tensor> {
     match weights {
         [one] => Ok(one.f_view([-1, inputs])?),
@@ -232,7 +232,7 @@ impl LayerNorm {
     }
 }
 
-/// `x` one time after the other until its first dimension is `batch`, which is a multiple of what it is; channels-last data
+/// Repeats `x` along dimension 0 until it is `batch`, a multiple of its length; channels-last data
 /// stays so. Itself where there is nothing to repeat.
 pub fn repeated(x: &Tensor, batch: i64) -> Result<Tensor> {
     let own = x.size().first().copied().unwrap_or_default();

@@ -15,7 +15,7 @@ use crate::native;
 /// Headers above this are refused before they are parsed. SD's largest is below 200 KB.
 const MAX_HEADER_BYTES: u64 = 64 << 20;
 
-/// What git-lfs leaves in a file's place begins so: github.com/git-lfs/git-lfs, docs/spec.md.
+/// Begin of git-lfs' pointer files: github.com/git-lfs/git-lfs, docs/spec.md.
 const LFS_POINTER: &[u8] = b"version https://git-lfs.github.com/spec/";
 
 pub(crate) struct MappedFile {
@@ -32,12 +32,12 @@ pub(crate) struct Stored {
     /// Its first byte in the file.
     pub(crate) start: usize,
     pub(crate) shape: Vec<i64>,
-    /// As it is stored.
+    /// Stored type.
     pub(crate) kind: Kind,
 }
 
 impl Stored {
-    /// All of it as `kind`, contiguous; the mapping itself where it is stored so: never write to it.
+    /// The tensor as `kind`, contiguous; the mapping itself if it is stored so: never write to it.
     pub(crate) fn tensor(&self, kind: Kind) -> Result<Tensor> {
         self.rows(0, self.shape.first().copied().unwrap_or(1), kind)
     }
@@ -62,7 +62,7 @@ impl Stored {
         Ok(stored.f_to_kind(kind)?)
     }
 
-    /// What `tensor` has, in a file of its own.
+    /// Stores `tensor` in a file of its own.
     #[cfg(test)]
     pub(crate) fn of(tensor: &Tensor) -> Self {
         let file = tempfile::tempfile().unwrap();

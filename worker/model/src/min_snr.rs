@@ -8,7 +8,7 @@ use ringtune_engine::PredictionType;
 use crate::error::{Error, Result};
 use crate::schedule::NoiseSchedule;
 
-/// One weight for each timestep, in fp32: min(snr, gamma) / snr where the network predicts the noise, and
+/// A weight per timestep, in fp32: min(snr, gamma) / snr where the network predicts the noise, and
 /// min(snr, gamma) / (snr + 1) where it predicts the velocity. `gamma` is above 0.
 ///
 /// # Errors
@@ -39,7 +39,7 @@ fn weight(alpha_cumprod: f32, prediction: PredictionType, gamma: f32) -> f32 {
         // diffusers' script once set it; it now yields NaN).
         PredictionType::Epsilon if snr == 0.0 => 1.0,
         PredictionType::Epsilon => least / snr,
-        // That one is added is what keeps zero terminal SNR a number: its weight is 0, as in diffusers.
+        // The added 1 keeps zero terminal SNR finite: its weight is 0, as in diffusers.
         PredictionType::VPrediction => least / (snr + 1.0),
     }
 }

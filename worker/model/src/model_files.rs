@@ -30,15 +30,15 @@ pub struct ModelFiles {
     pub unet: UNetConfig,
     /// vae/config.json.
     pub vae: VaeConfig,
-    /// What scheduler/scheduler_config.json says for training.
+    /// Schedule for training, of scheduler/scheduler_config.json.
     pub scheduler: SchedulerConfig,
-    /// All that it says.
+    /// All its keys.
     scheduler_keys: Keys,
     /// The class that model_index.json names for it: the pipeline's, whatever the file itself says.
     scheduler_class: Option<String>,
 }
 
-/// Where the tensors are.
+/// Source of the tensors.
 #[derive(Debug, Clone)]
 enum Source {
     /// Folders of the components.
@@ -46,7 +46,7 @@ enum Source {
     SingleFile(SingleFile),
 }
 
-/// What the configuration files say, or what a single file's sizes do.
+/// Keys of the configuration files, or of a single file's sizes.
 struct AllKeys {
     text: Keys,
     unet: Keys,
@@ -171,7 +171,7 @@ impl ModelFiles {
         Weights::open(&folder.join(component), stem, &self.variant, rename)
     }
 
-    /// What scheduler/scheduler_config.json says for a sampler, as diffusers' pipeline has it ([`pipeline::of_pipeline`]).
+    /// Configuration of a sampler, of scheduler/scheduler_config.json, as in diffusers' pipeline ([`pipeline::of_pipeline`]).
     ///
     /// Errors: a key whose value that sampler does not do. Training does not need it, so it is not read before.
     pub fn sampler(&self, kind: SamplerKind) -> Result<SamplerConfig> {
@@ -180,7 +180,7 @@ impl ModelFiles {
         SamplerConfig::from_keys(&pipeline::of_pipeline(&self.scheduler_keys, own, kind), kind)
     }
 
-    /// The sampler of the model's own scheduler class, DDIM where there is none; then also that class's name.
+    /// The sampler of the model's own scheduler class, or DDIM with that class's name.
     fn own_sampler(&self) -> (SamplerKind, Option<String>) {
         let of_file = self.scheduler_keys.get("_class_name").and_then(|value| value.as_str());
         let class = self.scheduler_class.as_deref().or(of_file).unwrap_or("without a name");
@@ -191,7 +191,7 @@ impl ModelFiles {
         }
     }
 
-    /// What a job has to know.
+    /// Facts of the model for jobs.
     pub fn info(&self) -> ModelInfo {
         let factor = self.vae.factor();
         let (sampler, unknown_scheduler) = self.own_sampler();

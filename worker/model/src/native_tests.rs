@@ -32,7 +32,7 @@ pub(super) fn with_gradients(
     all
 }
 
-/// What norms and GEGLU are tested in: fp32, and bf16 where the processor has it.
+/// Precisions of the tests of norms and GEGLU: fp32, and bf16 if the processor has it.
 pub(super) fn kinds() -> Vec<Kind> {
     let kinds = [Kind::Float, Kind::BFloat16];
     kinds.into_iter().filter(|kind| *kind == Kind::Float || !crate::runtime::skips_bf16()).collect()
@@ -112,7 +112,7 @@ fn linear_is_that_of_the_formula_wherever_its_weights_lie() {
             });
             for (own, exact) in own.iter().zip(&exact) {
                 let error = relative_error(own, exact);
-                // With AVX2, whose sums are of fewer parts, 1.1e-6 for the longest.
+                // 1.1e-6 for the longest with AVX2, whose sums have fewer parts.
                 assert!(error <= 2e-6, "{rows} x {inputs} x {outputs}: {error:.2e}");
             }
             assert!(first.as_ref().is_none_or(|first| *first == own), "{floats_away} floats away");
@@ -209,7 +209,7 @@ fn threads_and_kept_memory_do_not_change_a_bit() {
     assert!(first == bits(1), "after a release");
 }
 
-/// Where this process may run, and where each of its threads may.
+/// Allowed processors of this process, or of one of its threads.
 fn allowed(status: &str) -> Option<String> {
     let text = std::fs::read_to_string(status).ok()?;
     text.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).map(|list| list.trim().to_owned())
@@ -297,7 +297,7 @@ fn blocks_hold_what_was_written_to_them() {
     assert!(live.iter().all(|(number, block)| bool::try_from(block.eq(*number).all()).unwrap()));
 }
 
-/// What libtorch says of the refusal.
+/// libtorch's message of a refusal.
 pub(super) fn refusal(result: Result<Tensor>) -> String {
     result.expect_err("it was not refused").to_string()
 }

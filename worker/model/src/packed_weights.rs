@@ -16,7 +16,7 @@ pub(crate) struct Packed {
     pub(crate) backward: Option<Tensor>,
 }
 
-/// Which way weights are packed for.
+/// Direction that weights are packed for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
     Forward,
@@ -65,7 +65,7 @@ impl PackedWeights {
 
 #[cfg(test)]
 thread_local! {
-    /// How often this thread has packed any layer's weights.
+    /// Number of times that this thread has packed a layer's weights.
     pub(crate) static PACKED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 

@@ -44,7 +44,7 @@ impl Drop for Stretch {
     }
 }
 
-/// None: not what csrc/profile.cpp writes.
+/// None: malformed.
 fn parse(text: &str) -> Option<Recording> {
     let mut recording = Recording::default();
     for line in text.lines() {
@@ -58,7 +58,7 @@ fn parse(text: &str) -> Option<Recording> {
                     thread: thread.parse().ok()?,
                     start: start.parse().ok()?,
                     end: end.parse().ok()?,
-                    // What has no number is written as -1.
+                    // A missing number is written as -1.
                     sequence: (number_of(first)?, number_of(last)?),
                     inputs: shapes(inputs)?,
                     outputs: shapes(outputs)?,
@@ -74,7 +74,7 @@ fn number_of(text: &str) -> Option<u64> {
     Some(u64::try_from(text.parse::<i64>().ok()?).unwrap_or(u64::MAX))
 }
 
-/// By its number in ATen/record_function.h.
+/// The scope with this number in ATen/record_function.h.
 fn scope_of(text: &str) -> Option<OperatorScope> {
     match text {
         "0" => Some(OperatorScope::Operator),
@@ -159,7 +159,7 @@ mod tests {
         let backward =
             operators.iter().filter(own).filter(|operator| operator.scope == OperatorScope::Backward);
         assert!(backward.filter(within).count() >= 1, "{operators:#?}");
-        // Nobody listens: a stretch is nothing.
+        // Without a recording a stretch is empty.
         assert!(Stretch::begin(STEP).native.is_null());
         Ok(())
     }

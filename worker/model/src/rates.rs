@@ -1,4 +1,4 @@
-//! What libtorch and the machine reach on work of one sort alone: what a step can be measured against.
+//! Peak rates of libtorch and the machine on single kinds of work, as references for a step.
 
 use std::time::Instant;
 

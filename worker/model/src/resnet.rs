@@ -20,7 +20,7 @@ pub struct ResnetConfig {
     pub groups: i64,
     /// Epsilon of both normalisations.
     pub epsilon: f64,
-    /// What the sum is divided by (`output_scale_factor`).
+    /// Divisor of the sum (`output_scale_factor`).
     pub output_scale: f64,
 }
 
@@ -99,7 +99,7 @@ impl ResnetBlock {
         self.conv2.lay_out(hidden, gradient)
     }
 
-    /// What follows the first convolution of the input `x`.
+    /// Everything after the first convolution of the input `x`.
     fn end(&self, hidden: &Tensor, x: &Tensor, times: Option<&Tensor>) -> Result<Tensor> {
         let hidden = match (self.time, times) {
             (Some(slice), Some(times)) => {

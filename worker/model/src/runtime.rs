@@ -6,7 +6,7 @@ use crate::attention::AttentionKernel;
 use crate::error::{Error, Result};
 use crate::native;
 
-/// What decides the last bits of a result besides the model and the thread count.
+/// Decides the last bits of a result, besides the model and the thread count.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuntimeInfo {
     /// libtorch's version, such as "2.13.0".
@@ -64,7 +64,7 @@ impl Runtime {
         native::settle_threads()
     }
 
-    /// Gives what freed tensors have left back to the system: for whoever comes next and takes other sizes.
+    /// Returns the memory of freed tensors to the system, before tensors of other sizes are allocated.
     pub fn release_memory() -> Result<()> {
         native::release_memory()
     }
@@ -88,7 +88,7 @@ pub(crate) fn has_bf16() -> bool {
     leaf.eax & (1 << 5) != 0 && std::arch::is_x86_feature_detected!("avx512f")
 }
 
-/// That this processor computes so: without instructions for it oneDNN refuses bf16, in the middle of a model.
+/// Checks that this processor supports the precision: without its instructions oneDNN refuses bf16, half-way through a model.
 pub(crate) fn check_precision(precision: Precision) -> Result<()> {
     if precision == Precision::Bf16 && !has_bf16() {
         let allowed = "fp32: this processor has no bf16 instructions (avx512_bf16)";
@@ -132,7 +132,7 @@ pub(crate) fn skips_bf16() -> bool {
     skips
 }
 
-/// The same of kernels of our own in fp32, which processors with AVX2 and no AVX-512 have.
+/// As above for our fp32 kernels, which need AVX2 without AVX-512.
 #[cfg(test)]
 #[allow(clippy::print_stderr, reason = "whoever runs the tests is to know")]
 pub(crate) fn skips_own_fp32() -> bool {

@@ -38,7 +38,7 @@ impl NoiseSchedule {
         &self.alphas_cumprod
     }
 
-    /// What the network predicts.
+    /// Prediction type of the network.
     pub fn prediction(&self) -> PredictionType {
         self.prediction
     }
@@ -71,7 +71,7 @@ impl NoiseSchedule {
         Ok(signal_weight.f_mul(latents)?.f_add(&noise_weight.f_mul(noise)?)?)
     }
 
-    /// What the network should have predicted: the noise, or the velocity
+    /// The network's target: the noise, or the velocity
     /// sqrt(a) · noise - sqrt(1 - a) · latents (Salimans & Ho 2022; diffusers get_velocity).
     pub fn target(&self, latents: &Tensor, noise: &Tensor, timesteps: &[i64]) -> Result<Tensor> {
         match self.prediction {

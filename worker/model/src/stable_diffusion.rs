@@ -46,7 +46,7 @@ impl StableDiffusion {
         Self::open_with(path, precision, &ModelOptions::default())
     }
 
-    /// As [`StableDiffusion::open`], with what the caller knows better, or wants otherwise.
+    /// As [`StableDiffusion::open`], with the caller's options.
     pub fn open_with(path: &Path, precision: Precision, options: &ModelOptions) -> Result<Self> {
         runtime::check_precision(precision)?;
         let model_files = ModelFiles::read(path, options)?;
@@ -62,7 +62,7 @@ impl StableDiffusion {
         Ok(StableDiffusion { model_files, precision, text, unet, schedule, encoder: None, decoder: None })
     }
 
-    /// What a job has to know of the model.
+    /// Facts of the model for jobs.
     pub fn info(&self) -> ModelInfo {
         self.model_files.info()
     }
@@ -135,7 +135,7 @@ impl StableDiffusion {
     pub fn drop_vae(&mut self) {
         self.encoder = None;
         self.decoder = None;
-        // What cannot be given back stays for the next tensors: nothing to report.
+        // Memory that cannot be returned is reused: nothing to report.
         let _kept = self.leave_memory();
     }
 
@@ -183,7 +183,7 @@ pub(crate) fn kind_of(precision: Precision) -> Kind {
     }
 }
 
-/// All values of a tensor, as fp32, in order of its dimensions.
+/// All values of a tensor as fp32, in row-major order.
 pub(crate) fn to_vec(tensor: &Tensor) -> Result<Vec<f32>> {
     let flat = tensor.f_to_kind(Kind::Float)?.f_contiguous()?.f_view([-1])?;
     let count = flat.size1()? as usize;

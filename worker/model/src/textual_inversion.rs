@@ -1,4 +1,4 @@
-//! One microbatch of textual inversion (Gal et al. 2023): loss and gradient of the learned rows.
+//! A microbatch of textual inversion (Gal et al. 2023): loss and gradient of the learned rows.
 //!
 //! Source of the arithmetic: diffusers examples/textual_inversion/textual_inversion.py.
 
@@ -14,7 +14,7 @@ use crate::native;
 use crate::profile::{self, Stretch};
 use crate::stable_diffusion::{StableDiffusion, to_vec};
 
-/// What is got ready at most, in bytes: about what the system clears while a model is hashed beside it.
+/// Maximal bytes of memory reserved ahead: about what the system clears while a model is hashed beside it.
 const MOST_RESERVED: usize = 1 << 30;
 
 impl StableDiffusion {

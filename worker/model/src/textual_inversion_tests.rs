@@ -28,7 +28,7 @@ fn gradient(model: &StableDiffusion, batch: usize, [height, width]: [usize; 2]) 
     model.gradient(&microbatch).unwrap()
 }
 
-/// What was packed meanwhile, by this thread.
+/// Number of packings by this thread during `work`.
 fn packed(work: impl FnOnce()) -> usize {
     let before = PACKED.get();
     work();

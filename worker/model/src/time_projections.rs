@@ -1,4 +1,4 @@
-//! What the residual blocks make of the time embedding, all of them at once.
+//! The residual blocks' projections of the time embedding, all at once.
 
 use tch::{Kind, Tensor};
 
@@ -16,7 +16,7 @@ pub struct TimeProjectionLoader {
     outputs: i64,
 }
 
-/// One block's outputs among those of all blocks.
+/// A block's outputs among those of all blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TimeSlice {
     first: i64,
@@ -49,7 +49,7 @@ impl TimeProjectionLoader {
         Ok(slice)
     }
 
-    /// All that were added.
+    /// The projections that were added.
     pub fn finish(self) -> Result<TimeProjections> {
         if self.weights.is_empty() {
             return Err(Error::argument("time projections", "none", "at least one"));
@@ -69,7 +69,7 @@ impl TimeProjections {
 }
 
 impl TimeSlice {
-    /// What this block adds: [batch, outputs], of the result of [`TimeProjections::forward`].
+    /// This block's projection: [batch, outputs], of the result of [`TimeProjections::forward`].
     pub fn of(self, times: &Tensor) -> Result<Tensor> {
         Ok(times.f_narrow(1, self.first, self.count)?)
     }

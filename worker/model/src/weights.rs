@@ -17,15 +17,15 @@ use crate::error::{Error, Result};
 use crate::mapped_file::{MappedFile, Stored, map_file, read_metadata};
 use crate::native;
 
-/// What every tensor that libtorch allocates itself is aligned to (c10's `gAlignment`).
+/// Alignment of tensors that libtorch allocates itself (c10's `gAlignment`).
 const ALIGNMENT: usize = 64;
 
-/// How a file's tensor name maps to the name this crate asks for; `None` drops the tensor.
+/// Maps a file's tensor name to the name this crate asks for; `None` drops the tensor.
 pub type Rename = fn(&str) -> Option<String>;
 
 /// The name that this crate asks for, and which part of the stored tensor it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct TensorPlace {
     pub(crate) name: String,
     pub(crate) part: Part,
 }
@@ -34,9 +34,9 @@ pub(crate) struct Place {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Part {
     Whole,
-    /// The same numbers with two dimensions: those after the second have one place each.
+    /// The tensor as a matrix: dimensions after the second have length 1.
     Matrix,
-    /// One of three equal shares of the rows, counted from 0.
+    /// One of three equal parts of the rows, counted from 0.
     Third(u8),
 }
 
@@ -86,14 +86,17 @@ impl Weights {
     }
 
     /// Opens one safetensors file whose tensors of a name and shape belong in several places, or in none.
-    pub(crate) fn open_placed(path: &Path, places: impl Fn(&str, &[i64]) -> Vec<Place>) -> Result<Self> {
+    pub(crate) fn open_placed(
+        path: &Path,
+        places: impl Fn(&str, &[i64]) -> Vec<TensorPlace>,
+    ) -> Result<Self> {
         let mut weights = Self::empty(path);
         weights.placed = true;
         weights.add_file(path, places)?;
         Ok(weights)
     }
 
-    /// What calls for tensors.
+    /// Source of the expected tensors.
     fn by(&self) -> &'static str {
         if self.placed { "the network that the file's other tensors make" } else { "config.json" }
     }
@@ -157,7 +160,7 @@ impl Weights {
     fn add_file(
         &mut self,
         path: &Path,
-        places: impl Fn(&str, &[i64]) -> Vec<Place>,
+        places: impl Fn(&str, &[i64]) -> Vec<TensorPlace>,
     ) -> Result<BTreeSet<String>> {
         let file = Arc::new(map_file(path)?);
         let (header, metadata) = read_metadata(&file)?;
@@ -277,7 +280,7 @@ impl<'a> Scope<'a> {
         Ok(entry.stored_tensor()?.f_to_kind(kind)?)
     }
 
-    /// The same for kernels whose sums do not depend on addresses: without a copy wherever it is stored as `kind`.
+    /// As above, for kernels whose sums do not depend on addresses: without a copy if it is stored as `kind`.
     pub fn tensor_in_place(&self, name: &str, shape: &[i64], kind: Kind) -> Result<Tensor> {
         let tensor = self.stored_tensor(name, shape)?;
         if self.weights.dry { Ok(tensor) } else { Ok(tensor.f_to_kind(kind)?) }
@@ -374,10 +377,10 @@ impl Part {
 }
 
 /// The places that a renaming makes of the names that `wanted` accepts.
-fn renamed(rename: Rename, wanted: impl Fn(&str) -> bool) -> impl Fn(&str, &[i64]) -> Vec<Place> {
+fn renamed(rename: Rename, wanted: impl Fn(&str) -> bool) -> impl Fn(&str, &[i64]) -> Vec<TensorPlace> {
     move |name, _| {
         let name = if wanted(name) { rename(name) } else { None };
-        name.map(|name| Place { name, part: Part::Whole }).into_iter().collect()
+        name.map(|name| TensorPlace { name, part: Part::Whole }).into_iter().collect()
     }
 }
 

@@ -1,4 +1,4 @@
-//! What a model folder may not be, each with an error that names file, key or tensor. The model is made
+//! Invalid model folders, each with an error that names file, key or tensor. The model is made
 //! here, small and meaningless: only names, shapes and files matter.
 
 #![allow(clippy::unwrap_used)]

@@ -7,6 +7,9 @@
 #[allow(dead_code, reason = "the tests of the worker use the rest of it")]
 mod archive;
 
+#[path = "support/saved.rs"]
+mod saved;
+
 use std::fs;
 
 use archive::mend_safetensors;
@@ -68,7 +71,7 @@ fn gpt2_config() {
     let new = NewLanguageModel { vocab_size, n_positions, n_layer, n_head, n_embd, bias: true, seed: 5 };
     let (source, buckets) = (LanguageModelSource::New(new), BucketSizes::default());
     let request = OpenLanguageModel { source, precision: Precision::Fp32, threads: 1, buckets };
-    Gpt2::open(&request).unwrap().save(folder.path()).unwrap();
+    saved::save(&Gpt2::open(&request).unwrap(), folder.path());
     let config = folder.path().join("config.json");
     let words = [
         "n_inner",

@@ -5,11 +5,15 @@
 #[path = "support/precisions.rs"]
 mod precisions;
 
+#[path = "support/saved.rs"]
+mod saved;
+
 use precisions::precisions;
 use ringtune_model::{
     BucketSizes, Error, FeedTokens, Gpt2, Gpt2Text, LanguageModelSource, NewLanguageModel, OpenLanguageModel,
     OpenTextModel, Precision, Runtime, TokenBatch,
 };
+use saved::save;
 
 const NEW: NewLanguageModel = NewLanguageModel {
     vocab_size: 29,
@@ -38,7 +42,7 @@ fn feed(keep: usize, tokens: &[i64]) -> FeedTokens {
 
 const TEXT: [i64; 9] = [3, 28, 0, 3, 3, 17, 9, 1, 20];
 
-/// What the logits say of the token that comes, in nats.
+/// Loss of the next token, in nats.
 fn loss_of(logits: &[f32], next: i64) -> f64 {
     let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let sum: f64 = logits.iter().map(|logit| f64::from(logit - most).exp()).sum();
@@ -75,7 +79,7 @@ fn the_training_s_loss_is_that_of_the_logits() {
 #[test]
 fn a_saved_model_makes_the_same_text() {
     let folder = tempfile::tempdir().unwrap();
-    trained(NEW, Precision::Fp32).save(folder.path()).unwrap();
+    save(&trained(NEW, Precision::Fp32), folder.path());
     for precision in precisions() {
         let logits = |source: LanguageModelSource| {
             let mut model = open(source, precision);
@@ -106,7 +110,7 @@ fn what_does_not_fit_is_refused_by_its_field_and_changes_nothing() {
     }
     wrong(&mut model, feed(7, &[1, 2]), "tokens");
     assert_eq!(model.next_logits(&feed(6, &[4])).unwrap(), next);
-    // All positions, and no more.
+    // All positions, but no more.
     model.next_logits(&feed(7, &[1])).unwrap();
     wrong(&mut model, feed(8, &[1]), "tokens");
 }
@@ -120,7 +124,7 @@ fn what_is_no_model_is_refused() {
     assert!(matches!(error, Error::NotAModel { .. }), "{error}");
     let error = open(LanguageModelSource::New(NewLanguageModel { n_head: 5, ..NEW })).unwrap_err();
     assert!(matches!(error, Error::Argument { field: "n_head", .. }), "{error}");
-    trained(NEW, Precision::Fp32).save(folder.path()).unwrap();
+    save(&trained(NEW, Precision::Fp32), folder.path());
     let file = folder.path().join("model.safetensors");
     let bytes = std::fs::read(&file).unwrap();
     std::fs::write(&file, &bytes[..bytes.len() - 40]).unwrap();

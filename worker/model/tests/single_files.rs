@@ -1,5 +1,5 @@
 //! Models in one file, in the original layout: the same to the bit as the folders in diffusers' layout, at the
-//! sizes of Stable Diffusion by name and shape; and files that are none.
+//! sizes of Stable Diffusion by name and shape; and invalid files.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -99,7 +99,7 @@ fn a_single_file_computes_what_its_folder_does_to_the_bit() {
             expected.iter().all(|values| values.iter().any(|value| *value != values[0]) || values.len() == 1)
         );
     }
-    // What the option says counts more than what is assumed.
+    // The option overrides the assumption.
     let options = ModelOptions { prediction_type: Some(PredictionType::Epsilon), ..Default::default() };
     let file = folder.path().join("two.safetensors");
     let base = StableDiffusion::open_with(&file, Precision::Fp32, &options).unwrap().info();

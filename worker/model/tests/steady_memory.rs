@@ -1,4 +1,4 @@
-//! What steps ask of the system: after the first ones nothing, and after a release nothing is held that is not used.
+//! Memory of steps: constant after the first ones, and returned after a release.
 
 #![allow(
     clippy::unwrap_used,
@@ -26,7 +26,7 @@ fn private_bytes() -> u64 {
     line.trim().strip_suffix(" kB").unwrap().parse::<u64>().unwrap() * 1024
 }
 
-/// What a release may leave, in bytes.
+/// Bytes that a release may leave.
 const NEARLY_NONE: u64 = 32 << 20;
 
 /// One step of a picture of `side` latents.
@@ -50,11 +50,11 @@ fn step(model: &StableDiffusion, side: usize) {
     assert!(model.gradient(&microbatch).unwrap().finite);
 }
 
-/// One test, for they look at the whole process.
+/// One test, because it measures the whole process.
 #[test]
 fn steps_take_no_new_memory_and_a_release_leaves_none() {
     Runtime::initialise(2).unwrap();
-    // What jobs that ask for bf16 are computed in.
+    // Precision of jobs that ask for bf16.
     let precision = if Runtime::info().has_bf16 { Precision::Bf16 } else { Precision::Fp32 };
     let mut model = StableDiffusion::open(&support::toy_checkpoint(), precision).unwrap();
     // 1. Large enough that most tensors, and what attention works in, have megabytes.

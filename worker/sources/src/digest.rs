@@ -1,9 +1,9 @@
-//! What a file has to be, by content, and the running computation of it.
+//! Expected digests of files, and their incremental computation.
 
 use sha1::Sha1;
 use sha2::{Digest as _, Sha256};
 
-/// What the other side says of a file's content.
+/// The announced digest of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Expected {
     /// SHA-256 of the content: a hub's large files.
@@ -15,7 +15,7 @@ pub(crate) enum Expected {
 }
 
 impl Expected {
-    /// What a hub's ETag stands for: 64 or 40 hexadecimal digits.
+    /// The digest of a hub's ETag: 64 or 40 hexadecimal digits.
     pub(crate) fn of_hub_etag(etag: &str) -> Self {
         let is_hex = etag.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte));
         match etag.len() {

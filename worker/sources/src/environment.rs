@@ -33,7 +33,7 @@ impl Environment {
         names.iter().find_map(|name| self.get(name))
     }
 
-    /// All whose names begin with `prefix`.
+    /// All variables with a `prefix`.
     pub(crate) fn with_prefix<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = (&'a str, &'a str)> {
         self.variables
             .iter()
@@ -50,7 +50,7 @@ impl Environment {
         }
     }
 
-    /// Where caches lie: $XDG_CACHE_HOME or ~/.cache.
+    /// Folder of caches: $XDG_CACHE_HOME or ~/.cache.
     pub(crate) fn cache_home(&self) -> Option<PathBuf> {
         let absolute = |folder: &PathBuf| folder.is_absolute();
         self.folder(&["XDG_CACHE_HOME"])

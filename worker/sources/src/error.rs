@@ -10,23 +10,23 @@ pub enum Error {
     Variable {
         /// Its name.
         variable: &'static str,
-        /// What is wrong; without the value of secrets.
+        /// The problem, without the value of secrets.
         problem: String,
     },
-    /// The other side knows no such place, or does not let this one see it.
+    /// The server has no such file, or denies access.
     #[error("{place}: {problem}")]
     Refused {
         /// The repository or bucket.
         place: String,
-        /// What was answered and what to do.
+        /// The answer, and what to do.
         problem: String,
     },
-    /// What is there is no model that can be used.
+    /// The files are not a usable model.
     #[error("{place}: {problem}")]
     Unsuitable {
         /// The repository or bucket.
         place: String,
-        /// Which file is missing, or what there is instead.
+        /// The missing file, or what there is instead.
         problem: String,
     },
     /// Nothing may be asked, and the cache lacks something.
@@ -36,18 +36,18 @@ pub enum Error {
         place: String,
         /// The cache's folder.
         cache: PathBuf,
-        /// What it lacks.
+        /// The missing parts.
         problem: String,
     },
-    /// The other side does not answer, or stopped in the middle. Trying again may help.
+    /// The server does not answer, or stopped half-way. Trying again may help.
     #[error("{what}: {problem}")]
     Unreachable {
         /// The place or file.
         what: String,
-        /// What happened.
+        /// The problem.
         problem: String,
     },
-    /// The other side is not reached at all: no name, no way, or nobody there. Trying again for long does not help.
+    /// The server cannot be reached: no name, no route, or no listener. Trying again for long does not help.
     #[error(
         "{what}: {problem}: look whether this machine has a network; a proxy is named by HTTPS_PROXY, another hub by HF_ENDPOINT, \
          and a model in a folder of this machine needs none of them"
@@ -55,15 +55,15 @@ pub enum Error {
     NotReached {
         /// The place or file.
         what: String,
-        /// Whom, and what happened.
+        /// The address, and the problem.
         problem: String,
     },
-    /// What arrived is not what was announced.
+    /// The received bytes are not the announced ones.
     #[error("{file}: {problem}")]
     Corrupt {
         /// The file.
         file: String,
-        /// What was announced and what arrived.
+        /// The announced and the received digest or size.
         problem: String,
     },
     /// Larger than anything that is allowed.
@@ -71,13 +71,13 @@ pub enum Error {
     TooLarge {
         /// The place or file.
         what: String,
-        /// How large it is and what is allowed.
+        /// Its size and the limit.
         problem: String,
     },
     /// A file or folder of this machine.
     #[error("{}: {source}", path.display())]
     Io {
-        /// Which.
+        /// Its path.
         path: PathBuf,
         /// Why.
         source: io::Error,
@@ -99,7 +99,7 @@ impl Error {
         move |source| Self::Io { path, source }
     }
 
-    /// What happened, without what to do about it.
+    /// The problem, without advice.
     pub(crate) fn brief(&self) -> String {
         match self {
             Self::NotReached { what, problem } => format!("{what}: {problem}"),

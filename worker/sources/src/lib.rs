@@ -5,7 +5,7 @@
 //! of it is there and it is what the other side said it would be. Two workers of a machine fetch a model once:
 //! whoever comes second waits and finds it.
 //!
-//! What is made here goes to buckets ([`ModelSources::upload`]), whole or not at all.
+//! Results go to buckets ([`ModelSources::upload`]), whole or not at all.
 //!
 //! Names neither tch nor tonic.
 
@@ -61,13 +61,13 @@ pub struct LocalModel {
     /// The folder of the cache that it was fetched into; none: it was here before. All that a cache's links lead to lies
     /// in its folder.
     pub cache: Option<PathBuf>,
-    /// Where it comes from, without any path of this machine: "org/name" of a hub, and its commit.
+    /// Its origin, without any path of this machine: "org/name" of a hub, and its commit.
     pub origin: Option<HubOrigin>,
-    /// What somebody should know, such as that the hub could not be asked.
+    /// Remarks for users, such as that the hub was unreachable.
     pub remarks: Vec<String>,
-    /// As long as it is held, the cache does not let the folder go.
+    /// While it is held, the cache does not evict the folder.
     _held: Option<FileLock>,
-    /// What else its folder needs as long as it is read.
+    /// Guards of its folder.
     _kept: Vec<Box<dyn Any + Send + Sync>>,
 }
 
@@ -76,7 +76,7 @@ impl LocalModel {
         Self { folder, cache, origin: None, remarks: Vec::new(), _held: held, _kept: Vec::new() }
     }
 
-    /// The same files in another folder, which lasts as long as `kept`.
+    /// Moves it to another folder, which lasts as long as `kept`.
     pub fn moved(mut self, folder: PathBuf, kept: impl Any + Send + Sync) -> Self {
         self.folder = folder;
         self._kept.push(Box::new(kept));
@@ -84,7 +84,7 @@ impl LocalModel {
     }
 }
 
-/// Where models of `hf://` come from, as `environment` says it: a URL without a slash at its end.
+/// URL of `hf://` in `environment`, without a trailing slash.
 ///
 /// # Errors
 /// HF_ENDPOINT is no such URL.

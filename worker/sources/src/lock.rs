@@ -10,7 +10,7 @@ use std::{
 
 use crate::Error;
 
-/// How often a taken lock is tried again. Whoever holds it is downloading: nobody waits for less than that.
+/// Interval of tries at a taken lock. Its holder is downloading, which takes longer.
 const RETRY: Duration = Duration::from_millis(100);
 
 /// A lock that is held until it is dropped.
@@ -21,7 +21,7 @@ pub(crate) struct FileLock {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// With others that share it.
+    /// Shared.
     Shared,
     /// Alone.
     Exclusive,

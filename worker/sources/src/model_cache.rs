@@ -20,7 +20,7 @@ use crate::{
 /// Room that a download leaves on the disk.
 const SPARE_ROOM: u64 = 256 << 20;
 
-/// Where the cache is and how large it may become.
+/// Folder and limit of the cache.
 #[derive(Clone, Debug)]
 pub struct CacheOptions {
     /// Its folder; made if need be.
@@ -40,10 +40,10 @@ pub(crate) struct ModelCache {
     options: CacheOptions,
 }
 
-/// What may be done with a model.
+/// A right to a model.
 #[derive(Debug)]
 pub(crate) enum Right {
-    /// All of it is here; it stays until the lock is dropped.
+    /// It is complete, and stays until the lock is dropped.
     Use(FileLock),
     /// It is not here, and nobody else fetches it until the lock is dropped.
     Fetch(FileLock),
@@ -51,7 +51,7 @@ pub(crate) enum Right {
     Wait,
 }
 
-/// Where one model is or will be.
+/// Paths of a model, present or not.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     pub(crate) folder: PathBuf,
@@ -75,7 +75,7 @@ impl ModelCache {
         Entry { folder: file(""), lock: file(".lock"), used: file(".used") }
     }
 
-    /// What may be done with a model now. Blocks on the disk only.
+    /// Asks for a right to a model. Blocks on the disk only.
     pub(crate) fn ask(&self, entry: &Entry) -> Result<Right, Error> {
         if entry.used.exists() {
             // Somebody who removes it holds the lock alone; then it is as good as gone.
@@ -131,7 +131,7 @@ impl ModelCache {
         check_room(&self.options.folder, what, bytes)
     }
 
-    /// All models, whole or not, with the time of their last use and their sizes.
+    /// All models, complete or not, with the time of their last use and their sizes.
     fn list(&self) -> Vec<(SystemTime, u64, Entry)> {
         let Ok(entries) = fs::read_dir(&self.options.folder) else { return Vec::new() };
         entries

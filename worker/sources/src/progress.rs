@@ -1,17 +1,17 @@
-//! How far a download is.
+//! Progress of a download.
 
 use tokio::sync::watch;
 
 /// Bytes of one model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DownloadProgress {
-    /// That are here.
+    /// Bytes received.
     pub done: u64,
     /// In all; 0 while it is not known.
     pub total: u64,
 }
 
-/// Where progress is written. Only the newest is kept: a slow reader slows nothing down.
+/// Writes progress. Only the newest is kept: a slow reader slows nothing down.
 #[derive(Clone, Debug)]
 pub struct ProgressSender {
     progress: watch::Sender<DownloadProgress>,
@@ -25,7 +25,7 @@ pub fn progress_channel() -> (ProgressSender, watch::Receiver<DownloadProgress>)
 }
 
 impl ProgressSender {
-    /// What somebody who waits should know: whom nobody reaches, and which try it is. Only the newest is kept.
+    /// Remarks for users who wait: an unreachable server, and the number of tries. Only the newest is kept.
     pub fn remarks(&self) -> watch::Receiver<Option<String>> {
         self.remarks.subscribe()
     }
@@ -43,7 +43,7 @@ impl ProgressSender {
     }
 }
 
-/// One file's part of the whole.
+/// A file's part of the total.
 #[derive(Clone, Debug)]
 pub(crate) struct FileProgress {
     sender: ProgressSender,

@@ -1,4 +1,4 @@
-//! What is in buckets of S3 and of what speaks like it.
+//! Files in buckets of S3 and compatible servers.
 
 use std::{
     path::{Path, PathBuf},
@@ -21,11 +21,11 @@ use crate::{
     model_cache::{Entry, ModelCache, Right},
     names::{MOST_FILES, check_listed},
     progress::FileProgress,
-    transfer::{self, Opened, Origin, Wanted},
+    transfer::{self, Download, Opened, Origin},
     web::{self, with_retries},
 };
 
-/// One of these says where credentials come from. Without any the bucket has to be public: nothing is asked of a
+/// Variables, one of which names a source of credentials. Without any the bucket has to be public: nothing is asked of a
 /// cloud's metadata service, which elsewhere would only be waited for.
 const CREDENTIALS: [&str; 5] = [
     "AWS_ACCESS_KEY_ID",
@@ -34,26 +34,26 @@ const CREDENTIALS: [&str; 5] = [
     "AWS_CONTAINER_CREDENTIALS_FULL_URI",
     "AWS_METADATA_ENDPOINT",
 ];
-/// How often a model that another process fetches is looked for.
+/// Interval of looks at a model that another process fetches.
 const RETRY: Duration = Duration::from_millis(200);
 
-/// Which of the listed files are needed; the error is for users.
+/// Selects the needed files of a listing; the error is for users.
 pub type Needed<'a> = &'a (dyn Fn(&[String]) -> Result<Vec<String>, String> + Sync);
 
-/// One bucket, and a place in it.
+/// A bucket, and a prefix in it.
 #[derive(Clone, Debug)]
 pub(crate) struct Bucket {
     pub(crate) store: Arc<AmazonS3>,
     pub(crate) model: S3Model,
-    /// Where the bucket is, for what is kept of it.
+    /// The bucket's endpoint, for the key of its cache.
     endpoint: String,
     pub(crate) patience: Patience,
 }
 
-/// One object that is needed.
+/// A needed object.
 #[derive(Clone, Debug)]
 struct Object {
-    /// Below the prefix.
+    /// Name below the prefix.
     name: String,
     location: ObjectPath,
     size: u64,
@@ -63,7 +63,7 @@ struct Object {
 }
 
 impl Bucket {
-    /// As the AWS_* variables say. `repeats`: how often the library itself may repeat a request.
+    /// Configured by the AWS_* variables. `repeats`: how often the library itself may repeat a request.
     pub(crate) fn open(
         model: &S3Model,
         environment: &Environment,
@@ -122,7 +122,7 @@ impl Bucket {
                     return Ok(LocalModel::new(entry.folder, Some(cache.folder().to_owned()), Some(held)));
                 }
                 Right::Fetch(_alone) => self.fill(&objects, &entry, cache, progress).await?,
-                // Whoever fetches it lets others see how far it is.
+                // The fetching process shows its progress.
                 Right::Wait => {
                     progress.set(self.arrived(&objects, &entry).await?, total);
                     tokio::time::sleep(RETRY).await;
@@ -131,7 +131,7 @@ impl Bucket {
         }
     }
 
-    /// What is needed of what is there.
+    /// The needed objects of the bucket.
     async fn needed(&self, needed: Needed<'_>, progress: &ProgressSender) -> Result<Vec<Object>, Error> {
         let place = self.model.to_string();
         let unsuitable = |problem| Error::Unsuitable { place: place.clone(), problem };
@@ -186,7 +186,7 @@ impl Bucket {
         let mut done = 0;
         for object in objects {
             let target = entry.folder.join(&object.name);
-            let wanted = Wanted {
+            let wanted = Download {
                 what: format!("{}/{}", self.model, object.name),
                 size: object.size,
                 // An object's ETag is a hash of its content in some cases only; the ranks compare what they have.
@@ -196,7 +196,8 @@ impl Bucket {
             };
             let part = FileProgress::new(progress, done, total);
             if !tokio::fs::try_exists(&wanted.target).await.map_err(Error::io(&wanted.target))? {
-                transfer::download(&Part { bucket: self, object }, &wanted, &self.patience, &part).await?;
+                transfer::download(&BucketObject { bucket: self, object }, &wanted, &self.patience, &part)
+                    .await?;
             }
             done += object.size;
             progress.set(done, total);
@@ -211,7 +212,7 @@ impl Bucket {
         Ok(ringtune_shared::tasks::spawn_blocking(move || arrived(targets)).await?)
     }
 
-    /// Words for an answer that is none. What S3 itself says of a wrong signature names keys, so it is left out.
+    /// Text of an unsuccessful answer. S3's own message of a wrong signature names keys, so it is left out.
     pub(crate) fn explain(&self, what: &str, error: object_store::Error) -> Error {
         let what = what.to_owned();
         let refused = |place, problem: &str| Error::Refused { place, problem: problem.to_owned() };
@@ -228,7 +229,7 @@ impl Bucket {
             }
             error => {
                 let text = error.to_string();
-                // The crate does not say in its types that repeating is of no use.
+                // The crate's types do not tell that repeating is useless.
                 if ["status code: 3", "status code: 4"].iter().any(|status| text.contains(status)) {
                     return Error::Refused { place: what, problem: short(&text) };
                 }
@@ -242,14 +243,14 @@ impl Bucket {
     }
 }
 
-/// One object of a bucket.
-struct Part<'a> {
+/// An object of a bucket.
+struct BucketObject<'a> {
     bucket: &'a Bucket,
     object: &'a Object,
 }
 
 #[async_trait]
-impl Origin for Part<'_> {
+impl Origin for BucketObject<'_> {
     async fn open(&self, offset: u64) -> Result<Opened, Error> {
         let what = format!("{}/{}", self.bucket.model, self.object.name);
         let options = GetOptions {

@@ -1,4 +1,4 @@
-//! One file, from a place that can begin in the middle, into a partial file, and then under its name.
+//! Resumable download of a file into a partial file, and then to its name.
 
 use std::path::{Path, PathBuf};
 
@@ -31,19 +31,19 @@ pub(crate) trait Origin: Send + Sync {
 
 /// A stream of bytes.
 pub(crate) struct Opened {
-    /// Where it begins: what was asked for, or 0 where only whole files are sent.
+    /// Offset of the body: the requested one, or 0 if the server sends whole files only.
     pub(crate) offset: u64,
     pub(crate) body: BoxStream<'static, Result<Bytes, Error>>,
 }
 
-/// What has to arrive.
+/// A file to download.
 #[derive(Clone, Debug)]
-pub(crate) struct Wanted {
+pub(crate) struct Download {
     /// For messages: the file as users know it.
     pub(crate) what: String,
     pub(crate) size: u64,
     pub(crate) expected: Expected,
-    /// What has come so far; kept until all is there.
+    /// The partial file, kept until it is complete.
     pub(crate) partial: PathBuf,
     /// Its name once all is there. In the same folder.
     pub(crate) target: PathBuf,
@@ -51,10 +51,10 @@ pub(crate) struct Wanted {
 
 /// Fetches what is missing of a file. The target appears only when size and content are right.
 ///
-/// Whoever calls this holds the lock on the file.
+/// The caller holds the lock on the file.
 pub(crate) async fn download(
     origin: &dyn Origin,
-    wanted: &Wanted,
+    wanted: &Download,
     patience: &Patience,
     progress: &FileProgress,
 ) -> Result<(), Error> {
@@ -67,7 +67,7 @@ pub(crate) async fn download(
         let resumed = partial.length > 0;
         fill(origin, &mut partial, wanted, patience, progress).await?;
         match partial.finish(wanted).await {
-            // What was there before may have been damaged: once more from the beginning.
+            // The partial file may have been damaged: once more from the beginning.
             Err(Error::Corrupt { file, problem }) if resumed => {
                 tracing::warn!(%file, %problem, "a partial download is damaged: starting over");
                 partial = Partial::open(wanted).await?;
@@ -81,7 +81,7 @@ pub(crate) async fn download(
 async fn fill(
     origin: &dyn Origin,
     partial: &mut Partial,
-    wanted: &Wanted,
+    wanted: &Download,
     patience: &Patience,
     progress: &FileProgress,
 ) -> Result<(), Error> {
@@ -97,11 +97,11 @@ async fn fill(
     Ok(())
 }
 
-/// One connection's worth.
+/// Receives as much as one connection gives.
 async fn receive(
     origin: &dyn Origin,
     partial: &mut Partial,
-    wanted: &Wanted,
+    wanted: &Download,
     patience: &Patience,
     progress: &FileProgress,
 ) -> Result<(), Error> {
@@ -115,7 +115,7 @@ async fn receive(
     while let Some(bytes) = timeout(patience.stall, opened.body.next()).await.map_err(|_| stalled())? {
         let bytes = bytes?;
         if partial.length + bytes.len() as u64 > wanted.size {
-            // Whatever this is, the next try begins with nothing of it.
+            // The next try starts from scratch.
             partial.restart(wanted).await?;
             let problem = format!("more than the announced {} bytes arrived", wanted.size);
             return Err(Error::Corrupt { file: wanted.what.clone(), problem });
@@ -139,8 +139,8 @@ struct Partial {
 }
 
 impl Partial {
-    /// What an earlier try has left, or nothing.
-    async fn open(wanted: &Wanted) -> Result<Self, Error> {
+    /// Opens the partial file of an earlier try, or a new one.
+    async fn open(wanted: &Download) -> Result<Self, Error> {
         let path = wanted.partial.clone();
         if let Some(folder) = path.parent() {
             tokio::fs::create_dir_all(folder).await.map_err(Error::io(folder))?;
@@ -159,7 +159,7 @@ impl Partial {
     }
 
     /// Takes the bytes that are there into the digest.
-    async fn read_back(&mut self, wanted: &Wanted) -> Result<(), Error> {
+    async fn read_back(&mut self, wanted: &Download) -> Result<(), Error> {
         let mut buffer = vec![0; 1 << 20];
         loop {
             let read = self.file.read(&mut buffer).await.map_err(Error::io(&self.path))?;
@@ -179,7 +179,7 @@ impl Partial {
         Ok(())
     }
 
-    async fn restart(&mut self, wanted: &Wanted) -> Result<(), Error> {
+    async fn restart(&mut self, wanted: &Download) -> Result<(), Error> {
         self.file.set_len(0).await.map_err(Error::io(&self.path))?;
         self.file.rewind().await.map_err(Error::io(&self.path))?;
         self.length = 0;
@@ -188,7 +188,7 @@ impl Partial {
     }
 
     /// Checks the content and gives the file its name; a wrong one is removed.
-    async fn finish(&mut self, wanted: &Wanted) -> Result<(), Error> {
+    async fn finish(&mut self, wanted: &Download) -> Result<(), Error> {
         let digest = std::mem::replace(&mut self.digest, Running::Nothing).finish();
         if let Err(problem) = wanted.expected.check(&digest) {
             self.restart(wanted).await?;

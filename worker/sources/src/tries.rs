@@ -1,4 +1,4 @@
-//! The tries of one request, each of which is told: nobody is to watch a screen that says nothing.
+//! The tries of a request, each of which is reported: no user watches a silent screen.
 
 use std::{future::Future, time::Duration};
 
@@ -7,14 +7,14 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::{Error, ProgressSender};
 
-/// A request that is silent for so long is told.
+/// Silence of a request that is reported.
 const SILENCE: Duration = Duration::from_secs(3);
-/// Whom nobody reaches is tried so often at most. A network that comes back takes a moment.
+/// Maximal tries at an unreachable server. A network that comes back takes a moment.
 const MOST_NOT_REACHED: usize = 5;
-/// And no longer than this.
+/// And the maximal time.
 const NOT_REACHED: Duration = Duration::from_secs(10);
 
-/// How long to wait for the other side.
+/// Timeouts and retries.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
     /// Without a byte for so long a connection counts as lost.
@@ -42,7 +42,7 @@ impl Patience {
     }
 }
 
-/// How often something was tried so far without any progress.
+/// Tries so far without any progress.
 #[derive(Debug)]
 pub(crate) struct Tries {
     patience: Patience,
@@ -80,7 +80,7 @@ impl Tries {
     /// Says what went wrong, and waits before the next try.
     ///
     /// # Errors
-    /// The error itself, where another try is of no use or patience is over.
+    /// The error itself, if another try is useless or patience is over.
     pub(crate) async fn wait_after(&mut self, error: Error, progress: &ProgressSender) -> Result<(), Error> {
         if !error.is_transient() {
             return Err(error);
@@ -122,7 +122,7 @@ mod tests {
     use super::*;
     use crate::{progress_channel, web::with_retries};
 
-    /// What is said of a request that always fails so, how it ends, and after how long.
+    /// Remarks, error and duration of a request that always fails so.
     async fn told(error: impl Fn() -> Error) -> (Vec<String>, Error, Duration) {
         let (sender, _receiver) = progress_channel();
         let mut remarks = sender.remarks();
@@ -154,7 +154,7 @@ mod tests {
         );
         let text = error.to_string();
         assert!(text.contains("tried ") && text.contains("HTTPS_PROXY"), "{text}");
-        // Who answers now and then gets more time.
+        // A server that answers now and then gets more time.
         let busy = || Error::Unreachable { what: "hf://a/b".to_owned(), problem: "answered 503".to_owned() };
         let (said, _, took) = told(busy).await;
         assert!(took > Duration::from_secs(25), "{took:?}");

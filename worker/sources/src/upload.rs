@@ -24,15 +24,15 @@ const MOST_PARTS: u64 = 9_000;
 const AT_ONCE: usize = 4;
 /// A part, or the end of an object, takes less.
 const LONGEST_WAIT: Duration = Duration::from_secs(600);
-/// What shows that a bucket takes files.
+/// Object that tests whether a bucket takes files.
 const CHECK: &str = ".ringtune-check";
 
-/// One file that goes to a bucket.
+/// A file to upload to a bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Upload {
     /// Its name there.
     pub name: String,
-    /// Where it is here.
+    /// Its local path.
     pub path: PathBuf,
 }
 
@@ -122,7 +122,7 @@ impl Bucket {
         let ended = unless(stop, &what, whole).await;
         // 2. Or none of them stays.
         if ended.is_err() {
-            // Where this fails too, the first failure says more.
+            // If this fails too, the first failure says more.
             let _ = timeout(self.patience.stall, object.abort()).await;
         }
         ended

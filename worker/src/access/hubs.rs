@@ -1,11 +1,11 @@
-//! Which model hubs jobs may have models fetched from: pure.
+//! The model hubs from which jobs may fetch; pure.
 
 use std::fmt;
 
 /// Hubs that jobs may have models fetched from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Hubs {
-    /// Whichever this worker's environment names.
+    /// Any hub that this worker's environment names.
     Everything,
     /// These; none: nothing.
     Of(Vec<Hub>),

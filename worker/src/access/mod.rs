@@ -25,24 +25,24 @@ use ringtune_shared::job::{JobSpec, ModelLocation, PathUse};
 
 pub use hubs::{Hub, Hubs};
 pub use model::{OpenError, OpenModel};
-pub use place::{OpenFolder, Place};
+pub use place::{ConfinedPath, OpenFolder};
 pub use rules::{Buckets, Reach, Refused, Roots, Rules};
 pub use settings::AccessSettings;
 
 use rules::local_path;
 use views::Views;
 
-/// What jobs may reach on this worker. Cheap to clone.
+/// The gate for jobs on this worker. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Access {
     rules: Arc<Rules>,
-    /// Where `hf://` leads, as a URL; empty: nowhere.
+    /// URL of `hf://`; empty: none.
     hub: Arc<str>,
     views: Views,
 }
 
 impl Access {
-    /// By these rules. `hub`: where `hf://` leads, as a URL; empty: nowhere. `views`: a folder of this worker's own, which
+    /// A gate with these rules. `hub`: URL of `hf://`; empty: none. `views`: a folder of this worker's own, which
     /// is made if need be.
     pub fn new(rules: Rules, hub: &str, views: PathBuf) -> Self {
         Self { rules: Arc::new(rules), hub: hub.into(), views: Views::new(views) }
@@ -78,14 +78,14 @@ impl Access {
         self.rules.fetch(field, location, &self.hub)
     }
 
-    /// What a job names by path. Blocks.
+    /// Resolves a path of a job. Blocks.
     ///
     /// # Errors
     /// It is out of reach.
-    pub fn place(&self, used: PathUse, field: &str, given: &str) -> Result<Place, Refused> {
+    pub fn place(&self, used: PathUse, field: &str, given: &str) -> Result<ConfinedPath, Refused> {
         match self.rules.path(used, field, given)? {
-            Reach::Anywhere => Ok(Place::at(local_path(used, given))),
-            Reach::Below { root, rest } => Place::below(root, rest).map_err(|error| Refused {
+            Reach::Anywhere => Ok(ConfinedPath::at(local_path(used, given))),
+            Reach::Below { root, rest } => ConfinedPath::below(root, rest).map_err(|error| Refused {
                 field: field.to_owned(),
                 problem: format!("{given:?}: {}: {error}", root.display()),
             }),
@@ -96,12 +96,12 @@ impl Access {
     ///
     /// # Errors
     /// The cache cannot be opened, or the folder is not in it.
-    pub fn fetched(&self, folder: &Path, cache: &Path) -> Result<Place, OpenError> {
+    pub fn fetched(&self, folder: &Path, cache: &Path) -> Result<ConfinedPath, OpenError> {
         if self.rules.models == Roots::Everything {
-            return Ok(Place::at(folder));
+            return Ok(ConfinedPath::at(folder));
         }
         let failed = |source| OpenError { path: folder.to_owned(), source };
         let rest = folder.strip_prefix(cache).map_err(|error| failed(std::io::Error::other(error)))?;
-        Place::below(cache, rest.to_owned()).map_err(failed)
+        ConfinedPath::below(cache, rest.to_owned()).map_err(failed)
     }
 }

@@ -7,15 +7,15 @@ use std::{
     sync::Arc,
 };
 
-use super::{Access, Place, views::View};
+use super::{Access, ConfinedPath, views::View};
 
-/// What names the parts of a model in diffusers' layout.
+/// The index of a model in diffusers' layout.
 const INDEX: &str = "model_index.json";
 /// Its tokenizer's folder, and that of a model in one file, beside it.
 const TOKENIZER: &str = "tokenizer";
-/// Those of its parts that are loaded.
+/// The parts that are loaded.
 const PARTS: [&str; 5] = ["scheduler", "text_encoder", TOKENIZER, "unet", "vae"];
-/// How the names of files end that are loaded, and of pickles, which are refused by their names.
+/// Extensions of files that are loaded, and of pickles, which are refused by name.
 const ENDINGS: [&str; 7] = [".json", ".safetensors", ".txt", ".bin", ".ckpt", ".pt", ".pth"];
 /// Files of a model that are open at a time: Stable Diffusion has about 20, in several variants.
 const MOST_FILES: usize = 256;
@@ -30,12 +30,12 @@ pub struct OpenError {
     pub source: io::Error,
 }
 
-/// What of a model or a tokenizer is to be loaded.
+/// The opened files of a model or a tokenizer.
 #[derive(Clone, Debug)]
 pub struct OpenModel {
     /// The folder or file to load.
     pub path: PathBuf,
-    /// What is at that path goes with this.
+    /// Removes the links at that path when it is dropped.
     _view: Option<Arc<View>>,
 }
 
@@ -44,7 +44,7 @@ impl Access {
     ///
     /// # Errors
     /// A file that cannot be opened, or leads out of the reach of jobs.
-    pub fn model(&self, place: &Place) -> Result<OpenModel, OpenError> {
+    pub fn model(&self, place: &ConfinedPath) -> Result<OpenModel, OpenError> {
         self.opened(place, |place| {
             let mut opened = Opened::default();
             if place.is_file() {
@@ -62,7 +62,7 @@ impl Access {
     ///
     /// # Errors
     /// As for a model.
-    pub fn tokenizer(&self, place: &Place) -> Result<OpenModel, OpenError> {
+    pub fn tokenizer(&self, place: &ConfinedPath) -> Result<OpenModel, OpenError> {
         self.files(place)
     }
 
@@ -70,11 +70,11 @@ impl Access {
     ///
     /// # Errors
     /// As for a model.
-    pub fn language_model(&self, place: &Place) -> Result<OpenModel, OpenError> {
+    pub fn language_model(&self, place: &ConfinedPath) -> Result<OpenModel, OpenError> {
         self.files(place)
     }
 
-    fn files(&self, place: &Place) -> Result<OpenModel, OpenError> {
+    fn files(&self, place: &ConfinedPath) -> Result<OpenModel, OpenError> {
         self.opened(place, |place| {
             let mut opened = Opened::default();
             opened.add_all(place)?;
@@ -85,8 +85,8 @@ impl Access {
     /// A view of what is opened; of what may lead anywhere, the path as it is.
     fn opened(
         &self,
-        place: &Place,
-        open: impl FnOnce(&Place) -> Result<Opened, OpenError>,
+        place: &ConfinedPath,
+        open: impl FnOnce(&ConfinedPath) -> Result<Opened, OpenError>,
     ) -> Result<OpenModel, OpenError> {
         let shown = place.shown();
         if !place.is_bound() {
@@ -103,7 +103,7 @@ impl Access {
 }
 
 /// Why a place has no file that could be loaded.
-fn missing(place: &Place) -> io::Error {
+fn missing(place: &ConfinedPath) -> io::Error {
     let why = |kind, text| io::Error::new(kind, text);
     match place.names() {
         Ok(_) => why(io::ErrorKind::InvalidData, "it holds no file of a model"),
@@ -121,7 +121,7 @@ struct Opened {
 }
 
 impl Opened {
-    fn add(&mut self, place: &Place) -> Result<(), OpenError> {
+    fn add(&mut self, place: &ConfinedPath) -> Result<(), OpenError> {
         let failed = |source| OpenError { path: place.shown().to_owned(), source };
         if self.files.len() >= MOST_FILES {
             return Err(failed(io::Error::other(format!("the model has more than {MOST_FILES} files"))));
@@ -130,8 +130,8 @@ impl Opened {
         Ok(())
     }
 
-    /// All files of a folder that a loader asks for; of no folder none.
-    fn add_all(&mut self, folder: &Place) -> Result<(), OpenError> {
+    /// Adds all loadable files of a folder, if it exists.
+    fn add_all(&mut self, folder: &ConfinedPath) -> Result<(), OpenError> {
         let mut names: Vec<PathBuf> = match folder.names() {
             Ok(names) => names.into_iter().map(PathBuf::from).collect(),
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
@@ -144,11 +144,11 @@ impl Opened {
         self.add_all_named(folder, &names)
     }
 
-    fn add_all_named(&mut self, folder: &Place, names: &[PathBuf]) -> Result<(), OpenError> {
+    fn add_all_named(&mut self, folder: &ConfinedPath, names: &[PathBuf]) -> Result<(), OpenError> {
         for name in names {
             let file = folder.join(name);
             match self.add(&file) {
-                // Whoever needs it misses it by its name.
+                // The loader reports the missing file by name.
                 Err(error) if error.source.kind() == io::ErrorKind::NotFound || file.is_dir() => (),
                 added => added?,
             }

@@ -1,6 +1,6 @@
-//! Where something is that a job names, and how it is opened: below the folder that jobs have to stay in.
+//! Paths of a job, confined to the folder that jobs have to stay in.
 //!
-//! What is opened below a folder is looked up by the system from that folder on (cap-std: `openat2` with
+//! Below a folder, the system resolves paths from that folder on (cap-std: `openat2` with
 //! `RESOLVE_BENEATH`), so that neither `..` nor a link leads out of it, whenever the link was put there.
 
 use std::{
@@ -20,7 +20,7 @@ use rustix::fs::OFlags;
 
 /// A path, and the folder that it does not lead out of, if there is one. All but its names blocks on the disk.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct ConfinedPath {
     shown: PathBuf,
     below: Option<Below>,
 }
@@ -43,8 +43,8 @@ pub struct OpenFolder {
     _opened: Option<Arc<Dir>>,
 }
 
-impl Place {
-    /// Wherever the path leads.
+impl ConfinedPath {
+    /// An unconfined path.
     pub fn at(path: impl Into<PathBuf>) -> Self {
         Self { shown: path.into(), below: None }
     }
@@ -175,17 +175,17 @@ impl Place {
     }
 }
 
-/// By what they show: what is opened is another matter.
-impl PartialEq for Place {
+/// Compares the shown paths.
+impl PartialEq for ConfinedPath {
     fn eq(&self, other: &Self) -> bool {
         self.shown == other.shown
     }
 }
 
-impl Eq for Place {}
+impl Eq for ConfinedPath {}
 
 impl Below {
-    /// What the folder is asked for.
+    /// The path relative to the folder.
     fn path(&self) -> &Path {
         if self.rest.as_os_str().is_empty() { Path::new(".") } else { &self.rest }
     }
@@ -208,7 +208,7 @@ fn is_way_out(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::PermissionDenied && error.raw_os_error().is_none()
 }
 
-/// A path to what is open in this process, and to nothing else: it is no link that the system looks up again.
+/// A path to a file that is open in this process: not a symlink that the system resolves again.
 pub(super) fn opened_path(opened: &impl AsRawFd) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", opened.as_raw_fd()))
 }

@@ -1,4 +1,4 @@
-//! What jobs may reach, as pure decisions: nothing here looks at a disk or a network.
+//! Access rules of jobs as pure decisions, without disk or network.
 
 use std::{
     fmt,
@@ -15,7 +15,7 @@ use super::hubs::{Hubs, write_list};
 pub struct Refused {
     /// `section.key` of the job.
     pub field: String,
-    /// What was given, what this worker allows, and what its administrator would set.
+    /// The given value, the allowed ones, and the setting to change.
     pub problem: String,
 }
 
@@ -28,12 +28,12 @@ pub enum Roots {
     Below(Vec<PathBuf>),
 }
 
-/// Where a path is that jobs may reach.
+/// How far a path may lead.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reach<'a> {
-    /// Wherever it leads.
+    /// Unconfined.
     Anywhere,
-    /// Below a folder, and whatever links say, nowhere else.
+    /// Confined to `root`, symlinks included.
     Below {
         /// The folder.
         root: &'a Path,
@@ -45,13 +45,13 @@ pub enum Reach<'a> {
 /// Buckets that jobs may have models and tokens fetched from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Buckets {
-    /// All that this worker's credentials open.
+    /// Every bucket that this worker's credentials open.
     Everything,
     /// These, from their prefixes on; none: nothing.
     Within(Vec<S3Model>),
 }
 
-/// All that jobs may reach on a worker, beside what is uploaded to its coordinator.
+/// Everything that jobs may reach on a worker, besides uploads to its coordinator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rules {
     /// Models and tokenizers.
@@ -75,14 +75,14 @@ pub(super) fn plain(path: &Path) -> Option<PathBuf> {
 }
 
 impl Roots {
-    /// Below these folders. `/` is everything; what is relative or has a `..` in it is left out.
+    /// Confined to these folders. `/` is everything; relative paths and those with `..` are skipped.
     pub fn of(folders: impl IntoIterator<Item = PathBuf>) -> Self {
         let roots: Vec<PathBuf> = folders.into_iter().filter_map(|folder| plain(&folder)).collect();
         if roots.iter().any(|root| root == Path::new("/")) { Self::Everything } else { Self::Below(roots) }
     }
 
-    /// Where a path lies; none: out of reach. Of several folders that hold it the outermost counts, as links may lead
-    /// further there.
+    /// How far a path may lead; None: out of reach. Of nested folders the outermost counts, as symlinks may lead further
+    /// there.
     pub fn find(&self, path: &Path) -> Option<Reach<'_>> {
         let Self::Below(roots) = self else { return Some(Reach::Anywhere) };
         let path = plain(path)?;
@@ -151,7 +151,7 @@ impl Rules {
         paths.iter().try_for_each(|path| self.path(path.used, &path.field, &path.path).map(|_| ()))
     }
 
-    /// Where a path of a job lies.
+    /// How far a path of a job may lead.
     ///
     /// # Errors
     /// It is out of reach.
@@ -211,7 +211,7 @@ impl Rules {
     }
 }
 
-/// What a field says that holds a path: pictures may be given as a `file://` URL, too.
+/// The path in a field: pictures may also be given as a `file://` URL.
 pub(super) fn local_path(used: PathUse, given: &str) -> &Path {
     let path = given.strip_prefix("file://").filter(|_| used == PathUse::Pictures);
     Path::new(path.unwrap_or(given))

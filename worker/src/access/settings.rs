@@ -13,11 +13,11 @@ use super::{
     rules::{Buckets, Roots, Rules, plain},
 };
 
-/// What an entry says that stands for what a worker allows by itself.
+/// Entry for a worker's defaults.
 const AUTO: &str = "auto";
-/// What an entry of hubs or buckets says that stands for all of them.
+/// Entry for all hubs or buckets.
 const ALL: &str = "*";
-/// Where whoever runs a worker puts models that all jobs may use.
+/// Folder of models that all jobs may use.
 const MODELS: &str = "/srv/ringtune/models";
 
 /// `[access]`
@@ -96,7 +96,7 @@ impl AccessSettings {
         problems
     }
 
-    /// What they allow. `exposed`: the worker listens beyond loopback, so that its jobs may be others' than its own user's.
+    /// The rules of these settings. `exposed`: the worker listens beyond loopback, so that its jobs may be others' than its own user's.
     pub fn rules(&self, exposed: bool, model_cache: &Path) -> Rules {
         let roots = |entries: &[String], own: &[PathBuf]| {
             let folders = entries.iter().flat_map(|entry| match entry.as_str() {

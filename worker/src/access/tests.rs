@@ -46,10 +46,10 @@ fn job(base: &str, train: &str, more: &str) -> JobSpec {
     .unwrap()
 }
 
-/// What a concept starts from that names no file.
+/// A start of a concept without a file.
 const WORD: &str = "initializer_token = \"b\"";
 
-/// Where a path leads by its names alone; none: above the root.
+/// A path without `..`, resolved lexically; None: above the root.
 fn resolved(path: &Path) -> Option<PathBuf> {
     let mut found = PathBuf::from("/");
     for part in path.components() {
@@ -81,7 +81,7 @@ proptest! {
                 // The outermost: links may lead from one of its folders to another.
                 prop_assert!(root != Path::new("/srv/models/sd"));
             }
-            // What is refused leads elsewhere, or says it in a way that may.
+            // A refused path leads elsewhere, or may.
             None => {
                 let is_within = path.starts_with("/srv/models") || path.starts_with("/data");
                 prop_assert!(!is_within || path.components().any(|part| part == Component::ParentDir), "{text:?}");
@@ -186,7 +186,7 @@ fn tokens_are_data_and_their_buckets_those_of_models() {
     assert_eq!(access.fetch_named("gpt2.tokens", &ModelLocation::S3(bucket("s3://words/web"))), Ok(()));
 }
 
-/// A folder of the machine: `inside` is a root, and `outside` holds what nobody is to read.
+/// A folder of the machine: `inside` is a root, and `outside` holds secrets.
 struct Machine {
     folder: TempDir,
     access: Access,
@@ -225,7 +225,7 @@ impl Machine {
         self.folder.path().join(name)
     }
 
-    fn place(&self, used: PathUse, name: &str) -> Result<Place, Refused> {
+    fn place(&self, used: PathUse, name: &str) -> Result<ConfinedPath, Refused> {
         self.access.place(used, "model.base", self.path(name).to_str().unwrap())
     }
 
@@ -244,7 +244,7 @@ fn text(path: PathBuf) -> String {
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-fn read(place: &Place) -> std::io::Result<String> {
+fn read(place: &ConfinedPath) -> std::io::Result<String> {
     let mut text = String::new();
     place.open()?.read_to_string(&mut text)?;
     Ok(text)
@@ -326,10 +326,10 @@ fn what_would_keep_a_reader_waiting_is_refused_at_once() {
     fifo("inside/pictures/b.png");
     let pictures = scan(&machine.place(PathUse::Pictures, "inside/pictures").unwrap()).unwrap();
     assert_eq!((pictures.images.len(), pictures.skipped.as_slice()), (1, &["b.png".to_owned()][..]));
-    // One that takes a picture's place later, and a device.
+    // A pipe in a picture's place, and a device.
     fifo("inside/pictures/a.png");
     assert!(pictures.images[0].read().unwrap_err().to_string().contains("not a regular file"));
-    for place in [Place::at(machine.path("inside/pictures/a.png")), Place::at("/dev/zero")] {
+    for place in [ConfinedPath::at(machine.path("inside/pictures/a.png")), ConfinedPath::at("/dev/zero")] {
         assert!(read(&place).unwrap_err().to_string().contains("not a regular file"));
     }
 }

@@ -1,6 +1,6 @@
 //! Opened files under their names.
 //!
-//! Whatever loads a model takes a path, and opens and maps the files below it by itself, some of them later. So a job's
+//! Loaders of models take a path, and open and map the files below it by themselves, some of them later. So a job's
 //! model is opened here, once, and what is loaded is a folder of links to what is open (`/proc/self/fd/N`), which the
 //! system follows to the very file, not to its name. Nothing that happens to names afterwards matters.
 //!
@@ -30,7 +30,7 @@ pub(super) struct Views {
     alive: Alive,
 }
 
-/// By their keys: those that are used, each with its number.
+/// Views in use by key, each with its number.
 type Alive = Arc<Mutex<BTreeMap<String, (u64, Weak<View>)>>>;
 
 /// A folder of links to opened files. The files stay open as long as it is, and it goes with it.
@@ -40,7 +40,7 @@ pub(super) struct View {
     key: String,
     number: u64,
     alive: Alive,
-    /// What the links lead to.
+    /// The targets of the links.
     _files: Vec<File>,
 }
 
@@ -90,7 +90,7 @@ impl Views {
 }
 
 impl View {
-    /// Where it has what is shown at this path.
+    /// The link to the file that is shown at this path.
     pub(super) fn path(&self, shown: &Path) -> PathBuf {
         within(&self.folder, shown)
     }
@@ -102,7 +102,7 @@ impl Drop for View {
         // A newer one of the same files may have taken its place.
         if alive.get(&self.key).is_some_and(|(number, _)| *number == self.number) {
             alive.remove(&self.key);
-            // What stays is removed by the worker's next start.
+            // Leftovers are removed at the worker's next start.
             let _ = remove(&self.folder);
         }
     }

@@ -14,7 +14,7 @@ use crate::{
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Where it is cannot be read.
+    /// Its location is malformed.
     #[error(transparent)]
     Spec(#[from] SpecError),
     /// It is out of the reach of jobs on this worker.
@@ -31,16 +31,16 @@ pub enum Error {
     Field {
         /// `section.key` of the job.
         field: &'static str,
-        /// What was given and what is allowed.
+        /// The given and the allowed value.
         problem: String,
     },
-    /// One of its files cannot be read.
+    /// A file cannot be read.
     #[error(transparent)]
     Read(#[from] contents::Error),
     /// A task of this worker died.
     #[error("a part of the worker ended unexpectedly: {0}")]
     Task(#[from] tokio::task::JoinError),
-    /// One of its files cannot be opened.
+    /// A file cannot be opened.
     #[error("{field}: {}: {source}", path.display())]
     Path {
         /// `section.key` of the job.

@@ -21,7 +21,7 @@ use crate::{
     session::{Progress, ProgressStage, RankEvent},
 };
 
-/// How often a download says how far it is. Every report is stored.
+/// Interval of a download's progress reports, each of which is stored.
 const REPORT: Duration = Duration::from_secs(2);
 
 /// Brings the model of a job here, and opens it. What is returned is to be held as long as the job uses it; the path is
@@ -35,26 +35,26 @@ pub(super) async fn materialise(
     let location = spec.common.model.location()?;
     access.fetch(&location)?;
     let variant = &spec.common.model.variant;
-    let wanted = Wanted::Pictures { variant };
+    let wanted = WantedFiles::Pictures { variant };
     let model = bring(sources, &location, wanted, journal).await?;
     let (access, asked) = (access.clone(), spec.common.model.clone());
     ringtune_shared::tasks::spawn_blocking(move || open(&access, &asked, model)).await?
 }
 
-/// What of a model is to be brought.
+/// The files of a model to fetch.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Wanted<'a> {
+pub(crate) enum WantedFiles<'a> {
     /// A model of pictures, with the weights of this variant; empty: none.
     Pictures { variant: &'a str },
     /// A language model, with its weights or without.
     Words { weights: bool },
 }
 
-/// Brings what is wanted of a model that jobs may reach here, and tells the job how far it is and what came.
+/// Fetches files of a model that jobs may reach here, and reports progress and outcome to the job.
 pub(super) async fn bring(
     sources: &ModelSources,
     location: &ModelLocation,
-    wanted: Wanted<'_>,
+    wanted: WantedFiles<'_>,
     journal: &Journal,
 ) -> Result<LocalModel, Error> {
     let tell = |news| async move {
@@ -106,11 +106,11 @@ fn open(access: &Access, asked: &ModelSpec, local: LocalModel) -> Result<(LocalM
     Ok((local.moved(folder, tokenizer), words))
 }
 
-/// What there is to tell of a download.
+/// News of a download.
 pub(crate) enum News {
-    /// How far it is.
+    /// Its progress.
     Progress(DownloadProgress),
-    /// What it waits for.
+    /// A remark: what it waits for.
     Remark(String),
 }
 
@@ -119,15 +119,15 @@ pub(crate) enum News {
 pub(crate) async fn fetch<Told: Future<Output = ()>>(
     sources: &ModelSources,
     location: &ModelLocation,
-    wanted: Wanted<'_>,
+    wanted: WantedFiles<'_>,
     tell: impl Fn(News) -> Told,
 ) -> Result<(LocalModel, DownloadProgress), ringtune_sources::Error> {
     let (sender, receiver) = progress_channel();
     let remarks = sender.remarks();
     let fetching = async {
         match wanted {
-            Wanted::Pictures { variant } => sources.fetch(location, variant, &sender).await,
-            Wanted::Words { weights } => sources.fetch_language_model(location, weights, &sender).await,
+            WantedFiles::Pictures { variant } => sources.fetch(location, variant, &sender).await,
+            WantedFiles::Words { weights } => sources.fetch_language_model(location, weights, &sender).await,
         }
     };
     telling(fetching, &receiver, remarks, tell).await
@@ -164,7 +164,7 @@ async fn telling<Told: Future<Output = ()>>(
     }
 }
 
-/// What the job says about its model.
+/// A job's options for its model.
 pub(super) fn options_of(spec: &JobSpec) -> ModelOptions {
     let prediction_type = spec.common.model.prediction_type.map(|prediction| match prediction {
         job::PredictionType::Epsilon => PredictionType::Epsilon,

@@ -1,4 +1,4 @@
-//! What a model is, by content: the hash of the files that decide what a job computes on it.
+//! A model's fingerprint: the hash of the files that decide a job's results.
 
 use std::{
     collections::BTreeMap,
@@ -24,7 +24,7 @@ const WEIGHTS: [(&str, &str); 3] =
 /// Small files that decide as much.
 const SMALL_FILES: [&str; 4] =
     ["scheduler/scheduler_config.json", "text_encoder/config.json", "unet/config.json", "vae/config.json"];
-/// What a model in one file counts as, whatever it is called.
+/// Name of a single-file model in the fingerprint, whatever its file's name.
 const SINGLE_FILE: &str = "model.safetensors";
 
 /// Hashes models, each file once as long as it does not change, and no further than somebody `still` waits for it.

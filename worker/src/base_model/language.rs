@@ -12,13 +12,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Error, Fingerprints, base_model_name,
-    fetch::{Wanted, bring},
+    fetch::{WantedFiles, bring},
 };
 use crate::{access::Access, journal::Journal, while_wanted};
 
 const FIELD: &str = "model.base";
 
-/// What is to be brought, by what.
+/// A language model to fetch, and the means.
 pub(crate) struct BringLanguageModel<'a> {
     /// The job.
     pub(crate) spec: &'a JobSpec,
@@ -37,16 +37,16 @@ pub(crate) struct BringLanguageModel<'a> {
 /// The files of a language model on this machine. They are held as long as this is.
 #[derive(Clone, Debug)]
 pub struct LanguageModelFiles {
-    /// The folder, for whoever reads them.
+    /// Their folder.
     pub folder: PathBuf,
     /// The names of those that are used: config.json first, then what there is of its tokenizer and of
     /// generation_config.json, then, where they were wanted, the weights.
     pub files: Vec<String>,
     /// The hash of the names and contents of just these.
     pub hash: ContentHash,
-    /// What the model is called: its repository, or the last part of its path.
+    /// The model's name: its repository, or the last part of its path.
     pub name: String,
-    /// What holds them.
+    /// The folder of the files.
     pub local: Arc<LocalModel>,
 }
 
@@ -61,7 +61,7 @@ impl BringLanguageModel<'_> {
         // 1. It is here.
         let location = spec.common.model.location()?;
         access.fetch(&location)?;
-        let local = bring(sources, &location, Wanted::Words { weights: with_weights }, journal).await?;
+        let local = bring(sources, &location, WantedFiles::Words { weights: with_weights }, journal).await?;
         let name = match &local.origin {
             Some(origin) => origin.repository.clone(),
             None => base_model_name(&spec.common.model.base),

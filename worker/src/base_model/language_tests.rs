@@ -148,7 +148,7 @@ async fn what_is_no_language_model_is_refused_by_its_own_path() {
     assert!(matches!(outside, Error::Access(_)), "{outside}");
 }
 
-/// Where jobs are held below folders, the engine reads what was opened.
+/// If jobs are confined to folders, the engine reads the opened files.
 #[tokio::test]
 async fn what_is_opened_is_read_whatever_is_swapped_in_afterwards() {
     let machine = Machine::new(Some("models"));

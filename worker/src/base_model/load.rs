@@ -20,15 +20,15 @@ use crate::{
 /// The model is in the engine; it is hashed, and whatever else the work needs of it is done.
 const PARTS: u64 = 2;
 
-/// What is loaded, by what.
+/// A model to load, and the means.
 pub(crate) struct Loading<'a> {
     /// The job.
     pub(crate) spec: &'a JobSpec,
-    /// What it is to be trained with; none: pictures only.
+    /// Sizes of its training; None: pictures only.
     pub(crate) training: Option<TrainingSize>,
     /// The schedule is rescaled to a terminal signal-to-noise ratio of zero.
     pub(crate) rescale_zero_snr: bool,
-    /// What the network computes in.
+    /// The network's precision.
     pub(crate) precision: Precision,
     /// Threads within one operation.
     pub(crate) threads: usize,
@@ -51,7 +51,7 @@ pub(crate) struct Loaded {
     pub(crate) local: Arc<LocalModel>,
     /// Its tokenizer's folder.
     pub(crate) tokenizer: PathBuf,
-    /// What it is.
+    /// Facts of the model.
     pub(crate) info: ModelInfo,
     /// Its hash, which is taken beside.
     hashing: WhileWanted<Result<ContentHash, Error>>,
@@ -102,7 +102,7 @@ impl Loaded {
         Ok((hash, done))
     }
 
-    /// What it is called: its repository, or the last part of its path.
+    /// Its name: its repository, or the last part of its path.
     pub(crate) fn name(&self, spec: &JobSpec) -> String {
         match &self.local.origin {
             Some(origin) => origin.repository.clone(),

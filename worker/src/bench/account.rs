@@ -1,4 +1,4 @@
-//! Where the time of recorded steps went: each nanosecond of a step is in one class.
+//! Accounts for the time of recorded steps: each nanosecond of a step belongs to one class.
 
 use std::{
     cmp::Reverse,
@@ -9,7 +9,7 @@ use std::{
 use super::class::{Class, Work, classify};
 use crate::engine::{Operator, OperatorScope, Recording, STEP, TEXT_ENCODER};
 
-/// What belongs to one class and shape, in all steps together.
+/// Totals of one class and shape over all steps.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Tally {
     /// Calls.
@@ -64,7 +64,7 @@ impl Account {
         }
     }
 
-    /// All shapes of a class together.
+    /// Total of a class over all shapes.
     pub fn total(&self, class: Class) -> Tally {
         let mut total = Tally::default();
         self.shapes(class).for_each(|(_, tally)| total.add(tally));
@@ -92,7 +92,7 @@ pub(super) fn classes(recording: &Recording) -> BTreeMap<usize, Class> {
     walk(recording).classes.into_iter().collect()
 }
 
-/// What a walk through a recording came past.
+/// State of a walk through a recording.
 #[derive(Default)]
 struct Walk {
     /// The nanoseconds of each step.
@@ -101,7 +101,7 @@ struct Walk {
     classes: Vec<(usize, Class)>,
 }
 
-/// How an operator counts that others may be within.
+/// How an operator that contains others counts.
 #[derive(Clone, Copy)]
 enum Kind {
     /// A step: its own time is that between operators.
@@ -133,7 +133,7 @@ fn walk(recording: &Recording) -> Walk {
         let text = numbers_of_text(operators, thread);
         let mut places: Vec<usize> =
             (0..operators.len()).filter(|place| operators[*place].thread == thread).collect();
-        // What is within another one begins later, or ends earlier.
+        // A nested operator begins later, or ends earlier.
         places.sort_by_key(|place| (operators[*place].start, Reverse(operators[*place].end)));
         let mut frames: Vec<Frame<'_>> = Vec::new();
         for place in places {
@@ -218,7 +218,7 @@ fn numbers_of_text(operators: &[Operator], thread: u64) -> Vec<Range<u64>> {
     stretches.map(|stretch| stretch.sequence.0..stretch.sequence.1).collect()
 }
 
-/// Which pass of the text encoder an operator is, or is of.
+/// The pass of the text encoder that an operator belongs to.
 fn pass_of_text(operator: &Operator, text: &[Range<u64>]) -> Option<&'static str> {
     let number = operator.sequence.0;
     let is_gradient =

@@ -1,4 +1,4 @@
-//! What an operator is: its class, its shape in words, and how much there is to do.
+//! Classifies operators: class, shape in words, and amount of work.
 
 use crate::engine::{Operator, TensorShape};
 
@@ -22,9 +22,9 @@ pub enum Class {
     Norm,
     /// GEGLU.
     Geglu,
-    /// What changes neither value nor place but layout or kind, and copies.
+    /// Changes of layout or kind, and copies.
     Layout,
-    /// All of the text encoder, forward and backward.
+    /// The text encoder, forward and backward.
     TextEncoder,
     /// Other operators.
     Rest,
@@ -48,7 +48,7 @@ impl Class {
         Self::Between,
     ];
 
-    /// As tables and traces name it.
+    /// Its name in tables and traces.
     pub fn name(self) -> &'static str {
         match self {
             Self::Convolution3x3 => "convolutions 3x3",
@@ -72,19 +72,19 @@ impl Class {
     }
 }
 
-/// What there is to do in one call.
+/// The work of one call.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Work {
     pub(super) class: Class,
-    /// What distinguishes it within its class; may be empty.
+    /// Distinguishes it within its class; may be empty.
     pub(super) shape: String,
     /// Multiplications and additions.
     pub(super) flop: f64,
-    /// What it reads and writes at least.
+    /// Minimal bytes read and written.
     pub(super) bytes: f64,
 }
 
-/// What an operator does, by its name and shapes; none: of no class by itself, but what is within it may be.
+/// Classifies an operator by name and shapes; None: unclassified, but nested operators may be.
 pub(super) fn classify(operator: &Operator) -> Option<Work> {
     let name = operator.name.as_str();
     let own = name.strip_prefix(OWN);

@@ -1,4 +1,4 @@
-//! What `bench` can fail with.
+//! Errors of `bench`.
 
 use std::{io, path::PathBuf};
 
@@ -11,9 +11,9 @@ pub enum Error {
     /// An option's value does not fit the others, the model or the machine.
     #[error("{option}: {problem}")]
     Option {
-        /// As it is typed.
+        /// The flag.
         option: &'static str,
-        /// What was given, and what is allowed.
+        /// The given and the allowed value.
         problem: String,
     },
     /// The model is no model.
@@ -25,7 +25,7 @@ pub enum Error {
     /// The trace cannot be written.
     #[error("--profile {}: {source}", file.display())]
     Trace {
-        /// Where it was to be.
+        /// Its file.
         file: PathBuf,
         /// Why.
         source: io::Error,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::engine::{Microbatch, ModelInfo, Pixels};
 
-/// Where the learned word is in the prompt.
+/// Position of the learned word in the prompt.
 const PLACE: usize = 4;
 /// The stream of numbers that each input takes.
 const LATENTS: u64 = 1;
@@ -28,7 +28,7 @@ pub(super) fn picture(side: usize) -> Pixels {
     Pixels { height: side, width: side, data: normal(PICTURE, 3 * side * side) }
 }
 
-/// What the microbatches of all steps have in common.
+/// Inputs that all microbatches share.
 #[derive(Clone, Debug)]
 pub(super) struct Inputs {
     info: ModelInfo,

@@ -90,7 +90,7 @@ pub async fn step(arguments: &StepArguments, library: Library) -> Result<(), Err
     Ok(writeln!(std::io::stdout(), "{text}")?)
 }
 
-/// What the arguments and the machine decide.
+/// The plan of a measurement, from arguments and machine.
 #[derive(Debug)]
 struct Plan {
     precision: Precision,
@@ -195,7 +195,7 @@ impl<'a> Bench<'a> {
         Ok(bench)
     }
 
-    /// All steps, with the machine's rates between them, and the recordings of the timed ones.
+    /// Runs all steps, with the machine's rates between them, and recordings of the timed ones.
     async fn steps(&self, inputs: &Inputs) -> Result<(Measured, Vec<Recording>), Error> {
         let (mut measured, mut recordings) = (Measured::default(), Vec::new());
         let arguments = self.arguments;
@@ -234,7 +234,7 @@ impl<'a> Bench<'a> {
         Ok((measured, recordings))
     }
 
-    /// One step, recorded or not.
+    /// Runs a step, recorded or not.
     async fn one(
         &self,
         inputs: &Inputs,

@@ -72,7 +72,7 @@ fn classes(summary: &Summary) -> Table {
 
 fn row(label: String, figures: Figures) -> [String; 6] {
     let Figures { calls, seconds, share, flop, bytes } = figures;
-    // What has no work, or no bytes that are known, has no rate.
+    // No rate without known work or bytes.
     let rate = |amount: f64, unit: f64, digits: usize| {
         if amount > 0.0 && seconds > 0.0 {
             format!("{:.digits$}", amount / seconds / unit)

@@ -1,4 +1,4 @@
-//! What all measured steps say together.
+//! Summarises the measured steps.
 
 use serde::Serialize;
 
@@ -15,7 +15,7 @@ pub(super) struct Step {
     pub(super) step: usize,
     /// It is not counted.
     pub(super) warm_up: bool,
-    /// How many concepts it learns.
+    /// Number of concepts.
     pub(super) concepts: usize,
     pub(super) forward_seconds: f64,
     pub(super) backward_seconds: f64,
@@ -25,7 +25,7 @@ pub(super) struct Step {
     pub(super) involuntary_switches: u64,
 }
 
-/// All that was measured.
+/// All measurements.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Measured {
     pub(super) steps: Vec<Step>,
@@ -38,7 +38,7 @@ pub(super) struct Measured {
     pub(super) account: Option<Account>,
 }
 
-/// What comes last.
+/// The summary line.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Summary {
     /// Steps that count, of one concept.
@@ -61,7 +61,7 @@ pub(super) struct Summary {
     /// The median step of several concepts over that of one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) several_concepts_over_one: Option<f64>,
-    /// Where the time goes, if steps were recorded.
+    /// Time by class, if steps were recorded.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) classes: Vec<ClassRow>,
 }

@@ -1,4 +1,4 @@
-//! What the process uses of the machine: memory, page faults, and how often it was put aside.
+//! The process's use of the machine: memory, page faults, involuntary context switches.
 
 use std::{
     fs,
@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-/// How often memory is looked at.
+/// Interval of memory samples.
 const INTERVAL: Duration = Duration::from_millis(5);
 
 /// Counted by the system for all threads of the process.
@@ -18,7 +18,7 @@ const INTERVAL: Duration = Duration::from_millis(5);
 pub(super) struct Counts {
     /// Pages that were mapped without reading a file.
     pub(super) page_faults: u64,
-    /// How often a thread was put aside for another one.
+    /// Involuntary context switches.
     pub(super) involuntary_switches: u64,
 }
 
@@ -59,7 +59,7 @@ pub(super) struct PeakMemory {
 #[derive(Debug, Default)]
 struct Shared {
     peak: AtomicU64,
-    /// How often it has looked.
+    /// Number of samples.
     looked: AtomicU64,
     paused: AtomicBool,
     ended: AtomicBool,
@@ -92,7 +92,7 @@ impl PeakMemory {
         self.shared.paused.store(true, Ordering::Release);
     }
 
-    /// That has been given back.
+    /// Resumes sampling.
     pub(super) fn go_on(&self) {
         self.shared.paused.store(false, Ordering::Release);
     }

@@ -23,7 +23,7 @@ use crate::http::Metrics;
 pub(crate) struct GuardCalls {
     /// Counts those that are not let in.
     pub(crate) metrics: Arc<Metrics>,
-    /// How many each caller may make.
+    /// Rate limits of each caller.
     pub(crate) rates: CallRates,
 }
 

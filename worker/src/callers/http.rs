@@ -1,4 +1,4 @@
-//! The same for the pages of the HTTP port.
+//! Authorisation of the HTTP port's pages.
 
 use std::{net::IpAddr, sync::Arc};
 
@@ -17,12 +17,12 @@ use super::{
 };
 use crate::http::Metrics;
 
-/// What the guard knows.
+/// The guard's state.
 #[derive(Clone, Debug)]
 pub(crate) struct PageGuard {
     /// Counts those that are not let in.
     pub(crate) metrics: Arc<Metrics>,
-    /// How many each caller may make.
+    /// Rate limits of each caller.
     pub(crate) rates: CallRates,
 }
 

@@ -1,4 +1,4 @@
-//! Who may call what on a worker's ports, and how each call is held to it.
+//! Authorisation of calls to a worker's ports.
 //!
 //! Without TLS everybody may do everything. With TLS a call is let in by the role that its certificate names; a worker
 //! knows no bearer tokens. Each caller has a rate of calls of its own. Whose place in a ring a call is for is decided where the places are (`ring`).

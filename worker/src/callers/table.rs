@@ -6,21 +6,21 @@ use prost::Message as _;
 use prost_types::FileDescriptorSet;
 use ringtune_security::{Caller, Refused, Role};
 
-/// Who may make a call.
+/// Callers that may make a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Who {
     /// Also those without a certificate.
     Everybody,
-    /// Those whose certificate names a role, whichever.
+    /// Callers with any role.
     Known,
-    /// Those with one of these roles.
+    /// Callers with one of these roles.
     Roles(&'static [Role]),
 }
 
 const WORKERS: Who = Who::Roles(&[Role::Worker]);
 const WATCHERS: Who = Who::Roles(&[Role::Observer, Role::Admin]);
 
-/// All calls of the gRPC port, as their paths have them.
+/// All calls of the gRPC port, by path.
 pub const CALLS: [(&str, Who); 12] = [
     ("ringtune.v1.RingService/Exchange", WORKERS),
     ("ringtune.v1.RingService/FetchState", WORKERS),
@@ -39,7 +39,7 @@ pub const CALLS: [(&str, Who); 12] = [
 /// All pages of the HTTP port.
 pub const PAGES: [(&str, Who); 2] = [("/healthz", Who::Everybody), ("/metrics", WATCHERS)];
 
-/// Who learns that there is no such page.
+/// Callers that learn of a missing page.
 const NO_PAGE: Who = WATCHERS;
 
 /// A row without a call, or a call without a row.
@@ -51,7 +51,7 @@ pub enum TableError {
     /// It is not served.
     #[error("the table has {0}, which is not served")]
     Unknown(String),
-    /// What was built in cannot be read.
+    /// The built-in descriptors are malformed.
     #[error("the descriptions of the services cannot be read: {0}")]
     Descriptors(#[from] prost::DecodeError),
 }
@@ -75,9 +75,9 @@ pub enum Denied {
     Role {
         /// The call.
         what: String,
-        /// One of them is needed.
+        /// Roles, one of which is needed.
         needed: String,
-        /// Who calls.
+        /// The caller.
         caller: String,
     },
 }
@@ -113,15 +113,15 @@ pub(super) fn call(path: &str) -> Option<Who> {
     CALLS.iter().find(|(call, _)| *call == name).map(|(_, who)| *who)
 }
 
-/// The row of a page, or who learns that there is none.
+/// The row of a page, or of a missing page.
 pub(super) fn page(path: &str) -> Who {
     PAGES.iter().find(|(page, _)| *page == path).map_or(NO_PAGE, |(_, who)| *who)
 }
 
-/// That there is one row for each call of the services that are served, and no other.
+/// Checks that the table has exactly one row for each served call.
 ///
 /// # Errors
-/// What is missing or too many.
+/// Missing or superfluous rows.
 pub fn check_calls(served: &[&str]) -> Result<(), TableError> {
     let mut calls = BTreeSet::new();
     for set in [
@@ -147,10 +147,10 @@ pub fn check_calls(served: &[&str]) -> Result<(), TableError> {
     compare(&CALLS, &calls.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
-/// The same for pages.
+/// As above, for pages.
 ///
 /// # Errors
-/// What is missing or too many.
+/// Missing or superfluous rows.
 pub fn check_pages(served: &[&str]) -> Result<(), TableError> {
     compare(&PAGES, served)
 }

@@ -27,7 +27,7 @@ impl ContentCache {
         Ok(cache)
     }
 
-    /// Where a content is or would be.
+    /// Path of a content, present or not.
     pub fn path(&self, hash: ContentHash) -> PathBuf {
         self.folder.join(hash.to_string())
     }
@@ -45,7 +45,7 @@ impl ContentCache {
         Some(content)
     }
 
-    /// Where the content is, if it is there and whole, however large it is. A damaged file is removed. Blocks.
+    /// Path of a content, if it is present and intact, of any size. A damaged file is removed. Blocks.
     pub fn find(&self, hash: ContentHash) -> Option<PathBuf> {
         let path = self.path(hash);
         if !path.exists() {

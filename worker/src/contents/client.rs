@@ -80,12 +80,12 @@ impl ArtifactClient {
         Ok(Self { service: ArtifactServiceClient::new(channel), jobs, epoch: None, journal: None })
     }
 
-    /// The same, for what a rank leaves in the ring of this epoch and in those that it is given later.
+    /// As above, for a rank's files in the ring of this epoch and later ones.
     pub(crate) fn from(&self, first: Epoch, orders: watch::Receiver<RankOrders>) -> Self {
         Self { epoch: Some(OwnEpoch { first, orders }), ..self.clone() }
     }
 
-    /// The same, for a rank, whose journal says what is waited for.
+    /// As above, for a rank whose journal tells what is waited for.
     pub(crate) fn for_rank(&self, journal: Journal) -> Self {
         Self { journal: Some(journal), ..self.clone() }
     }
@@ -252,7 +252,7 @@ async fn hash_file(file: PathBuf) -> Result<(ContentHash, u64), Error> {
     while_wanted::spawn_blocking(move |still| hash_file_blocking(&file, still)).await?
 }
 
-/// The same, for a thread that may block, as long as somebody `still` waits for it.
+/// As above, blocking, as long as `still` is not cancelled.
 pub(crate) fn hash_file_blocking(
     file: &Path,
     still: &CancellationToken,
@@ -261,7 +261,7 @@ pub(crate) fn hash_file_blocking(
     hash_opened(opened.map_err(|source| Error::Io { path: file.to_owned(), source })?, file, still)
 }
 
-/// The same of what is open from its beginning. `file`: for messages.
+/// As above, of an open file at its beginning. `file`: for messages.
 pub(crate) fn hash_opened(
     mut reader: std::fs::File,
     file: &Path,

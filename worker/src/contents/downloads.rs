@@ -52,7 +52,7 @@ impl ArtifactClient {
         Ok(content)
     }
 
-    /// One call's worth of what is not in `content` yet.
+    /// Receives the rest of `content` in one call.
     async fn receive(&self, uri: &str, limit: u64, content: &mut Vec<u8>) -> Result<(), Status> {
         let offset = i64::try_from(content.len()).unwrap_or(i64::MAX);
         let request =

@@ -25,15 +25,15 @@ pub enum Error {
     /// The coordinator gave a file that is not what was asked for.
     #[error("{uri}: the coordinator sent {problem}")]
     WrongContent {
-        /// What was asked for.
+        /// The URI.
         uri: String,
-        /// What came.
+        /// The problem of the answer.
         problem: String,
     },
     /// The coordinator refused, and would again.
     #[error("{what}: the coordinator answered {code}: {message}")]
     Refused {
-        /// What was asked.
+        /// The call.
         what: String,
         /// gRPC code.
         code: Code,

@@ -18,7 +18,7 @@ use super::{ArtifactClient, Error, cache::ContentCache, downloads::within_idle_l
 /// Messages between the network and the disk: at most 2 MiB.
 const QUEUED_CHUNKS: usize = 4;
 
-/// Where a content of at most `limit` bytes is on this machine: in the cache, or else fetched from the coordinator.
+/// Path of a content of at most `limit` bytes: cached, or fetched from the coordinator.
 pub(crate) async fn one_file_on_disk(
     hash: ContentHash,
     limit: u64,
@@ -54,7 +54,7 @@ impl ArtifactClient {
             let before = received;
             match self.receive_from(&uri, limit, &mut received, &chunks).await {
                 Ok(()) => break,
-                // What is wrong with the disk the other end says.
+                // The writer reports the disk's error.
                 Err(Broken::Disk) => break,
                 Err(Broken::Network(status)) => {
                     if received > before {
@@ -81,7 +81,7 @@ impl ArtifactClient {
         Ok(ringtune_shared::tasks::spawn_blocking(move || written.into_inner().commit()).await??)
     }
 
-    /// One call's worth of what was not received yet.
+    /// Receives the rest in one call.
     async fn receive_from(
         &self,
         uri: &str,

@@ -1,4 +1,4 @@
-//! What comes from the coordinator and what goes there, by content. Calls that fail because the coordinator is away are
+//! Downloads from and uploads to the coordinator, by content. Calls that fail because the coordinator is away are
 //! made again; a transfer goes on where it broke off.
 
 mod cache;

@@ -17,7 +17,7 @@ use crate::{journal::Journal, reconnect};
 
 /// A call whose failure may be the coordinator's considered answer is repeated so often.
 const MOST_REPEATS: usize = 5;
-/// So long an owner who has too much on the coordinator may make room: a training that has done its steps is worth a while,
+/// Time for an owner over quota to make room: a training that has done its steps is worth a while,
 /// but not its workers for ever.
 const OWNER_PATIENCE: Duration = Duration::from_secs(3600);
 /// The coordinator's word for an upload that goes on where its file does not end.
@@ -28,7 +28,7 @@ const OTHER_EPOCH: &str = "EPOCH";
 /// Whether what failed is tried again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Again {
-    /// The same call gets the same answer.
+    /// Retrying gives the same answer.
     Never,
     /// It may be otherwise a moment later, or never.
     AFewTimes,
@@ -69,7 +69,7 @@ pub(crate) struct Tries<'a> {
     what: &'a str,
     waits: ExponentialBackoff,
     repeats: usize,
-    /// What the coordinator said last that it waits for, and since when.
+    /// The condition that the coordinator last reported, and since when.
     waiting: Option<(Condition, Instant)>,
 }
 
@@ -293,7 +293,7 @@ mod tests {
         assert!(outcome.is_ok() && made == most + 1);
     }
 
-    /// What tonic makes of a connection that breaks in the middle of a call has the codes of a considered answer.
+    /// tonic gives a broken connection the same codes as a real answer.
     #[test]
     fn a_broken_connection_is_no_answer() {
         let broken = std::io::Error::from(std::io::ErrorKind::ConnectionReset);

@@ -23,12 +23,12 @@ pub(crate) struct Uploads {
     client: ArtifactClient,
 }
 
-/// Where files wait for their turn.
+/// Queue of files to upload.
 #[derive(Debug)]
 pub(crate) struct UploadQueue {
     orders: mpsc::Sender<Order>,
     rank: watch::Receiver<RankOrders>,
-    /// What came when the queue was full and the rank was to end: the last step's files, and what is left at the end.
+    /// Orders that came while the queue was full and the rank was ending: the last files.
     late: Vec<Order>,
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct UploadTask {
     running: Option<AbortOnDropHandle<Result<(), Error>>>,
 }
 
-/// What is to be done at the coordinator, in order.
+/// An order for the coordinator, in order.
 #[derive(Debug)]
 enum Order {
     Upload {
@@ -74,7 +74,7 @@ impl Uploads {
         self.client.clone()
     }
 
-    /// What the rank is told.
+    /// The rank's orders.
     pub(crate) fn orders(&self) -> watch::Receiver<RankOrders> {
         self.queue.rank.clone()
     }
@@ -107,7 +107,7 @@ async fn send(
             }
             Order::Delete(file) => {
                 client.delete(job, &file).await?;
-                // What cannot be removed goes with the folder.
+                // A file that cannot be removed goes with the folder.
                 let _ = tokio::fs::remove_file(&file).await;
             }
         }
@@ -121,7 +121,7 @@ impl UploadQueue {
         self.push_after(file, None).await;
     }
 
-    /// The same, of a file from which a job can go on: it is sent once the report of the step that it follows is stored, so
+    /// As above, of a checkpoint: it is sent once the report of its step is stored, so
     /// that a history which goes on from it has no hole.
     pub(crate) async fn push_after(&mut self, file: PathBuf, after: Option<u64>) {
         self.add(Order::Upload { file, after }).await;
@@ -187,7 +187,7 @@ mod tests {
         let file = folder.path().join("a");
         std::fs::write(&file, b"a").unwrap();
         let (mut uploads, rank) = uploads();
-        // One more than there is room for may be on its way.
+        // One more than the queue holds may be in flight.
         while timeout(Duration::from_millis(50), uploads.queue.push(file.clone())).await.is_ok() {}
         assert!(uploads.queue.late.is_empty());
         {

@@ -3,7 +3,7 @@
 //! Source: kohya's sd-scripts, library/model_util.py (make_bucket_resolutions) and library/train_util.py
 //! (BucketManager); the idea is NovelAI's.
 
-/// Which buckets there are; numbers in pixels, by kohya's names.
+/// Options of buckets in pixels, by kohya's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BucketOptions {
     /// train.resolution: no bucket has more than its square.
@@ -24,12 +24,12 @@ pub type Size = [u32; 2];
 /// Pixels of a side that a picture may be stretched to, before most of it is cut off again.
 const LONGEST_SIDE: u32 = 32_768;
 
-/// What becomes of a picture: it is resized, and the middle is cut out.
+/// A picture's resize and centre crop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placement {
-    /// What it is resized to; no side shorter than the bucket's.
+    /// Resized size; no side shorter than the bucket's.
     pub resized: Size,
-    /// What is cut out of it.
+    /// Size of the crop.
     pub bucket: Size,
 }
 
@@ -48,7 +48,7 @@ impl Buckets {
         Self { options, sizes }
     }
 
-    /// Where a picture of this size goes; none where it is smaller than the smallest bucket, or its sides differ too
+    /// The placement of a picture of this size; None if it is smaller than the smallest bucket, or its sides differ too
     /// much.
     pub fn place(&self, size: Size) -> Option<Placement> {
         if size.contains(&0) {

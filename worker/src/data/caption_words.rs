@@ -1,6 +1,6 @@
-//! What becomes of a picture's caption in a prompt.
+//! A picture's caption in a prompt.
 
-/// How captions are used; by kohya's names.
+/// Options of captions, by kohya's names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CaptionOptions {
     /// train.shuffle_tags: the caption's tags, which commas part, come in another order in every sample.
@@ -9,7 +9,7 @@ pub struct CaptionOptions {
     pub keep_tags: usize,
 }
 
-/// What was drawn for a sample's caption.
+/// Random draws of a sample's caption.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CaptionDraw<'a> {
     /// The caption is left empty.
@@ -18,7 +18,7 @@ pub struct CaptionDraw<'a> {
     pub order: &'a [usize],
 }
 
-/// How many tags of `caption` change places.
+/// Number of shuffled tags of `caption`.
 pub fn shuffled_tags(caption: &str, options: CaptionOptions) -> usize {
     if !options.shuffle_tags {
         return 0;

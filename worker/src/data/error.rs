@@ -1,4 +1,4 @@
-//! What can be wrong with a job's pictures and words.
+//! Errors of a job's pictures and words.
 
 use std::path::PathBuf;
 
@@ -18,7 +18,7 @@ pub enum Error {
     NoImages {
         /// The folder as it was given.
         folder: PathBuf,
-        /// What is there instead.
+        /// Files that are there instead.
         skipped: Vec<String>,
     },
     /// More pictures than a job may have.
@@ -63,7 +63,7 @@ pub enum Error {
     UndecodableImage {
         /// File name.
         name: String,
-        /// What the decoder says.
+        /// The decoder's error.
         source: image::ImageError,
     },
     /// The model's tokenizer folder lacks a file or holds a broken one.
@@ -71,7 +71,7 @@ pub enum Error {
     TokenizerFile {
         /// The file.
         file: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
     },
     /// The tokenizer library refused a text.
@@ -79,7 +79,7 @@ pub enum Error {
     Encode {
         /// The text.
         text: String,
-        /// What the library says.
+        /// The library's message.
         problem: String,
     },
     /// A text that names a token of several, which nothing tells apart.
@@ -99,7 +99,7 @@ pub enum Error {
     Prompt {
         /// Its beginning.
         prompt: String,
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
     },
     /// train.placeholder_token names a token that the vocabulary has.
@@ -150,7 +150,7 @@ pub enum Error {
     Caption {
         /// The picture's file.
         file: String,
-        /// What is wrong.
+        /// The problem.
         problem: String,
     },
     /// A prompt template in which the learned token does not appear as it should.
@@ -158,7 +158,7 @@ pub enum Error {
     Template {
         /// The template, with its `{{}}`.
         template: String,
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
     },
 }

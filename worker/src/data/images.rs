@@ -14,7 +14,7 @@ use ringtune_shared::{
 };
 
 use super::Error;
-use crate::access::Place;
+use crate::access::ConfinedPath;
 
 /// Pixels along one side of a picture.
 const MOST_SIDE: u32 = 32_768;
@@ -26,8 +26,8 @@ const MOST_DECODED_BYTES: u64 = 512 << 20;
 pub struct ImageFile {
     /// The name to show: a plain file name.
     pub name: String,
-    /// Where its bytes are.
-    pub place: Place,
+    /// Its path.
+    pub place: ConfinedPath,
 }
 
 /// A picture file of a job, and what it was when the job's pictures were listed. Its pixels may be wanted hours later.
@@ -52,7 +52,7 @@ pub struct ImageSet {
 ///
 /// # Errors
 /// The folder cannot be listed, holds no picture or too many, or one that leads out of the reach of jobs.
-pub fn scan(folder: &Place) -> Result<ImageSet, Error> {
+pub fn scan(folder: &ConfinedPath) -> Result<ImageSet, Error> {
     let shown = || folder.shown().to_path_buf();
     let mut set = ImageSet { images: Vec::new(), skipped: Vec::new() };
     for entry in folder.names().map_err(|source| Error::ImageFolder { folder: shown(), source })? {
@@ -114,7 +114,7 @@ impl ImageFile {
         let file = self.place.open().map_err(failed)?;
         let length = file.metadata().map_err(failed)?.len();
         check(length)?;
-        // One more, so that a file that has grown since is refused as too large.
+        // One byte more: a file that has grown since is refused as too large.
         let mut content = Vec::with_capacity(length as usize + 1);
         file.take(LARGEST_IMAGE_FILE + 1).read_to_end(&mut content).map_err(failed)?;
         check(content.len() as u64)?;
@@ -266,7 +266,7 @@ mod tests {
             std::fs::write(folder.path().join(name), b"x").unwrap();
         }
         std::fs::create_dir(folder.path().join("folder.png")).unwrap();
-        let set = scan(&Place::at(folder.path())).unwrap();
+        let set = scan(&ConfinedPath::at(folder.path())).unwrap();
         let names: Vec<_> = set.images.iter().map(|image| image.name.as_str()).collect();
         assert_eq!(names, [".hidden.jpg", "a.jpeg", "b.PNG", "c.webp"]);
         assert_eq!(set.skipped, ["folder.png/", "noending", "notes.txt"]);
@@ -275,11 +275,14 @@ mod tests {
     #[test]
     fn missing_empty_and_stray_folders_are_told_apart() {
         let folder = tempfile::tempdir().unwrap();
-        assert!(matches!(scan(&Place::at(folder.path().join("absent"))), Err(Error::ImageFolder { .. })));
-        let empty = scan(&Place::at(folder.path()));
+        assert!(matches!(
+            scan(&ConfinedPath::at(folder.path().join("absent"))),
+            Err(Error::ImageFolder { .. })
+        ));
+        let empty = scan(&ConfinedPath::at(folder.path()));
         assert!(matches!(empty, Err(Error::NoImages { ref skipped, .. }) if skipped.is_empty()));
         std::fs::write(folder.path().join("notes.txt"), b"x").unwrap();
-        let stray = scan(&Place::at(folder.path()));
+        let stray = scan(&ConfinedPath::at(folder.path()));
         assert!(matches!(stray, Err(Error::NoImages { ref skipped, .. }) if skipped == &["notes.txt"]));
     }
 
@@ -294,7 +297,7 @@ mod tests {
                 let cut = decode("cut", &bytes[..length]);
                 assert!(matches!(cut, Err(Error::UndecodableImage { .. })), "{format:?} cut to {length}");
             }
-            // What comes after the picture does not matter: some cameras append to their files.
+            // Bytes after the picture are ignored: some cameras append to their files.
             bytes.extend([0xff; 100]);
             assert!(decode("longer", &bytes).is_ok(), "{format:?}");
         }
@@ -376,7 +379,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("really-a-png.jpg");
         std::fs::write(&path, bytes_of(&DynamicImage::new_rgb8(3, 2), ImageFormat::Png)).unwrap();
-        let file = ImageFile { name: "really-a-png.jpg".to_string(), place: Place::at(&path) };
+        let file = ImageFile { name: "really-a-png.jpg".to_string(), place: ConfinedPath::at(&path) };
         assert_eq!(file.decode().unwrap().dimensions(), (3, 2));
         let large = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
         large.set_len(LARGEST_IMAGE_FILE + 1).unwrap();
@@ -389,7 +392,7 @@ mod tests {
         let path = folder.path().join("a.png");
         let [then, now] = [2, 3].map(|height| bytes_of(&DynamicImage::new_rgb8(3, height), ImageFormat::Png));
         std::fs::write(&path, &then).unwrap();
-        let file = ImageFile { name: "a.png".to_string(), place: Place::at(&path) };
+        let file = ImageFile { name: "a.png".to_string(), place: ConfinedPath::at(&path) };
         let listed = ListedImage { file, sha256: ContentHash::of(&then) };
         assert_eq!(listed.decode().unwrap().dimensions(), (3, 2));
         std::fs::write(&path, &now).unwrap();

@@ -1,4 +1,4 @@
-//! What a job is trained on: pictures as the VAE takes them, prompts as the text encoder takes them.
+//! Training data: pictures for the VAE, prompts for the text encoder.
 //!
 //! Everything here is a plain function of files and arguments, and the same on every processor: decoding, the
 //! resize (the same bits as Pillow's), the tokenizer (the same ids as transformers').

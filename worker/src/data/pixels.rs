@@ -8,7 +8,7 @@ use crate::engine::Pixels;
 /// Cuts the largest square out of the middle (with `center_crop`), resizes to `resolution` x `resolution`
 /// (without `center_crop` the picture is squashed), mirrors it (with `flip`) and maps 0..=255 to -1..=1.
 ///
-/// The same bits as diffusers' examples/textual_inversion/textual_inversion.py, TextualInversionDataset, with its
+/// Prepares a picture with the same bits as diffusers' examples/textual_inversion/textual_inversion.py, TextualInversionDataset, with its
 /// default bicubic interpolation. `resolution` is at least 1.
 pub fn prepare(picture: &RgbImage, resolution: u32, center_crop: bool, flip: bool) -> Pixels {
     let resized = if center_crop {
@@ -21,7 +21,7 @@ pub fn prepare(picture: &RgbImage, resolution: u32, center_crop: bool, flip: boo
 
 /// The picture in its bucket: resized, the middle cut out, mirrored (with `flip`), and mapped to -1..=1.
 ///
-/// The same bits as Pillow's bicubic resize and a crop.
+/// Resizes and crops with the same bits as Pillow's bicubic resize and crop.
 pub fn prepare_in_bucket(picture: &RgbImage, placement: Placement, flip: bool) -> Pixels {
     to_pixels(cut_for_bucket(picture, placement), flip)
 }

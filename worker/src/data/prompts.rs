@@ -37,11 +37,11 @@ pub struct Caption {
 /// The words of one concept.
 #[derive(Clone, Debug)]
 pub struct ConceptWords<'a> {
-    /// With the placeholders of all concepts in it.
+    /// The tokenizer, with all concepts' placeholders.
     pub tokenizer: &'a Arc<ClipTokenizer>,
     /// The concept's own.
     pub placeholders: &'a Placeholders,
-    /// Those of the concepts whose pictures these prompts do not describe.
+    /// Placeholders of all other concepts.
     pub others: &'a [Placeholders],
 }
 
@@ -49,7 +49,7 @@ pub struct ConceptWords<'a> {
 struct Captions {
     tokenizer: Arc<ClipTokenizer>,
     placeholders: Placeholders,
-    /// What stands in a prompt for the concept.
+    /// The concept's text in a prompt.
     name: String,
     /// Of each picture, in their order.
     all: Vec<Caption>,
@@ -113,12 +113,12 @@ impl Prompts {
         Ok(self)
     }
 
-    /// How many templates there are.
+    /// Number of templates.
     pub fn count(&self) -> usize {
         self.templates.len()
     }
 
-    /// How many tags of picture `image`'s caption change places in each sample.
+    /// Number of shuffled tags of picture `image`'s caption in each sample.
     pub fn shuffled_tags(&self, image: usize) -> usize {
         let caption = self.captions.all.get(image);
         caption.map_or(0, |caption| shuffled_tags(&caption.text, self.captions.options))
@@ -141,7 +141,7 @@ impl Prompts {
 }
 
 impl ConceptWords<'_> {
-    /// What is wrong with an encoded prompt in which the concept's tokens should be `times` times.
+    /// The problem of an encoded prompt that should have the concept's tokens `times` times.
     fn problem(&self, ids: &[i64], times: usize) -> Option<String> {
         if let Some(other) = self.others.iter().find(|other| ids.iter().any(|id| other.ids.contains(id))) {
             return Some(format!("it holds {:?}, the token of another concept", other.text()));
@@ -169,7 +169,7 @@ impl Captions {
         Caption { text, ..caption }
     }
 
-    /// What is wrong with a picture's prompt. Tokens behind what a prompt holds are cut off, which the learned one
+    /// The problem of a picture's prompt. Tokens behind what a prompt holds are cut off, which the learned one
     /// may never be: with all tags in their order, nor, where they are shuffled, in any other.
     fn problem(
         &self,
@@ -226,7 +226,7 @@ mod tests {
         test(&ConceptWords { tokenizer: &Arc::new(tokenizer), placeholders: &placeholders, others: &others })
     }
 
-    /// What is wrong with a prompt, if anything is.
+    /// The problem of a prompt, if any.
     fn problem(template: &str, caption: &str, options: CaptionOptions) -> Option<String> {
         words_of(2, |words| {
             let caption = Caption { file: "cat.png".to_owned(), text: caption.to_owned() };

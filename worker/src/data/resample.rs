@@ -44,7 +44,7 @@ pub(super) fn bicubic(picture: &RgbImage, width: u32, height: u32) -> RgbImage {
     resized
 }
 
-/// What one output pixel is made of: `weights` of the input pixels from `first` on, as integers.
+/// Filter of an output pixel: integer `weights` of the input pixels from `first` on.
 struct Window {
     first: usize,
     weights: Vec<i32>,

@@ -100,7 +100,7 @@ fn side() -> impl TypedValueParser<Value = u32> {
 }
 
 impl GenerateArguments {
-    /// What decides the pictures.
+    /// The options that decide the pictures.
     pub(super) fn pictures(&self) -> PictureOptions {
         PictureOptions {
             prompts: self.prompt.clone(),

@@ -7,11 +7,11 @@ use ringtune_sources::{Environment, LocalModel, ModelSources, Patience};
 
 use super::{Error, say};
 use crate::{
-    base_model::{self, Wanted},
+    base_model::{self, WantedFiles},
     settings::ModelCacheSettings,
 };
 
-/// Which model, as the options say it.
+/// The model of the options.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ModelChoice<'a> {
     /// --model.
@@ -39,13 +39,13 @@ pub(crate) async fn fetch(choice: ModelChoice<'_>) -> Result<LocalModel, Error> 
         return Err(Error::Option { option: "--model", problem });
     }
     check_variant(variant).map_err(|problem| Error::Option { option: "--variant", problem })?;
-    Ok(bring(&location, Wanted::Pictures { variant }).await?)
+    Ok(bring(&location, WantedFiles::Pictures { variant }).await?)
 }
 
 /// Brings what is wanted of a model here, by the rules and into the cache of a worker without settings.
 pub(crate) async fn bring(
     location: &ModelLocation,
-    wanted: Wanted<'_>,
+    wanted: WantedFiles<'_>,
 ) -> Result<LocalModel, ringtune_sources::Error> {
     let environment = Environment::of_process();
     // Daemons have settings; this has their defaults.

@@ -1,4 +1,4 @@
-//! What is to be drawn, resolved against a model: which pictures, in which batches, from which noise.
+//! A drawing, resolved against a model: its pictures, batches and noise.
 //!
 //! Picture n of a prompt starts from noise that depends on the seed and n alone. Batches are cut by the number of
 //! pictures and the batch size alone, so that any division of them among workers gives the same pictures.
@@ -17,17 +17,17 @@ use crate::{
 
 /// Normal numbers that one batch may need: 1 GiB.
 const MOST_NOISE: usize = 1 << 28;
-/// Where nothing says what size a model was made for.
+/// Side of pictures of a model whose size is unknown.
 const USUAL_SIDE: usize = 512;
 
-/// What somebody asks for; names and meanings are those of the command line and of `[generate]`.
+/// Requested pictures; names and meanings are those of the command line and of `[generate]`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PictureOptions {
     /// At least one.
     pub prompts: Vec<String>,
     /// May be empty.
     pub negative_prompt: String,
-    /// None: the model's own.
+    /// None: the model's scheduler.
     pub scheduler: Option<SamplerKind>,
     /// Denoising steps.
     pub steps: u32,
@@ -56,7 +56,7 @@ pub struct Batch {
     pub count: u32,
 }
 
-/// Where the model comes from, for those who find the pictures.
+/// The model's name in the pictures' metadata.
 #[derive(Clone, Debug)]
 pub struct ModelName {
     /// Without its place.
@@ -137,7 +137,7 @@ impl Drawing {
         Ok(drawing)
     }
 
-    /// What was asked for.
+    /// The requested options.
     pub fn options(&self) -> &PictureOptions {
         &self.options
     }
@@ -184,7 +184,7 @@ impl Drawing {
         &self.read_back
     }
 
-    /// How it is drawn.
+    /// The sampler.
     pub fn sampler(&self) -> SamplerKind {
         self.sampler
     }
@@ -194,17 +194,17 @@ impl Drawing {
         (self.width, self.height)
     }
 
-    /// All batches: those of the first prompt, then those of the second …
+    /// All batches, prompt by prompt.
     pub fn batches(&self) -> Vec<Batch> {
         batches(self.options.prompts.len(), self.options.count, self.options.batch)
     }
 
-    /// What the engine is asked for. Only when its turn comes: the noise of many pictures is large.
+    /// The engine's request. Made just before it is sent: the noise of many pictures is large.
     pub fn request(&self, batch: Batch) -> ImageRequest {
         self.request_of(batch, self.options.steps)
     }
 
-    /// The same with another number of steps.
+    /// As above with another number of steps.
     pub fn request_of(&self, batch: Batch, of_steps: u32) -> ImageRequest {
         let latent = self.latent();
         let steps = self.sampler.step_noises(of_steps as usize);
@@ -238,7 +238,7 @@ impl Drawing {
         }
     }
 
-    /// What a picture of prompt `prompt` says about itself; without a number, a sheet of all prompts.
+    /// Infotext of a picture of prompt `prompt`; without a number, of a sheet of all prompts.
     pub fn infotext(&self, place: Option<(usize, u32)>, model: &ModelName) -> String {
         let all = self.options.prompts.join("\n");
         Infotext {
@@ -410,7 +410,7 @@ mod tests {
             Drawing::new(options, &toy().join("tokenizer"), info.clone(), &files).unwrap().unused()
         };
         assert_eq!(unused("a star", ""), ["my-cat", "my-dog", "my-mud"]);
-        // Whatever its case, and in the negative prompt too.
+        // In any case, and in the negative prompt too.
         assert_eq!(unused("a photo of My-Dog", "my-mud"), ["my-cat"]);
         assert_eq!(unused("my-dog, my-cat", "my-mud"), [""; 0]);
     }

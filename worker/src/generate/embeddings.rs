@@ -9,7 +9,7 @@ use ringtune_shared::{
 
 use super::Error;
 use crate::{
-    access::Place,
+    access::ConfinedPath,
     data::{self, ClipTokenizer},
 };
 
@@ -27,8 +27,8 @@ pub struct Embeddings {
 /// A file of learned rows, and what names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EmbeddingFile {
-    /// Where its bytes are.
-    pub place: Place,
+    /// Its path.
+    pub place: ConfinedPath,
     /// Its name, which can be its token's: that of the path, unless it was fetched by content.
     pub name: String,
     /// Its token, whatever the file says; empty: what the file says.
@@ -38,7 +38,11 @@ pub struct EmbeddingFile {
 impl EmbeddingFile {
     /// A file under its own name.
     pub fn at(path: &Path) -> Self {
-        Self { place: Place::at(path), name: path.to_string_lossy().into_owned(), token: String::new() }
+        Self {
+            place: ConfinedPath::at(path),
+            name: path.to_string_lossy().into_owned(),
+            token: String::new(),
+        }
     }
 
     /// The files of `--embeds`, and the words of `--token` for the first of them.
@@ -58,7 +62,7 @@ impl EmbeddingFile {
         Ok(embeds.iter().zip(tokens).map(|(file, token)| Self::at(file).with_token(token)).collect())
     }
 
-    /// The same, whose token is `token`; empty: what the file says.
+    /// Sets its token; empty: the file's own.
     pub fn with_token(self, token: &str) -> Self {
         Self { token: token.to_owned(), ..self }
     }
@@ -106,7 +110,7 @@ fn refused(file: &EmbeddingFile, error: data::Error) -> Error {
     Error::Embeds { file: file.name.clone(), problem }
 }
 
-/// What one file teaches.
+/// An embedding of a file.
 #[derive(Debug, PartialEq)]
 struct Learned {
     token: String,

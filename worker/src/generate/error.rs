@@ -1,4 +1,4 @@
-//! What `generate` can fail with.
+//! Errors of `generate`.
 
 use std::path::PathBuf;
 
@@ -13,7 +13,7 @@ pub enum Error {
     Option {
         /// As it is typed.
         option: &'static str,
-        /// What was given and what is allowed.
+        /// The given and the allowed value.
         problem: String,
     },
     /// The tokenizer is not the text encoder's.
@@ -24,7 +24,7 @@ pub enum Error {
     Vocabulary {
         /// Tokens, and length of a prompt.
         tokenizer: (usize, usize),
-        /// The same.
+        /// Those of the text encoder.
         text_encoder: (usize, usize),
     },
     /// The engine gave too few pixels.
@@ -46,7 +46,7 @@ pub enum Error {
     Embeds {
         /// The file, as it was named.
         file: String,
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
     },
     /// The tokenizer or the training pictures.

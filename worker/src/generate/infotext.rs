@@ -1,4 +1,4 @@
-//! What a picture says about how it was made: the text that AUTOMATIC1111 keeps in a PNG's `parameters` chunk, which its
+//! A picture's infotext: the text that AUTOMATIC1111 keeps in a PNG's `parameters` chunk, which its
 //! "PNG Info" and many other tools read.
 //!
 //! Source of the form: AUTOMATIC1111 stable-diffusion-webui, `create_infotext` and `parse_generation_parameters`: the
@@ -15,7 +15,7 @@ use crate::engine::SamplerKind;
 const MODEL_DIGITS: usize = 10;
 const EMBEDDING_DIGITS: usize = 12;
 
-/// How one picture, or a sheet of them, was made.
+/// Parameters of a picture, or of a sheet.
 #[derive(Clone, Debug)]
 pub struct Infotext<'a> {
     /// As it was given.
@@ -24,13 +24,13 @@ pub struct Infotext<'a> {
     pub negative_prompt: &'a str,
     /// Denoising steps.
     pub steps: u32,
-    /// How they were taken.
+    /// The sampler.
     pub sampler: SamplerKind,
     /// Guidance scale.
     pub guidance: f64,
     /// Of the first noise.
     pub seed: u64,
-    /// Which of the seed's pictures it is, from 0; none: a sheet of several.
+    /// Index among the seed's pictures, from 0; None: a sheet of several.
     pub number: Option<u32>,
     /// Pixels.
     pub size: (usize, usize),

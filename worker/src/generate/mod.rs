@@ -32,7 +32,7 @@ use base_model::ModelChoice;
 use ringtune_shared::files::NewFile;
 
 use crate::{
-    access::Place,
+    access::ConfinedPath,
     base_model::{Fingerprints, base_model_name},
     data::{images, tokenizer_folder},
     engine::{EngineHandle, LoadModel, ModelInfo, ModelOptions, Precision},
@@ -141,7 +141,7 @@ fn is_png(output: &Path) -> bool {
     output.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("png"))
 }
 
-/// Whether it looks like a picture's file, and is none that can be written: pictures are PNG.
+/// Whether it looks like a picture's file of another format than PNG.
 fn is_other_file(output: &Path, several: bool) -> bool {
     let Some(ending) = output.extension().filter(|_| !is_png(output) && !output.is_dir()) else {
         return false;
@@ -194,7 +194,7 @@ fn check_output(arguments: &GenerateArguments) -> Result<(), Error> {
 }
 
 fn training_row(folder: &Path) -> Result<sheet::Row, Error> {
-    let set = images::scan(&Place::at(folder))?;
+    let set = images::scan(&ConfinedPath::at(folder))?;
     let pictures = set.images.iter().map(images::ImageFile::decode).collect::<Result<_, _>>()?;
     Ok(sheet::Row { label: format!("training images ({})", set.images.len()), pictures })
 }
@@ -210,7 +210,7 @@ fn say_scheduler(arguments: &GenerateArguments, info: &ModelInfo) {
     }
 }
 
-/// Where a picture goes: one picture may be a file itself, several are in a folder.
+/// Path of a picture: one may be a file itself, several are in a folder.
 fn picture_path(arguments: &GenerateArguments, prompt: usize, number: u32) -> PathBuf {
     let one = arguments.prompt.len() * arguments.count as usize == 1;
     if one && is_png(&arguments.output) {
@@ -291,7 +291,7 @@ mod tests {
             ("file/new", &[], "not a directory"),
             ("folder.png", &[], "is a directory"),
             (&format!("{}.png", "x".repeat(300)), &[], "too long"),
-            // Where nobody may make a file, whatever the rights say.
+            // Nobody can create a file there, whatever the permissions.
             ("/proc/x.png", &[], "/proc"),
         ] {
             let output = folder.path().join(output).display().to_string();

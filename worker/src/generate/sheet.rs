@@ -1,4 +1,4 @@
-//! One picture that holds many: rows with a line of text above each.
+//! Contact sheets: rows of pictures with a line of text above each.
 
 use embedded_graphics::{
     Drawable, Pixel,
@@ -22,7 +22,7 @@ const LEAST_SIDE: u32 = 96;
 /// Pictures with a line of text above them.
 #[derive(Debug)]
 pub struct Row {
-    /// What the row shows; cut at the sheet's edge. Characters outside ASCII show as "?".
+    /// Label of the row; cut at the sheet's edge. Characters outside ASCII show as "?".
     pub label: String,
     /// At least one, of any sizes.
     pub pictures: Vec<RgbImage>,

@@ -95,12 +95,12 @@ pub enum Format {
 }
 
 impl GenerateTextArguments {
-    /// How the next token is chosen.
+    /// Sampling of the next token.
     pub(super) fn sampling(&self) -> Sampling {
         Sampling { temperature: self.temperature, top_k: self.top_k, top_p: self.top_p }
     }
 
-    /// What decides the texts; `tokens`: how many ids may be drawn, `end_of_text`: that token's id.
+    /// The options that decide the texts; `tokens`: number of ids that may be drawn, `end_of_text`: that token's id.
     pub(super) fn generation(&self, tokens: usize, end_of_text: i64) -> GenerationOptions {
         GenerationOptions {
             sampling: self.sampling(),

@@ -1,4 +1,4 @@
-//! What `generate-text` can fail with.
+//! Errors of `generate-text`.
 
 use std::{io, path::PathBuf};
 
@@ -14,7 +14,7 @@ pub enum Error {
     Option {
         /// As it is typed.
         option: &'static str,
-        /// What was given and what is allowed.
+        /// The given and the allowed value.
         problem: String,
     },
     /// The prompt cannot be read.
@@ -22,7 +22,7 @@ pub enum Error {
     Prompt {
         /// As it is given.
         file: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
     },
     /// The tokenizer's files.
@@ -38,7 +38,7 @@ pub enum Error {
         folder: PathBuf,
         /// Its id.
         token: i64,
-        /// How many the model has.
+        /// The model's number of tokens.
         vocabulary: usize,
     },
     /// The model cannot be brought here.
@@ -50,7 +50,7 @@ pub enum Error {
     /// The model gives no logits to draw by.
     #[error(transparent)]
     NotFinite(#[from] NotFinite),
-    /// Nobody can be given the text, or no signal can be waited for.
+    /// The output or a signal failed.
     #[error("cannot print the text: {0}")]
     Output(#[from] io::Error),
     /// Somebody asked to stop before there was any text.

@@ -7,12 +7,12 @@ use super::{
 };
 use crate::engine::{EngineHandle, TextContext};
 
-/// What decides texts.
+/// The options that decide texts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GenerationOptions {
-    /// How each token is chosen.
+    /// Sampling of each token.
     pub sampling: Sampling,
-    /// What is drawn by.
+    /// Seed of all draws.
     pub seed: u64,
     /// Tokens behind the prompt, at most.
     pub max_new_tokens: usize,
@@ -22,7 +22,7 @@ pub struct GenerationOptions {
     pub tokens: usize,
 }
 
-/// What comes next.
+/// The next token, or the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// This token.
@@ -87,7 +87,7 @@ impl Generation {
         &self.context
     }
 
-    /// The next token of the text, or why there is none. Dropped half-way, the text cannot be gone on with.
+    /// The next token of the text, or why there is none. Dropped half-way, the text cannot be continued.
     ///
     /// # Errors
     /// The engine's; logits that are not finite.

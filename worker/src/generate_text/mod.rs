@@ -28,7 +28,7 @@ pub use prompt::tokens as prompt_tokens;
 pub use sampling::{COLDEST, DrawName, HOTTEST, NotFinite, Sampling, WrongSampling};
 
 use crate::{
-    base_model::Wanted,
+    base_model::WantedFiles,
     engine::{
         EngineHandle, LanguageModelSource, OpenTextModel, Precision, StartEngine, TextContext, TextModelInfo,
         Threads,
@@ -36,9 +36,9 @@ use crate::{
     generate::base_model::bring,
 };
 use output::{Facts, Output};
-use prompt::Source;
+use prompt::PromptSource;
 
-/// What computes, where the arguments leave it open.
+/// Precision and threads, unless the arguments set them.
 #[derive(Clone, Copy, Debug)]
 pub struct Machine {
     /// Compute threads.
@@ -64,10 +64,10 @@ async fn make(arguments: &GenerateTextArguments, machine: Machine) -> Result<(),
     let mut stop = Stop::listen()?;
     // 1. What can be refused without the model.
     let (precision, location) = (check(arguments, machine)?, location(arguments)?);
-    let source = Source::of(arguments);
+    let source = PromptSource::of(arguments);
     let prompt = stop.or(async { tokio::task::spawn_blocking(|| source.read()).await? }).await?;
     // Its cache keeps what it holds as long as this value lives.
-    let model = stop.or(async { Ok(bring(&location, Wanted::Words { weights: true }).await?) }).await?;
+    let model = stop.or(async { Ok(bring(&location, WantedFiles::Words { weights: true }).await?) }).await?;
     let folder = model.folder.clone();
     let opened = tokio::task::spawn_blocking(move || Tokenizer::open(&folder)).await?;
     let tokenizer = Arc::new(opened?);
@@ -100,7 +100,7 @@ async fn make(arguments: &GenerateTextArguments, machine: Machine) -> Result<(),
     Ok(())
 }
 
-/// What is wrong with the options alone; else what is computed in.
+/// Checks the options alone; returns the precision.
 fn check(arguments: &GenerateTextArguments, machine: Machine) -> Result<Precision, Error> {
     arguments.sampling().check().map_err(|WrongSampling { field, given, allowed }| {
         let option = if field == "top_p" { "--top-p" } else { "--temperature" };
@@ -117,7 +117,7 @@ fn check(arguments: &GenerateTextArguments, machine: Machine) -> Result<Precisio
     }
 }
 
-/// Where the model is.
+/// The model's location.
 fn location(arguments: &GenerateTextArguments) -> Result<ModelLocation, Error> {
     let GenerateTextArguments { model, revision, .. } = arguments;
     let location = ModelLocation::parse(model, revision).map_err(|(field, problem)| {
@@ -173,7 +173,7 @@ impl Text<'_> {
                 Next::Ended(why) => ended = Some(why),
                 Next::Token(token) => {
                     let bytes = self.tokenizer.bytes(token as u32);
-                    // Whoever reads may be slow.
+                    // The reader may be slow.
                     let said = stop.or(async { Ok(output.push(bytes).await?) }).await;
                     ended = ended_by_stop(said)?.or(stopped.then_some(Ended::Interrupted));
                     cropped = self.say_if_cropped(generation, cropped);

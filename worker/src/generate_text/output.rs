@@ -1,4 +1,4 @@
-//! What comes to stdout: texts as they are made, or an object of each.
+//! Output to stdout: texts as they are made, or a JSON object of each.
 
 use std::io;
 
@@ -22,7 +22,7 @@ pub(super) struct Output {
     text: String,
 }
 
-/// What is said of a text in JSON, beside it.
+/// Facts of a text in its JSON object.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Facts<'a> {
     pub(super) sample: u32,

@@ -13,14 +13,14 @@ use super::{Error, GenerateTextArguments};
 /// Bytes of a prompt: far more than any model sees of it.
 const LONGEST: u64 = 16 << 20;
 
-/// Where a prompt comes from.
+/// Source of a prompt.
 #[derive(Clone, Debug)]
-pub(super) enum Source {
+pub(super) enum PromptSource {
     Given(String),
     File(PathBuf),
 }
 
-impl Source {
+impl PromptSource {
     pub(super) fn of(arguments: &GenerateTextArguments) -> Self {
         match &arguments.prompt_file {
             Some(file) => Self::File(file.clone()),
@@ -54,7 +54,7 @@ impl Source {
     }
 }
 
-/// All bytes, or a few more than are allowed.
+/// Reads all bytes, or a few more than allowed.
 fn read_whole(from: impl Read) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     from.take(LONGEST + 1).read_to_end(&mut bytes)?;

@@ -1,4 +1,4 @@
-//! Which token comes next: a pure function of logits, options and what the draw is for.
+//! Samples the next token: a pure function of logits, options and the draw's name.
 //!
 //! Temperature, the most likely tokens, and the smallest set of a probability, in this order and as transformers has them
 //! (generation/logits_process.py: `TemperatureLogitsWarper`, `TopKLogitsWarper`, `TopPLogitsWarper`). Probabilities are in
@@ -16,7 +16,7 @@ const PURPOSE: u8 = 18;
 /// 2^-53.
 const UNIT: f64 = 1.0 / 9_007_199_254_740_992.0;
 
-/// How the next token is chosen.
+/// Sampling of the next token.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sampling {
     /// Logits are divided by it: less is surer, more is bolder, and 0 is the most likely token alone. At most
@@ -30,10 +30,10 @@ pub struct Sampling {
 
 /// Above this every token is as good as equally likely.
 pub const HOTTEST: f64 = 1000.0;
-/// Below this, but for 0, the most likely token is drawn anyhow.
+/// Lowest temperature besides 0: below it the most likely token is drawn anyhow.
 pub const COLDEST: f64 = 1e-6;
 
-/// What a draw is for.
+/// Names a draw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DrawName {
     /// Of the whole run.
@@ -50,9 +50,9 @@ pub struct DrawName {
 pub struct WrongSampling {
     /// The field of [`Sampling`].
     pub field: &'static str,
-    /// What was given.
+    /// The given value.
     pub given: String,
-    /// What is allowed.
+    /// The allowed values.
     pub allowed: &'static str,
 }
 
@@ -62,7 +62,7 @@ pub struct WrongSampling {
 pub struct NotFinite;
 
 impl Sampling {
-    /// That all options are within their limits.
+    /// Checks the options' limits.
     ///
     /// # Errors
     /// The first that is not.

@@ -20,7 +20,7 @@ use ringtune_shared::version::VERSION;
 #[error("metrics: {0}")]
 pub struct MetricsError(#[from] prometheus::Error);
 
-/// What a worker counts and measures. All names begin with `ringtune_worker_`.
+/// A worker's metrics. All names begin with `ringtune_worker_`.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
@@ -34,7 +34,7 @@ pub struct Metrics {
     pub hidden_exchange_seconds: Histogram,
     /// Seconds of a step's collectives, hidden or not, without waiting.
     pub collective_seconds: Histogram,
-    /// What their bandwidth is told by.
+    /// Bytes for the bus bandwidth.
     pub bus_bytes: IntCounter,
     /// Seconds of a step in which slower ranks are waited for.
     pub wait_seconds: Histogram,
@@ -78,11 +78,11 @@ pub struct Metrics {
     pub denied_calls: IntCounter,
     /// Connections to the worker's ports that were refused or closed, by reason.
     pub refusals: Refusals,
-    /// Whose certificate the ports have, and which folder the worker writes to, once that is known.
+    /// The ports' certificate and the work folder, once known.
     home: Arc<OnceLock<Home>>,
 }
 
-/// What is looked at whenever the metrics are shown.
+/// Sources that are read at each scrape.
 #[derive(Debug)]
 struct Home {
     trust: Option<Trust>,
@@ -284,7 +284,7 @@ impl Metrics {
         let _ = self.home.set(Home { trust, folder });
     }
 
-    /// All of them in Prometheus' text format. Blocks: some are read from files.
+    /// Renders all metrics in Prometheus' text format. Blocks: some are read from files.
     pub fn render(&self) -> Result<String, MetricsError> {
         let mut text = Vec::new();
         TextEncoder::new().encode(&self.registry.gather(), &mut text)?;

@@ -1,4 +1,4 @@
-//! The HTTP port: `/metrics` for Prometheus and `/healthz` for whoever restarts dead processes.
+//! The HTTP port: `/metrics` for Prometheus and `/healthz` for supervisors.
 
 mod metrics;
 
@@ -13,7 +13,7 @@ use axum::{
 
 pub use metrics::{Metrics, MetricsError};
 
-/// All pages, by their paths.
+/// All pages by path.
 pub(crate) fn pages() -> [(&'static str, MethodRouter<Arc<Metrics>>); 2] {
     [("/healthz", get(async || "ok\n")), ("/metrics", get(show_metrics))]
 }

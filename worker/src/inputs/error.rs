@@ -1,4 +1,4 @@
-//! What is wrong with what a job is given.
+//! Errors of a job's inputs.
 
 use ringtune_shared::{captions::CaptionFileError, ids::IdError, manifest::ManifestError};
 
@@ -11,7 +11,7 @@ use crate::{
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// One image, tokenizer, tokens.
+    /// An image, tokenizer or tokens.
     #[error(transparent)]
     Data(#[from] data::Error),
     /// A caption file beside a picture.
@@ -29,7 +29,7 @@ pub enum Error {
     /// It does not come from the coordinator.
     #[error(transparent)]
     Contents(#[from] contents::Error),
-    /// What stands behind a field of the job cannot be used.
+    /// A field's value leads to something unusable.
     #[error("{field}: {source}")]
     InField {
         /// `section.key` of the job.
@@ -43,7 +43,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The same, blamed on a field of the job, if it is what the field's value leads to.
+    /// Blames a field of the job, if the error is about what its value leads to.
     pub(crate) fn in_field(self, field: &str) -> Self {
         match self {
             Self::Data(_) | Self::Caption(_) | Self::Manifest(_) | Self::ContentUri(_) => {

@@ -1,4 +1,4 @@
-//! How pictures are brought to the sizes that a job trains at.
+//! Resizes and crops pictures to a job's training sizes.
 
 use image::RgbImage;
 
@@ -13,7 +13,7 @@ use crate::{
     engine::Pixels,
 };
 
-/// How a job brings its pictures to their sizes.
+/// A job's way of framing its pictures.
 #[derive(Clone, Debug)]
 pub(crate) enum Framing {
     /// All to one square.
@@ -27,7 +27,7 @@ pub(crate) enum Framing {
     Buckets(Buckets),
 }
 
-/// How one picture is brought to its size.
+/// A picture's target size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
     /// To a square.
@@ -70,7 +70,7 @@ impl Target {
         }
     }
 
-    /// What else decides the pixels, for the name of an entry.
+    /// The crop, as part of an entry's key.
     pub(crate) fn crop(self) -> String {
         match self {
             Self::Square { center_crop: true, .. } => "center".to_owned(),

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Error;
 use crate::{
-    access::{Access, Place},
+    access::{Access, ConfinedPath},
     contents::{ArtifactClient, ContentCache, hash_opened, one_file},
     data::{
         self,
@@ -32,7 +32,7 @@ pub(crate) struct PictureFolder {
     pub(crate) place: String,
     /// The captions beside them are used.
     pub(crate) captions: bool,
-    /// How often each of them is shown in a pass over all pictures.
+    /// Repeats of each in a pass over all pictures.
     pub(crate) repeats: u32,
 }
 
@@ -41,9 +41,9 @@ pub(crate) struct PictureFolder {
 pub(crate) struct Pictures {
     /// At least one; those of each folder sorted by name.
     pub(crate) files: Vec<ListedImage>,
-    /// How often each of them is shown in a pass.
+    /// Repeats of each in a pass.
     pub(crate) repeats: Vec<u32>,
-    /// What each of them shows, in words; empty where there are none, or none are used.
+    /// Captions; empty if there are none, or none are used.
     pub(crate) captions: Vec<String>,
     /// Hash of their manifest: equal folders have equal ones, wherever they are.
     pub(crate) hash: ContentHash,
@@ -132,7 +132,7 @@ async fn list(
 }
 
 fn read_folder(
-    folder: &Place,
+    folder: &ConfinedPath,
     captions: bool,
     still: &CancellationToken,
 ) -> Result<(Pictures, Vec<String>), Error> {
@@ -157,8 +157,8 @@ fn read_folder(
     Ok((Pictures::new(listed, words, hash), skipped))
 }
 
-/// What the caption file of the picture `image` says; none where there is no such file.
-fn caption_beside(folder: &Place, image: &str) -> Result<Option<String>, CaptionFileError> {
+/// Reads the caption file of the picture `image`; None if there is none.
+fn caption_beside(folder: &ConfinedPath, image: &str) -> Result<Option<String>, CaptionFileError> {
     let Some(name) = caption_file_name(image) else { return Ok(None) };
     let file = folder.join(name);
     caption_in(file.shown(), file.open())
@@ -187,7 +187,7 @@ async fn fetch(
         .files()
         .iter()
         .map(|ManifestFile { name, sha256, .. }| {
-            let file = ImageFile { name: name.clone(), place: Place::at(cache.path(*sha256)) };
+            let file = ImageFile { name: name.clone(), place: ConfinedPath::at(cache.path(*sha256)) };
             ListedImage { file, sha256: *sha256 }
         })
         .collect();

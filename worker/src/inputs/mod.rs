@@ -1,4 +1,4 @@
-//! What a job is given to work on, on this machine: pictures with captions, their sizes, their posteriors, embeddings.
+//! A job's inputs on this machine: pictures with captions, their sizes, their posteriors, embeddings.
 
 mod embedding;
 mod error;

@@ -1,4 +1,4 @@
-//! What a rank says while it works: to job.log, to the worker's own log and to the coordinator.
+//! A rank's journal: lines for job.log, the worker's own log and the coordinator.
 
 mod pace;
 mod stages;
@@ -8,7 +8,7 @@ use std::{
     io::Write as _,
     path::Path,
     sync::{Arc, Mutex, PoisonError},
-    time::{Instant, SystemTime, UNIX_EPOCH},
+    time::{Instant, SystemTime},
 };
 
 use ringtune_shared::{daemon::logging::ABOUT, ids::Epoch};
@@ -33,22 +33,22 @@ pub(crate) const LOG_FILE: &str = "job.log";
 pub(crate) struct Journal {
     /// Of the rank's life.
     key: RankKey,
-    place: Arc<Mutex<Place>>,
+    place: Arc<Mutex<Speaker>>,
     pace: Arc<Mutex<Pace>>,
     stages: Arc<Mutex<Stages>>,
     events: mpsc::Sender<(RankKey, RankEvent)>,
-    /// What its files are called for others. None: as they are called here.
+    /// Translates its files' paths for others. None: shown as they are.
     access: Option<Access>,
 }
 
-/// Who speaks, which changes with the ring.
+/// The rank that speaks, which changes with the ring.
 #[derive(Debug)]
-struct Place {
-    /// What log lines are about that are written for the rank.
+struct Speaker {
+    /// Span of the rank's log lines.
     span: Span,
     /// Of its ring, or of the one that it is to join.
     epoch: Epoch,
-    /// None: it joins.
+    /// None: it is joining.
     rank: Option<usize>,
     /// Rank 0's job.log.
     file: Option<File>,
@@ -57,15 +57,15 @@ struct Place {
 impl Journal {
     /// A journal of a rank, or of one that is to join.
     pub(crate) fn new(key: RankKey, rank: Option<usize>, events: mpsc::Sender<(RankKey, RankEvent)>) -> Self {
-        // Whoever reads logs by machine finds them under the same names in all daemons' lines.
+        // Field names are the same in all daemons' log lines.
         let span = error_span!(target: ABOUT, "rank", job = %key.job, rank = Empty, epoch = Empty);
-        let place = Arc::new(Mutex::new(Place { span, epoch: key.epoch, rank, file: None }));
+        let place = Arc::new(Mutex::new(Speaker { span, epoch: key.epoch, rank, file: None }));
         let journal = Self { key, place, pace: Arc::default(), stages: Arc::default(), events, access: None };
         journal.speak_as(rank, key.epoch);
         journal
     }
 
-    /// The same, of a rank that reads files by this gate: all that it says calls them by their own paths.
+    /// Sets the gate of the rank's files: lines show their original paths.
     pub(crate) fn of(self, access: Access) -> Self {
         Self { access: Some(access), ..self }
     }
@@ -82,7 +82,7 @@ impl Journal {
         self.place.lock().unwrap_or_else(PoisonError::into_inner).span.clone()
     }
 
-    /// From now on this rank of this epoch speaks.
+    /// Sets rank and epoch of the lines that follow.
     pub(crate) fn speak_as(&self, rank: Option<usize>, epoch: Epoch) {
         let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
         (place.rank, place.epoch) = (rank, epoch);
@@ -103,17 +103,17 @@ impl Journal {
         self.place.lock().unwrap_or_else(PoisonError::into_inner).file = file.ok();
     }
 
-    /// Worth knowing.
+    /// Logs at level info.
     pub(crate) async fn info(&self, line: impl Into<String>) {
         self.say(Level::Info, line.into()).await;
     }
 
-    /// Worth a look.
+    /// Logs at level warn.
     pub(crate) async fn warn(&self, line: impl Into<String>) {
         self.say(Level::Warn, line.into()).await;
     }
 
-    /// Why it ended.
+    /// Logs at level error: why the rank ended.
     pub(crate) async fn error(&self, line: impl Into<String>) {
         self.say(Level::Error, line.into()).await;
     }
@@ -123,7 +123,7 @@ impl Journal {
         *self.stages.lock().unwrap_or_else(PoisonError::into_inner) = Stages::below(tracer, whole);
     }
 
-    /// Tells the session what happened; of its progress a part.
+    /// Sends an event to the session; progress is throttled.
     pub(crate) async fn event(&self, event: RankEvent) {
         if let RankEvent::Progress(progress) = &event {
             self.stages.lock().unwrap_or_else(PoisonError::into_inner).at(progress.stage);
@@ -138,7 +138,7 @@ impl Journal {
             RankEvent::NeighbourLost(reason) => RankEvent::NeighbourLost(self.shown(reason)),
             other => other,
         };
-        // Nobody listens any more when the worker ends.
+        // The receiver is gone when the worker ends.
         let _ = self.events.send((self.key, event)).await;
     }
 
@@ -149,7 +149,7 @@ impl Journal {
     }
 
     fn write(&self, level: Level, line: &str) {
-        // Whoever has a journal need not be in its span.
+        // The caller need not be in the rank's span.
         let _about = self.span().entered();
         let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
         match level {
@@ -159,47 +159,15 @@ impl Journal {
         }
         let rank = place.rank.map_or_else(|| "joiner".to_owned(), |rank| format!("rank {rank}"));
         if let Some(file) = &mut place.file {
-            let text = format!("{} {:5} {rank}: {line}\n", utc_now(), level.as_str());
-            // One short line: not worth a thread.
+            let text = format!(
+                "{} {:5} {rank}: {line}\n",
+                humantime::format_rfc3339_seconds(SystemTime::now()),
+                level.as_str()
+            );
+            // A short line: not worth a thread.
             if let Err(error) = file.write_all(text.as_bytes()) {
                 warn!(%error, "cannot write job.log");
             }
         }
-    }
-}
-
-/// "2026-01-31T23:59:59Z".
-fn utc_now() -> String {
-    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    utc(seconds)
-}
-
-/// Days to date: Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms", civil_from_days.
-fn utc(seconds: u64) -> String {
-    let (days, second) = (seconds / 86_400, seconds % 86_400);
-    let shifted = days + 719_468;
-    let era = shifted / 146_097;
-    let day_of_era = shifted % 146_097;
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted_month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
-    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
-    let year = year_of_era + era * 400 + u64::from(month <= 2);
-    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::utc;
-
-    #[test]
-    fn dates() {
-        // `date -u -d @…`
-        assert_eq!(utc(0), "1970-01-01T00:00:00Z");
-        assert_eq!(utc(951_782_399), "2000-02-28T23:59:59Z");
-        assert_eq!(utc(951_782_400), "2000-02-29T00:00:00Z");
-        assert_eq!(utc(1_795_226_400), "2026-11-21T02:00:00Z");
     }
 }

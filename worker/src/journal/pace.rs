@@ -1,4 +1,4 @@
-//! How often a rank tells how far it is.
+//! Throttles a rank's progress reports.
 //!
 //! It may go through ten thousand pictures in a second. Nobody reads that many reports, and the coordinator serves a
 //! thousand workers.

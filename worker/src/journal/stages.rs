@@ -8,7 +8,7 @@ use crate::session::ProgressStage;
 /// The stage that a rank is at.
 #[derive(Debug, Default)]
 pub(super) struct Stages {
-    /// What they are parts of. None: nobody wants to know.
+    /// Parent span. None: not traced.
     whole: Option<TraceContext>,
     tracer: Tracer,
     now: Option<(ProgressStage, Open)>,

@@ -59,7 +59,7 @@ impl LatentCache {
         self.most_bytes
     }
 
-    /// Where an entry is or would be.
+    /// Path of an entry, present or not.
     pub fn path(&self, key: LatentKey) -> PathBuf {
         self.folder.join(key.0.to_string())
     }
@@ -81,7 +81,7 @@ impl LatentCache {
         found.ok()
     }
 
-    /// The same, or why not, for whoever cannot do without.
+    /// As above, but returns the error.
     pub(super) fn find(&self, key: LatentKey, shape: [usize; 3]) -> Result<Moments, Missing> {
         let path = self.path(key);
         let bytes = read_bounded(&path, file_length(shape)).map_err(|error| match error.kind() {
@@ -157,7 +157,7 @@ mod tests {
         let whole = fs::read(cache.path(key(0))).unwrap();
         let torn = |at: usize| [&whole[..at], &vec![0; whole.len() - at]].concat();
         for damage in [
-            // What a crash may leave of a file whose length is on the disk before its bytes are.
+            // A torn file: after a crash its length may be on the disk without its bytes.
             torn(0),
             torn(64),
             torn(whole.len() - 4),

@@ -5,7 +5,7 @@ use ringtune_shared::ids::ContentHash;
 use super::LatentKey;
 use crate::engine::Moments;
 
-/// What an entry's file begins with.
+/// Magic number of an entry's file.
 const MAGIC: &[u8; 16] = b"ringtune-latent2";
 const HASH_BYTES: usize = 32;
 const SIDE_BYTES: usize = 4;
@@ -21,7 +21,7 @@ pub enum EntryError {
     /// Cut, or changed on the disk.
     #[error("its bytes do not have the hash that it says")]
     Damaged,
-    /// Whole, but of something else.
+    /// Intact, but of another key.
     #[error("it is the entry of another picture, or of another shape")]
     AnotherEntry,
 }

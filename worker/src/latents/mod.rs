@@ -18,7 +18,7 @@ pub use cache::LatentCache;
 pub(crate) use entry::from_row;
 pub use entry::{EntryError, row_length, row_of};
 pub use plan::{Give, encoding, giving};
-pub use shelf::{Place, Shelf};
+pub use shelf::{PosteriorSlot, Shelf};
 
 use ringtune_shared::{
     ids::{ContentHash, ContentHasher},
@@ -42,7 +42,7 @@ pub struct LatentSource<'a> {
     pub crop: &'a str,
     /// Its mirror image.
     pub mirrored: bool,
-    /// What the model computes in.
+    /// The model's precision.
     pub precision: Precision,
     /// Compute threads: they decide in which order sums are added up.
     pub threads: usize,

@@ -1,11 +1,11 @@
-//! Who gives which posterior to the ring: a pure function of who has what.
+//! Plans which rank gives which posterior to the ring: a pure function of the ranks' caches.
 
-/// What one rank gives in one round.
+/// A rank's gift in a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Give {
     /// Its number.
     pub number: usize,
-    /// Nobody has it: the rank encodes it. Otherwise it is in the rank's own cache.
+    /// The rank has to encode it: no rank has it. Otherwise it is in the rank's own cache.
     pub encode: bool,
 }
 

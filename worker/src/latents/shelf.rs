@@ -1,4 +1,4 @@
-//! Where the posteriors of one job are while it runs: as many as there is room for in memory, the others in files.
+//! Storage of a running job's posteriors: in memory as far as there is room, the others in files.
 
 use std::{collections::BTreeSet, path::PathBuf, sync::Arc};
 
@@ -19,13 +19,13 @@ pub struct Shelf {
     overflow: LatentCache,
     memory_left: u64,
     cache_left: u64,
-    /// What the cache has to keep as long as the job runs.
+    /// Keys that the cache has to keep as long as the job runs.
     needed: BTreeSet<LatentKey>,
 }
 
-/// One posterior's place.
+/// Where a posterior is stored.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct PosteriorSlot {
     room: Room,
     cache: LatentCache,
     overflow: LatentCache,
@@ -53,7 +53,7 @@ impl Shelf {
     }
 
     /// Room for a posterior whose latents have `shape`: channels, rows and columns.
-    pub fn place(&mut self, key: LatentKey, shape: [usize; 3]) -> Place {
+    pub fn place(&mut self, key: LatentKey, shape: [usize; 3]) -> PosteriorSlot {
         let bytes = file_length(shape);
         let room = if take(&mut self.memory_left, bytes) {
             Room::Memory
@@ -63,10 +63,10 @@ impl Shelf {
         } else {
             Room::Overflow
         };
-        Place { room, cache: self.cache.clone(), overflow: self.overflow.clone(), key, shape }
+        PosteriorSlot { room, cache: self.cache.clone(), overflow: self.overflow.clone(), key, shape }
     }
 
-    /// What removes from the worker's cache what was used longest ago until it keeps its bound, but nothing that this
+    /// A task that evicts the least recently used entries of the worker's cache down to its limit, but nothing that this
     /// job reads there. Blocks.
     pub fn trimming(&self) -> impl FnOnce() + Send + use<> {
         let (cache, needed) = (self.cache.clone(), self.needed.clone());
@@ -81,7 +81,7 @@ fn take(left: &mut u64, wanted: u64) -> bool {
     true
 }
 
-impl Place {
+impl PosteriorSlot {
     /// Puts a posterior in its place that the worker's cache has already. Blocks.
     ///
     /// # Errors
@@ -94,7 +94,7 @@ impl Place {
         }
     }
 
-    /// The same with a new one, which the worker's cache keeps for the next job as far as it can. Blocks.
+    /// Stores a new posterior, which the worker's cache keeps for the next job as far as it can. Blocks.
     ///
     /// # Errors
     /// The job's folder takes no more files.

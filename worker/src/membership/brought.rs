@@ -12,7 +12,7 @@ use super::{
     text_of,
 };
 
-/// How often the files are looked at.
+/// Interval of checks of the files.
 const LOOK: Duration = Duration::from_secs(60);
 
 /// Looks at the files every minute, and when `reread` asks for it. Never ends.
@@ -20,7 +20,7 @@ pub(super) async fn keep(paths: CredentialPaths, trust: Trust, worker: WorkerId,
     let mut said = None;
     loop {
         let _ = timeout(LOOK, reread.notified()).await;
-        // What is half replaced does not fit together, and is read again the next time.
+        // Half replaced files do not match, and are read again the next time.
         let problem = match read(&paths).await {
             Ok(found) => take(&trust, worker, found).err(),
             Err(error) => Some(error.to_string()),

@@ -24,7 +24,7 @@ pub(super) enum CallError {
     /// Later it may go well.
     #[error("{0}")]
     Later(String),
-    /// The coordinator refuses, or is none of ours.
+    /// The coordinator refuses, or belongs to another cluster.
     #[error("{0}")]
     Refused(String),
     /// It refuses this side's certificate, or this side does not know its CA.
@@ -127,7 +127,7 @@ fn certified(certified: Option<v1::Certified>) -> Result<v1::Certified, CallErro
     certified.ok_or_else(|| CallError::Refused("the answer has no certificate in it".to_owned()))
 }
 
-/// What the coordinator gave, if it is what was asked for.
+/// Validates the coordinator's answer against the request.
 pub(super) fn credentials(
     key: PrivateKey,
     certified: &v1::Certified,

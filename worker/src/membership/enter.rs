@@ -1,4 +1,4 @@
-//! How a worker gets its certificate at its start: it has one, one from elsewhere is given, or a token is exchanged for
+//! A worker gets its certificate at its start: it has one, one from elsewhere is given, or a token is exchanged for
 //! one.
 
 use std::{
@@ -16,29 +16,29 @@ use tokio::task::spawn_blocking;
 use tracing::{info, warn};
 
 use super::{
-    Membership, MembershipError, Source,
+    CertificateSource, Membership, MembershipError,
     call::{self, Asking, CallError},
     text_of,
 };
 use crate::{coordinator::connector, reconnect, settings::Settings, state_folder::CREDENTIALS};
 
-/// Who wants in.
+/// A worker that wants to join.
 #[derive(Debug)]
 pub struct Entering<'a> {
     /// Of the worker.
     pub settings: &'a Settings,
     /// The worker.
     pub worker: WorkerId,
-    /// What it was given at its start.
+    /// Its token from the command line.
     pub token: Option<JoinToken>,
     /// The certificate from elsewhere that the settings name.
     pub brought: Option<Credentials>,
 }
 
-/// The certificate from elsewhere that the settings name, and the worker that it is for. None: there is none.
+/// The certificate from elsewhere that the settings name, and its worker; None if there is none.
 ///
 /// # Errors
-/// It cannot be used, or is none for a worker.
+/// It is invalid, or not a worker's.
 pub async fn brought_worker(settings: &Settings) -> Result<Option<(Credentials, WorkerId)>, MembershipError> {
     let Some(paths) = settings.brought_credentials() else { return Ok(None) };
     let path = paths.chain.clone();
@@ -47,7 +47,7 @@ pub async fn brought_worker(settings: &Settings) -> Result<Option<(Credentials, 
     Ok(Some((credentials, worker)))
 }
 
-/// Whose certificate from elsewhere it is, if a worker can use it now.
+/// The worker of a certificate from elsewhere, if it is usable now.
 pub(crate) fn worker_of(credentials: &Credentials) -> Result<WorkerId, String> {
     let identity = credentials.identity().map_err(|error| {
         format!("{error}. A worker's certificate has the URI SAN ringtune://CLUSTER/worker/ID with the cluster's and the worker's UUIDs")
@@ -75,13 +75,13 @@ pub async fn enter(entering: Entering<'_>) -> Result<Option<Membership>, Members
             if token.is_some() {
                 info!("security.certificate is given: the join token is not used");
             }
-            (credentials, None, Source::Brought(paths))
+            (credentials, None, CertificateSource::Brought(paths))
         }
         _ => {
             let folder = settings.storage.state_dir.join(CREDENTIALS);
             let door = Door { settings, worker, url: url.clone(), folder: folder.clone() };
             let (credentials, got_at) = door.pass(token).await?;
-            (credentials, got_at, Source::Joined { folder, url })
+            (credentials, got_at, CertificateSource::Joined { folder, url })
         }
     };
     info!(
@@ -94,16 +94,16 @@ pub async fn enter(entering: Entering<'_>) -> Result<Option<Membership>, Members
     Ok(Some(Membership { trust, worker, source, got_at, roots_changed: Arc::default() }))
 }
 
-/// What is known of the certificate that is there.
+/// Facts of the stored certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Stored {
     cluster: Option<Cluster>,
-    /// None: it is no worker's.
+    /// None: not a worker's.
     worker: Option<WorkerId>,
     until: SystemTime,
 }
 
-/// What is to be done at the start.
+/// The way to a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Way {
     /// The certificate that is there does.
@@ -139,7 +139,7 @@ fn way(stored: Option<&Stored>, token: Option<Cluster>, worker: WorkerId, now: S
     }
 }
 
-/// Where a worker stands that wants in.
+/// State of a worker's entry.
 struct Door<'a> {
     settings: &'a Settings,
     worker: WorkerId,
@@ -219,7 +219,7 @@ impl Door<'_> {
     /// Exchanges the token, however long the coordinator is away.
     async fn join(&self, token: &JoinToken) -> Result<Credentials, MembershipError> {
         let refused = |reason| MembershipError::Refused { url: self.url.clone(), reason };
-        // One key for all tries, those after a restart too: should an answer be lost, the coordinator can tell that it is
+        // One key for all tries, those after a restart too: if an answer is lost, the coordinator recognises that it is
         // the same one who asks.
         let folder = self.folder.clone();
         let (key, csr) = spawn_blocking(move || Csr::kept(&folder)).await??;
@@ -258,7 +258,7 @@ pub(super) async fn store(credentials: Credentials, folder: &Path) -> Result<(),
     Ok(stored?)
 }
 
-/// Where certificates from elsewhere are read again.
+/// Reads certificates from elsewhere.
 pub(super) async fn read(paths: &CredentialPaths) -> Result<Credentials, MembershipError> {
     let paths = paths.clone();
     Ok(spawn_blocking(move || Credentials::read(&paths)).await??)

@@ -28,7 +28,7 @@ pub enum TokenTextError {
     /// The program cannot begin again without it.
     #[error("the token cannot be hidden from the list of processes ({0}): give it by --join-file FILE")]
     Hide(#[source] io::Error),
-    /// It is none, or not whole.
+    /// It is malformed or truncated.
     #[error("the join token: {0}")]
     Token(#[from] TokenError),
     /// It is for somebody else.
@@ -77,7 +77,7 @@ pub enum MembershipError {
         folder.display()
     )]
     Expired {
-        /// Where it is.
+        /// Its folder.
         folder: PathBuf,
         /// When.
         until: String,
@@ -88,19 +88,19 @@ pub enum MembershipError {
         folder.display()
     )]
     OtherWorker {
-        /// Where it is.
+        /// Its folder.
         folder: PathBuf,
-        /// Whom it names.
+        /// The worker that it names.
         theirs: String,
         /// This one.
         ours: WorkerId,
     },
-    /// A certificate from elsewhere that is none for a worker.
+    /// A certificate from elsewhere that is not a worker's.
     #[error("security.certificate: {}: {problem}", path.display())]
     Brought {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
     },
     /// The coordinator will not have it.
@@ -108,13 +108,13 @@ pub enum MembershipError {
     Refused {
         /// The coordinator's.
         url: String,
-        /// What it says.
+        /// The coordinator's reason.
         reason: String,
     },
     /// Files.
     #[error(transparent)]
     Credentials(#[from] CredentialsError),
-    /// What belongs to no cluster, or to another one.
+    /// Credentials of no cluster, or of another one.
     #[error(transparent)]
     Trust(#[from] TrustError),
     /// A part of the worker died.

@@ -1,4 +1,4 @@
-//! What the coordinator says about whom to trust.
+//! Follows the coordinator's changes of trust.
 
 use std::{str::FromStr as _, sync::Arc};
 
@@ -6,7 +6,7 @@ use ringtune_proto::v1;
 use ringtune_security::{Revoked, Role, Roots, RootsError, Trust, TrustError};
 use tokio::sync::Notify;
 
-/// What was said cannot be followed. Nothing has changed.
+/// The change is malformed. Nothing has changed.
 #[derive(Debug, thiserror::Error)]
 pub enum FollowError {
     /// Its roots are none.
@@ -28,7 +28,7 @@ pub struct Following {
 }
 
 impl Following {
-    /// What is believed.
+    /// The current trust.
     pub fn trust(&self) -> &Trust {
         &self.trust
     }
@@ -61,7 +61,7 @@ fn revoked(said: &v1::Trust) -> Revoked {
     }
 }
 
-/// None: a role of a later release, of which this worker lets nobody do anything.
+/// None: a role of a later release, which may do nothing here.
 fn role(role: v1::Role) -> Option<Role> {
     let name = role.as_str_name().strip_prefix("ROLE_")?.to_ascii_lowercase();
     Role::from_str(&name).ok()
@@ -88,7 +88,7 @@ mod tests {
                 v1::Member { role: 77, name: "later".to_owned() },
             ],
         };
-        // Where the roots come from a file they stay.
+        // Roots from a file stay.
         let before = trust.roots();
         following(false).follow(&said).unwrap();
         assert_eq!((trust.roots(), trust.revoked().serials.len()), (before, 1));

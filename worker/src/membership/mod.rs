@@ -32,15 +32,15 @@ pub use token::TokenText;
 pub struct Membership {
     trust: Trust,
     worker: WorkerId,
-    source: Source,
+    source: CertificateSource,
     /// When it was given the certificate; none: before this start.
     got_at: Option<SystemTime>,
     roots_changed: Arc<Notify>,
 }
 
-/// Where the certificate comes from.
+/// Source of the certificate.
 #[derive(Clone, Debug)]
-enum Source {
+enum CertificateSource {
     /// The coordinator's own authority; it is kept in a folder.
     Joined { folder: PathBuf, url: String },
     /// From elsewhere: files that others replace.
@@ -48,16 +48,16 @@ enum Source {
 }
 
 impl Membership {
-    /// What this worker believes, and by what it is known.
+    /// This worker's credentials and trusted roots.
     pub fn trust(&self) -> &Trust {
         &self.trust
     }
 
-    /// Who believes what the coordinator says.
+    /// Follows the coordinator's changes of trust.
     pub fn following(&self) -> Following {
         Following {
             trust: self.trust.clone(),
-            is_joined: matches!(self.source, Source::Joined { .. }),
+            is_joined: matches!(self.source, CertificateSource::Joined { .. }),
             roots_changed: Arc::clone(&self.roots_changed),
         }
     }
@@ -66,12 +66,12 @@ impl Membership {
     /// asks for it. Never ends.
     pub async fn keep(self, reread: Arc<Notify>) {
         match self.source {
-            Source::Joined { folder, url } => {
+            CertificateSource::Joined { folder, url } => {
                 let Self { trust, worker, roots_changed, got_at, .. } = self;
                 let renewal = renewal::Renewal { trust, worker, folder, url, roots_changed };
                 renewal::keep(renewal, got_at).await;
             }
-            Source::Brought(paths) => brought::keep(paths, self.trust, self.worker, &reread).await,
+            CertificateSource::Brought(paths) => brought::keep(paths, self.trust, self.worker, &reread).await,
         }
     }
 }

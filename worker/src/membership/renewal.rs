@@ -23,19 +23,19 @@ use super::{
 };
 use crate::coordinator::connector;
 
-/// How long the clock is not looked at: it may be set.
+/// Longest sleep without a look at the clock, which may be set.
 const LONGEST_SLEEP: Duration = Duration::from_secs(600);
 /// Between two tries, at least and at most.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(60));
-/// All workers of a cluster learn of a new root at the same moment; they ask spread over this time.
+/// All workers of a cluster learn of a new root at the same moment; their renewals are spread over this time.
 const SPREAD: Duration = Duration::from_secs(2);
 
-/// What is kept alive.
+/// A renewed certificate.
 #[derive(Debug)]
 pub(super) struct Renewal {
     pub(super) trust: Trust,
     pub(super) worker: WorkerId,
-    /// Where it is kept.
+    /// Its folder.
     pub(super) folder: PathBuf,
     /// The coordinator's.
     pub(super) url: String,
@@ -55,7 +55,7 @@ enum RenewalError {
 
 /// Never ends. `got_at`: when this process got the certificate; none: it was there.
 pub(super) async fn keep(renewal: Renewal, mut got_at: Option<SystemTime>) {
-    // What is on the disk.
+    // The stored roots.
     let mut stored_roots = renewal.trust.credentials().map(|credentials| credentials.roots().clone());
     let spread = spread(renewal.worker);
     loop {
@@ -150,7 +150,7 @@ fn due_at(valid: Validity, got_at: Option<SystemTime>, spread: f64) -> SystemTim
     begin + length.mul_f64(2.0 / 3.0 + spread / 12.0)
 }
 
-/// How long to wait for the next try: the nearer the end, the shorter.
+/// Wait before the next try: the nearer the end, the shorter.
 fn pause(valid: Validity, now: SystemTime) -> Duration {
     match valid.until.duration_since(now) {
         Ok(left) => (left / 8).clamp(PAUSES.0, PAUSES.1),
@@ -181,7 +181,7 @@ mod tests {
             |due: SystemTime| due.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs_f64().round();
         assert_eq!(rounded(due_at(valid(0, 1200), None, 0.0)), 800.0);
         assert_eq!(rounded(due_at(valid(0, 1200), None, 1.0)), 900.0);
-        // One that began an hour before it was given, for a minute.
+        // A certificate for a minute, backdated by an hour.
         assert_eq!(rounded(due_at(valid(0, 3660), Some(at(3600)), 0.0)), 3640.0);
         assert_eq!(rounded(due_at(valid(0, 60), Some(at(100)), 0.0)), 100.0);
     }

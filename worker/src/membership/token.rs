@@ -22,7 +22,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 
 use super::TokenTextError;
 
-/// Where a token may be given instead of `--join`.
+/// Environment variable of a token, instead of `--join`.
 pub const VARIABLE: &str = "RINGTUNE_JOIN";
 const FLAG: &str = "--join";
 const FILE_FLAG: &str = "--join-file";

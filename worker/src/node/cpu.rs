@@ -15,7 +15,7 @@ const FLAGS_THAT_MATTER: [&str; 9] =
 pub struct Cpu {
     /// The model's name as /proc/cpuinfo has it.
     pub model: String,
-    /// Those of [`FLAGS_THAT_MATTER`] that it has.
+    /// Its flags among [`FLAGS_THAT_MATTER`].
     pub flags: Vec<String>,
     /// Logical processors allowed by affinity and quota; at least 1.
     pub allowed: usize,
@@ -85,7 +85,7 @@ pub(crate) fn allowed_processors(root: &Path) -> Vec<usize> {
         .unwrap_or_else(|| vec![0])
 }
 
-/// Whole processors that the control group's quota pays for, rounded up.
+/// Processors of the control group's quota, rounded up.
 pub(super) fn quota(root: &Path) -> Option<usize> {
     control_group_values(root, "cpu.max")
         .iter()

@@ -1,4 +1,4 @@
-//! What the C library does with memory that is given back.
+//! Configures the C library's reuse of freed memory.
 
 /// Bytes of a block from which on the C library asks the system for each block: twice what a message of a ring has at most.
 const OWN_BLOCK_BYTES: libc::c_int = 4 << 20;

@@ -9,7 +9,7 @@ use std::{
 /// Any: nothing is sent there.
 const SOME_PORT: u16 = 9;
 
-/// What the system says of an interface.
+/// A network interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Interface {
     /// As the system calls it.

@@ -1,4 +1,4 @@
-//! What this machine is and has: read from /proc and /sys, as text that tests can write.
+//! Describes this machine, from texts in /proc and /sys that tests can write.
 
 mod cores;
 mod cpu;
@@ -8,7 +8,7 @@ mod memory;
 
 use std::path::Path;
 
-pub(crate) use cores::{Claim, Place, Wish};
+pub(crate) use cores::{Claim, CoreClaim, Wish};
 pub use cores::{Cores, Share, WrongShare};
 pub use cpu::Cpu;
 pub(crate) use cpu::allowed_processors;
@@ -26,7 +26,7 @@ pub struct Node {
     pub cpu: Cpu,
     /// The cores that this process may use.
     pub cores: Cores,
-    /// Whole processors that its control group's quota of time pays for.
+    /// Processors of its control group's quota.
     pub quota: Option<usize>,
     /// Bytes of memory this process may use: the machine's, or its control group's limit.
     pub memory_bytes: u64,

@@ -2,23 +2,10 @@
 
 use serde_json::Value;
 
-/// The value as JSON text without blanks, every object's keys in the order of their bytes (whatever map serde_json
-/// was built with), so that equal values have equal text.
+/// The value as JSON text without blanks, every object's keys in the order of their bytes, so that equal values have equal
+/// text. serde_json's maps are sorted, as long as nothing turns on its feature `preserve_order`: the test would see it.
 pub fn canonical_json(value: &Value) -> String {
-    match value {
-        Value::Object(fields) => {
-            let mut sorted: Vec<_> = fields.iter().collect();
-            sorted.sort_by(|a, b| a.0.cmp(b.0));
-            let field = |(key, value): &(&String, &Value)| {
-                format!("{}:{}", Value::from(key.as_str()), canonical_json(value))
-            };
-            format!("{{{}}}", sorted.iter().map(field).collect::<Vec<_>>().join(","))
-        }
-        Value::Array(items) => {
-            format!("[{}]", items.iter().map(canonical_json).collect::<Vec<_>>().join(","))
-        }
-        plain => plain.to_string(),
-    }
+    value.to_string()
 }
 
 #[cfg(test)]

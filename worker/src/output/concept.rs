@@ -1,8 +1,8 @@
-//! What a job taught, and how its files are called.
+//! A job's concepts and the names of their files.
 
 use ringtune_shared::embedding::FileNames;
 
-/// One concept of a job, as its files know it.
+/// A concept of a job, as in its files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Concept {
     /// The word that is taught.
@@ -13,14 +13,14 @@ pub struct Concept {
     pub initializer_embedding: String,
     /// Rows learned for it, at least 1.
     pub num_vectors: usize,
-    /// What its files are called.
+    /// Names of its files.
     pub files: FileNames,
 }
 
 /// The learned rows of one concept.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Learned<'a> {
-    /// What was taught.
+    /// The concept.
     pub concept: &'a Concept,
     /// [num_vectors, width] flat.
     pub rows: &'a [f32],
@@ -63,7 +63,7 @@ impl Concept {
         taught.into_iter().zip(names).map(concept).collect()
     }
 
-    /// What it starts from: the word, or the embedding's content URI.
+    /// Its start: the word, or the embedding's content URI.
     pub fn start(&self) -> &str {
         if self.initializer_embedding.is_empty() {
             &self.initializer_token
@@ -72,14 +72,14 @@ impl Concept {
         }
     }
 
-    /// What was learned of each concept. `rows`: [vectors of all concepts, width] flat, in their order.
+    /// The learned rows of each concept. `rows`: [vectors of all concepts, width] flat, in their order.
     pub fn split<'a>(concepts: &'a [Self], rows: &'a [f32], step: u64) -> Vec<Learned<'a>> {
         let vectors: usize = concepts.iter().map(|concept| concept.num_vectors).sum();
         let width = rows.len() / vectors.max(1);
         let mut rest = rows;
         let mut split = Vec::with_capacity(concepts.len());
         for (index, concept) in concepts.iter().enumerate() {
-            // What a division leaves over stays with the last, whose shape does not fit then.
+            // A remainder stays with the last, whose shape does not fit then.
             let length = if index + 1 == concepts.len() { rest.len() } else { concept.num_vectors * width };
             let (own, others) = rest.split_at(length.min(rest.len()));
             rest = others;

@@ -17,7 +17,7 @@ pub fn write(file: &Path, learned: &Learned<'_>, facts: &EmbeddingFacts) -> Resu
     write_under(&learned.concept.placeholder_token, file, learned, facts)
 }
 
-/// The same under the key `emb_params`. A loader that goes by the file's name has to be told the word by it.
+/// As above under the key `emb_params`, for loaders that take the word from the file's name.
 ///
 /// # Errors
 /// See [`write`].

@@ -1,4 +1,4 @@
-//! What can go wrong when a job's files are written.
+//! Errors of writing a job's files.
 
 use std::path::{Path, PathBuf};
 
@@ -34,7 +34,7 @@ pub enum Error {
     Format {
         /// The file.
         file: PathBuf,
-        /// What the format's own reader says.
+        /// The message of the format's own reader.
         problem: String,
     },
     /// Learned numbers that are NaN or infinite: no file of them is written.
@@ -45,7 +45,7 @@ pub enum Error {
     NotFinite {
         /// The file that they were for.
         file: PathBuf,
-        /// How many.
+        /// Their number.
         count: usize,
         /// Of how many.
         total: usize,
@@ -67,13 +67,13 @@ pub enum Error {
     ReadBack {
         /// The file.
         file: PathBuf,
-        /// What differs.
+        /// The difference.
         problem: String,
     },
 }
 
 impl Error {
-    /// The same about the file as users know it, where it was written by another path.
+    /// Replaces the path by the one that users know.
     pub(super) fn about(mut self, shown: PathBuf) -> Self {
         match &mut self {
             Self::DiskFull { file }

@@ -1,4 +1,4 @@
-//! Where a learned embedding comes from, as its files say it.
+//! Provenance of a learned embedding, as its files state it.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::engine::PredictionType;
 /// the file is called.
 pub use ringtune_shared::embedding::PLACEHOLDER_ENTRY;
 
-/// Where a job's embeddings come from: all that decides their bits, and nothing else (no time, no job id, no path,
+/// Provenance of a job's embeddings: all that decides their bits, and nothing else (no time, no job id, no path,
 /// no ring size), so that equal runs write equal files.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EmbeddingFacts {
@@ -29,15 +29,15 @@ pub struct EmbeddingFacts {
     pub data_hash: String,
     /// The job spec as it was run, without places.
     pub job: Value,
-    /// What the ranks computed on.
+    /// Numerics class of the ranks.
     pub numerics_class: String,
     /// Ringtune's version.
     pub version: String,
-    /// What all draws were derived from.
+    /// Seed of all draws.
     pub seed: u64,
     /// Side of the training pictures, in pixels.
     pub resolution: u32,
-    /// What the model's UNet predicts.
+    /// Prediction type of the model's UNet.
     pub prediction_type: PredictionType,
     /// The step after which training is over.
     pub max_train_steps: u64,

@@ -13,7 +13,7 @@ use super::{
     read_back::check_text,
 };
 
-/// Which model of the job it is.
+/// The model of the job: its step and loss.
 #[derive(Clone, Copy, Debug)]
 pub struct Chosen {
     /// After so many steps.

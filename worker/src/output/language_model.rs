@@ -3,7 +3,7 @@
 use std::{fs::File, io, path::Path};
 
 use ringtune_shared::state::{
-    Dtype, FileSink, FromTensors, Hashing, Header, Metadata, Place, StateError, TensorInfo, TensorList,
+    ChunkPlace, Dtype, FileSink, FromTensors, Hashing, Header, Metadata, StateError, TensorInfo, TensorList,
     transfer,
 };
 
@@ -42,7 +42,7 @@ pub fn write(
         list.tensors().iter().map(|tensor| parameters.iter().position(|own| own == tensor)).collect();
     // 2. The file.
     let mut broken = None;
-    let fill = |place: Place, into: &mut [u8]| {
+    let fill = |place: ChunkPlace, into: &mut [u8]| {
         match numbers.get(place.tensor).copied().flatten() {
             Some(number) => read(number, place.offset, into)?,
             None => into.fill(0),
@@ -61,7 +61,7 @@ pub fn write(
     transfer(&mut source, &mut sink).map_err(failed)?;
     drop(source);
     if let Some(tensor) = broken {
-        // Nobody is to find it.
+        // Leave no broken file.
         let _ = std::fs::remove_file(file);
         return Err(Error::Broken { file: file.to_path_buf(), tensor });
     }

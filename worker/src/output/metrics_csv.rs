@@ -16,7 +16,7 @@ const HEADER: &str = "step,loss,lr,step_seconds,compute_seconds,exchange_seconds
 const MAY_BE_EMPTY: [&str; 4] =
     ["validation_loss", "hidden_exchange_seconds", "sent_bytes", "bus_bytes_per_second"];
 
-/// One line.
+/// A line.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepMetrics {
     /// From 1.
@@ -39,11 +39,11 @@ pub struct StepMetrics {
     pub validation_seconds: f64,
     /// Drawing pictures; not in step_seconds.
     pub preview_seconds: f64,
-    /// What travelled. None: the step was taken by a release that did not say it, and the fields are empty.
+    /// Traffic. None: of a step of an earlier release; the fields are empty.
     pub traffic: Option<CsvTraffic>,
 }
 
-/// What travelled in a step, as rank 0 saw it.
+/// Traffic of a step at rank 0.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CsvTraffic {
     /// Sending and receiving while rank 0 computed; in compute_seconds.

@@ -1,4 +1,4 @@
-//! What a job leaves: embeddings that diffusers, kohya's scripts, AUTOMATIC1111 and ComfyUI load, language models, a model card, the
+//! A job's files: embeddings that diffusers, kohya's scripts, AUTOMATIC1111 and ComfyUI load, language models, a model card, the
 //! table of its steps, and, for those who check the numbers, a trace of every input and gradient.
 //!
 //! Equal runs leave equal bytes (but for the seconds in metrics.csv). Files appear whole or not at all, and are read

@@ -11,7 +11,7 @@ use super::{EmbeddingFacts, Error, Learned, canonical_json, embeds, read_back::c
 
 /// The file's name.
 pub const FILE_NAME: &str = "README.md";
-/// Those of diffusers' textual_inversion.py, but for "diffusers-training", which this was not.
+/// Tags of diffusers' textual_inversion.py, without "diffusers-training".
 const TAGS: [&str; 5] =
     ["stable-diffusion", "stable-diffusion-diffusers", "text-to-image", "diffusers", "textual_inversion"];
 
@@ -42,7 +42,7 @@ pub fn compose(learned: &[Learned<'_>], facts: &EmbeddingFacts, last_state: Opti
     sections.join("\n") + &last_state.map(how_to_check).unwrap_or_default()
 }
 
-/// Every step can be computed again, by whoever has the job.
+/// Every step can be computed again from the job.
 fn how_to_check(last_state: ContentHash) -> String {
     format!(
         "\nState after the last step: `sha256:{last_state}`. To check it, run `ringtune verify JOB` against the coordinator \
@@ -107,7 +107,7 @@ fn chosen(learned: &[Learned<'_>]) -> String {
     validation_loss(learned).map(said).unwrap_or_default()
 }
 
-/// One for all words: they are judged together.
+/// Validation loss of all words, which are judged together.
 fn validation_loss(learned: &[Learned<'_>]) -> Option<f32> {
     learned.first().and_then(|learned| learned.validation_loss)
 }
@@ -216,7 +216,7 @@ pub(super) fn heading(text: &str) -> String {
     plain(text).chars().map(escaped).collect()
 }
 
-/// One line, without characters that YAML has no spelling for.
+/// Reduces a text to one line without characters that YAML cannot express.
 fn plain(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }

@@ -1,4 +1,4 @@
-//! What was written is read from the disk again and compared before anybody gets it.
+//! Reads files back from the disk and compares them before they are uploaded.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -106,7 +106,7 @@ mod tests {
 
     type Change = fn(&mut Vec<u8>);
 
-    /// What is said of a file that was changed after it was written; none: it passes.
+    /// The error for a file that was changed after it was written; None: it passes.
     fn found_in(change: impl FnOnce(&mut Vec<u8>)) -> Option<String> {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("learned_embeds.safetensors");

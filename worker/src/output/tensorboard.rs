@@ -23,7 +23,7 @@ const START: i32 = 1;
 const FILE_VERSION: &str = "brain.Event:2";
 /// Nothing that is written here is longer: the picture of the largest resolution, as a PNG that could not be packed.
 const LONGEST_RECORD: u64 = 256 << 20;
-/// What TensorFlow adds to a checksum (tensorflow/core/lib/hash/crc32c.h): one of bytes that hold their own checksum would
+/// TensorFlow's mask of checksums (tensorflow/core/lib/hash/crc32c.h): one of bytes that hold their own checksum would
 /// otherwise say nothing.
 const MASK: u32 = 0xa282_ead8;
 /// diffusers' name of the pictures.
@@ -156,7 +156,7 @@ impl EventFile {
                 encoded_image_string: picture.png,
             }),
         };
-        // One record a picture: a record is read whole.
+        // A record per picture: records are read whole.
         for picture in pictures {
             let summary = Some(Summary { values: vec![value(picture)] });
             self.record(&Event { summary, ..event(step) })?;
@@ -210,7 +210,7 @@ fn event(step: u64) -> Event {
     }
 }
 
-/// How many records the file holds: whole ones, with the right checksums, that are events.
+/// Number of intact records in the file that are events.
 fn read_back(path: &Path) -> Result<u64, Error> {
     let mut records = 0;
     read(path, |_| records += 1)?;
@@ -300,7 +300,7 @@ mod tests {
     #[test]
     fn whoever_goes_on_adds_a_file_and_no_step_is_lost_or_there_twice() {
         let folder = tempfile::tempdir().unwrap();
-        // One that came to step 8 before it ended, one from its checkpoint after step 6, and one that went on from that.
+        // A run to step 8, one from its checkpoint after step 6, and one that resumed that.
         for (first, last) in [(1, 8), (7, 12), (13, 13)] {
             let mut events = EventFile::create(folder.path(), first).unwrap();
             (first..=last).for_each(|step| events.append_step(&StepMetrics { step, ..STEP }).unwrap());

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Error, read_back::different};
 
-/// All texts of a job, in their order.
+/// File of all texts of a job, in order.
 pub const ALL_TEXTS: &str = "texts.jsonl";
 
 /// A text that was made. Equal jobs have equal ones.
@@ -17,9 +17,9 @@ pub struct MadeText {
     pub prompt_number: u32,
     /// The number of the text among those of its prompt, from 0.
     pub sample: u32,
-    /// What it begins with.
+    /// Its prompt.
     pub prompt: String,
-    /// What was made behind the prompt.
+    /// The generated text.
     pub text: String,
     /// Its tokens.
     pub tokens: Vec<i64>,

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use super::{Error, TensorFile};
 use crate::{
-    access::{OpenFolder, Place},
+    access::{ConfinedPath, OpenFolder},
     engine::Microbatch,
 };
 
@@ -19,7 +19,7 @@ pub struct TraceFolder {
     num_vectors: usize,
 }
 
-/// What a microbatch yielded, before any division or exchange.
+/// A microbatch's results, before any division or exchange.
 #[derive(Clone, Copy, Debug)]
 pub struct TracedResult<'a> {
     /// The loss.
@@ -28,7 +28,7 @@ pub struct TracedResult<'a> {
     pub gradient: &'a [f32],
 }
 
-/// What a step did to the learned rows. All [num_vectors, width] flat.
+/// A step's effect on the learned rows. All [num_vectors, width] flat.
 #[derive(Clone, Copy, Debug)]
 pub struct TracedStep<'a> {
     /// The rows that the step's gradients were taken at.
@@ -46,7 +46,7 @@ impl TraceFolder {
     ///
     /// # Errors
     /// It cannot be made.
-    pub fn create(folder: &Place, num_vectors: usize) -> Result<Self, Error> {
+    pub fn create(folder: &ConfinedPath, num_vectors: usize) -> Result<Self, Error> {
         let shown = folder.shown().to_path_buf();
         let folder = folder.make_folder().map_err(|error| Error::writing(&shown, error))?;
         Ok(Self { folder, shown, num_vectors: num_vectors.max(1) })
@@ -121,7 +121,7 @@ mod tests {
     fn names_keys_and_shapes() {
         let parent = tempfile::tempdir().unwrap();
         let folder = parent.path().join("a/b");
-        let trace = TraceFolder::create(&Place::at(&folder), 2).unwrap();
+        let trace = TraceFolder::create(&ConfinedPath::at(&folder), 2).unwrap();
         let inputs = Microbatch {
             batch: 2,
             latent_channels: 4,
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn a_folder_that_cannot_be_made_is_named() {
-        let refused = TraceFolder::create(&Place::at("/dev/null/trace"), 1);
+        let refused = TraceFolder::create(&ConfinedPath::at("/dev/null/trace"), 1);
         assert!(matches!(refused, Err(Error::Write { ref file, .. }) if file.ends_with("trace")));
     }
 }

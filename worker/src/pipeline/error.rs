@@ -1,4 +1,4 @@
-//! What `pipeline` can fail with.
+//! Errors of `pipeline`.
 
 use std::{
     io,
@@ -16,7 +16,7 @@ pub enum Error {
     Unusable {
         /// The file or folder.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
     },
     /// Reading or writing.
@@ -32,7 +32,7 @@ pub enum Error {
         "{} has {} MB left; the pipeline needs {} MB there", folder.display(), free / 1_000_000, needed / 1_000_000
     )]
     Space {
-        /// Where the pipeline was to be.
+        /// The pipeline's folder.
         folder: PathBuf,
         /// Bytes.
         free: u64,

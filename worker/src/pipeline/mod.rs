@@ -48,7 +48,7 @@ pub async fn run(arguments: PipelineArguments, library: Library) -> Result<(), E
     tokio::task::spawn_blocking(move || make(&folder, &arguments, library)).await?
 }
 
-/// With the model in the folder `model`. Blocks.
+/// Makes the pipeline of the model in the folder `model`. Blocks.
 fn make(model: &Path, arguments: &PipelineArguments, library: Library) -> Result<(), Error> {
     let output = &arguments.output;
     // 1. Everything that can be wrong.

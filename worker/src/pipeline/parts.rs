@@ -21,7 +21,7 @@ const MOST_FILES: usize = 1000;
 /// Left free beside what is written.
 const SPARE_BYTES: u64 = 16 << 20;
 
-/// How a file that stays as it is comes into the new folder.
+/// How an unchanged file gets into the new folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum How {
     /// A hard link where that is possible.
@@ -35,7 +35,7 @@ pub(super) enum How {
 pub(super) struct PartFile {
     /// `unet/config.json`: a part's folder, and a file's name in it.
     name: PathBuf,
-    /// Where its bytes are, symbolic links followed: caches of downloads are full of them.
+    /// Path of its bytes, symlinks resolved: download caches are full of them.
     source: PathBuf,
     bytes: u64,
     device: u64,

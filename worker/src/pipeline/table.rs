@@ -7,6 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use half::f16;
 use safetensors::{Dtype, tensor::Metadata};
 use serde_json::{Map, Value, json};
 
@@ -22,7 +23,7 @@ const LARGEST_HEADER: u64 = 100_000_000;
 /// Bytes that are converted at once; a multiple of every type's size.
 const CHUNK: usize = 1 << 20;
 
-/// One tensor and where it is.
+/// A tensor and its place in a file.
 #[derive(Debug)]
 struct Stored {
     file: PathBuf,
@@ -238,47 +239,12 @@ impl Stored {
             left -= count as u64;
             let halves = || chunk[..count].as_chunks::<2>().0.iter().map(|bytes| u16::from_le_bytes(*bytes));
             let bytes: Vec<u8> = match self.dtype {
-                Dtype::F16 => halves().flat_map(|half| from_f16(half).to_le_bytes()).collect(),
+                Dtype::F16 => halves().flat_map(|half| f16::from_bits(half).to_f32().to_le_bytes()).collect(),
                 Dtype::BF16 => halves().flat_map(|half| (u32::from(half) << 16).to_le_bytes()).collect(),
                 _ => chunk[..count].to_vec(),
             };
             writer.write_all(&bytes).map_err(failed_at(target))?;
         }
         Ok(())
-    }
-}
-
-/// IEEE 754 binary16 as binary32; every value is exact.
-fn from_f16(half: u16) -> f32 {
-    let (sign, exponent, fraction) =
-        (u32::from(half >> 15) << 31, (half >> 10) & 0x1f, u32::from(half & 0x3ff));
-    match exponent {
-        // Zero and subnormals: fraction times 2^-24.
-        0 => f32::from_bits(sign | (fraction as f32 / 16_777_216.0).to_bits()),
-        0x1f => f32::from_bits(sign | 0x7f80_0000 | fraction << 13),
-        _ => f32::from_bits(sign | (u32::from(exponent) + 112) << 23 | fraction << 13),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn halves_are_widened_exactly() {
-        let cases = [
-            (0x3c00, 1.0),
-            (0xc000, -2.0),
-            (0x3555, 0.333_251_95),
-            (0x7bff, 65504.0),
-            (0x0001, 2f32.powi(-24)),
-            (0x03ff, 1023.0 * 2f32.powi(-24)),
-            (0x0400, 2f32.powi(-14)),
-            (0x7c00, f32::INFINITY),
-        ];
-        for (half, value) in cases {
-            assert_eq!(from_f16(half), value, "{half:#x}");
-        }
-        assert!(from_f16(0x8000).is_sign_negative() && from_f16(0x7e00).is_nan());
     }
 }

@@ -54,7 +54,7 @@ pub(super) fn write(from: &Path, to: &Path, first_id: usize, tokens: &[String]) 
     Ok(())
 }
 
-/// What `tokenizer.add_tokens` makes of a text.
+/// The entry that `tokenizer.add_tokens` makes of a text.
 fn added_token(content: &str) -> Value {
     json!({
         "content": content, "lstrip": false, "normalized": true, "rstrip": false, "single_word": false,

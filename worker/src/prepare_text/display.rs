@@ -13,7 +13,7 @@ use super::pace::{LINES, QUIET, line};
 /// Columns of a terminal that says nothing of them.
 const COLUMNS: usize = 80;
 
-/// What is on the screen. Threads say things at any time.
+/// State of the screen. Threads write at any time.
 #[derive(Debug)]
 pub(super) struct Display {
     is_terminal: bool,

@@ -1,4 +1,4 @@
-//! What `prepare-text` can fail with.
+//! Errors of `prepare-text`.
 
 use std::io;
 
@@ -11,7 +11,7 @@ pub enum Error {
     Option {
         /// As it is given.
         option: &'static str,
-        /// What was given and what is allowed.
+        /// The given and the allowed value.
         problem: String,
     },
     /// The texts, the tokens, or the files of either.
@@ -20,7 +20,7 @@ pub enum Error {
     /// A bucket.
     #[error(transparent)]
     Sources(#[from] ringtune_sources::Error),
-    /// Nobody can be told of the result, or no signal can be waited for.
+    /// The output or a signal failed.
     #[error("cannot print the result: {0}")]
     Output(#[from] io::Error),
     /// Somebody asked to stop while files were on their way.

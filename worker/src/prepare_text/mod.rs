@@ -26,7 +26,7 @@ use crate::settings::ModelCacheSettings;
 use display::Display;
 use places::{Here, Output};
 
-/// How often the screen is looked after.
+/// Interval of screen updates.
 const TICK: Duration = Duration::from_millis(250);
 
 /// Makes the files, and prints what they are.

@@ -1,4 +1,4 @@
-//! What is said of how far it is: pure.
+//! Texts of progress; pure.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ pub(super) fn line(now: &Snapshot, elapsed: Duration) -> String {
     let new = bytes.saturating_sub(kept_bytes);
     let speed = megabytes(new) / seconds;
     let left = match (new, total_bytes.saturating_sub(bytes)) {
-        // So soon it would be a guess.
+        // Too soon for an estimate.
         (0, _) => String::new(),
         _ if elapsed < QUIET => String::new(),
         (new, left) => format!(", {} left", duration(left as f64 / new as f64 * seconds)),

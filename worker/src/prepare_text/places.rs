@@ -1,4 +1,4 @@
-//! Where inputs come from and files go: folders, and buckets by way of folders.
+//! Sources of inputs and targets of files: folders, and buckets by way of folders.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ use ringtune_text::{ENDINGS, Input};
 
 use super::Error;
 
-/// Where the files go.
+/// Target of the files.
 #[derive(Clone, Debug)]
 pub(super) struct Output {
     /// The folder that they are written to.
@@ -80,7 +80,7 @@ pub(super) async fn bring(
         name.rsplit_once('.')
             .is_some_and(|(_, ending)| ENDINGS.iter().any(|known| ending.eq_ignore_ascii_case(known)))
     };
-    // One object is what it is called in the folder above.
+    // An object's name is relative to the folder above.
     let (above, name) = place.prefix.rsplit_once('/').unwrap_or(("", &place.prefix));
     if is_text(name) {
         let folder = S3Model { bucket: place.bucket.clone(), prefix: above.to_owned() };

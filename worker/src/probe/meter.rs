@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// What comes sooner after the first message is not counted: connections begin slowly, and what waited in buffers comes at once.
+/// Bytes within this time after the first message are not counted: connections begin slowly, and buffered bytes come at once.
 const BEGINNING: Duration = Duration::from_millis(200);
 
-/// What came in a time.
+/// Bytes received in a time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Rate {
     pub(crate) bytes: u64,
@@ -26,7 +26,7 @@ impl Rate {
 #[derive(Debug, Default)]
 pub(crate) struct Meter {
     first: Option<Instant>,
-    /// All that came after the first message.
+    /// Everything after the first message.
     all: Rate,
     /// When counting began, and what came since.
     counting: Option<(Instant, Rate)>,
@@ -50,7 +50,7 @@ impl Meter {
         }
     }
 
-    /// What came after the beginning or, where next to nothing came after it, all of it.
+    /// The rate after the beginning or, if next to nothing came after it, of everything.
     pub(crate) fn rate(&self) -> Rate {
         self.counting.map(|(_, rate)| rate).filter(|rate| rate.per_second().is_some()).unwrap_or(self.all)
     }

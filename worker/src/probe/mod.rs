@@ -1,4 +1,4 @@
-//! What a worker answers when another one measures the way to it (`ringtune doctor --ring`).
+//! Answers other workers' measurements of the network (`ringtune doctor --ring`).
 //!
 //! A measurement takes what the network gives, so that one runs at a time, for a bounded time, and none beside a ring: one
 //! that runs ends when the worker takes a place in a ring.
@@ -19,7 +19,7 @@ const CHUNK_BYTES: usize = 256 << 10;
 pub(crate) const LONGEST_MILLISECONDS: u32 = 3000;
 pub(crate) const USUAL_MILLISECONDS: u32 = 1000;
 
-/// What is sent: nothing that could be made smaller on the way.
+/// Incompressible bytes to send.
 pub(crate) fn noise() -> Bytes {
     // Marsaglia's xorshift: its bytes look random to whatever compresses.
     let mut state: u64 = 0x9e37_79b9_7f4a_7c15;

@@ -34,12 +34,12 @@ const DIAL_LIMIT: Duration = Duration::from_secs(3);
 /// Messages on their way to the connection.
 const WAITING: usize = 2;
 
-/// What this worker says of itself.
+/// Facts of this worker.
 #[derive(Clone, Debug)]
 pub(crate) struct About {
     pub(crate) worker: WorkerId,
     pub(crate) host_name: String,
-    /// Where neighbours dial it.
+    /// Its address for neighbours.
     pub(crate) address: String,
     pub(crate) capabilities: v1::Capabilities,
 }

@@ -53,7 +53,7 @@ fn seat(rings: &Rings) -> Seat {
     rings.take_seat(&view, 0, 1, RING_PROTOCOLS.max).unwrap()
 }
 
-/// One that has begun.
+/// A measurement that has begun.
 async fn pulling(client: &Client, milliseconds: u32) -> Result<Streaming<v1::PullResponse>, Status> {
     Ok(client.clone().pull(v1::PullRequest { milliseconds }).await?.into_inner())
 }
@@ -93,7 +93,7 @@ async fn bytes_go_both_ways_one_measurement_at_a_time() {
     let (_rings, _, client) = serving().await;
     assert!(pull(&client, 50).await.unwrap() > 0);
     let counted = push(&client, 40).await.unwrap();
-    // All but the first message.
+    // All messages but the first.
     assert_eq!(counted.bytes, 39 * (256 << 10));
     // Beside one that runs, whichever it is, none begins.
     let under_way = pulling(&client, LONGEST_MILLISECONDS).await.unwrap();
@@ -101,7 +101,7 @@ async fn bytes_go_both_ways_one_measurement_at_a_time() {
     assert_eq!(pull(&client, 1).await.unwrap_err().code(), Code::ResourceExhausted);
     let dialled = client.clone().dial_back(v1::DialBackRequest { port: 1 }).await;
     assert_eq!(dialled.unwrap_err().code(), Code::ResourceExhausted);
-    // Who goes away leaves the turn to others.
+    // A caller that goes away frees its turn.
     drop(under_way);
     let again = async { while push(&client, 2).await.is_err() {} };
     tokio::time::timeout(Duration::from_secs(20), again).await.unwrap();

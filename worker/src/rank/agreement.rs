@@ -1,4 +1,4 @@
-//! One exchange before the work, to make sure that all ranks work on the same thing: a folder that holds another
+//! An exchange before the work checks that all ranks agree on their inputs: a folder that holds another
 //! model on one machine would spoil the result without anybody noticing.
 
 use ringtune_shared::ids::ContentHash;
@@ -6,7 +6,7 @@ use ringtune_shared::ids::ContentHash;
 use super::Error;
 use crate::ring::RankRing;
 
-/// What all ranks must have in common besides what the coordinator hands them: names for people, and hashes.
+/// Inputs on which all ranks must agree, besides the coordinator's: names for people, and hashes.
 type Common = [(&'static str, ContentHash)];
 
 /// Compares it over the ring. Nothing to compare is agreed.

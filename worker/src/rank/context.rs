@@ -1,4 +1,4 @@
-//! What all ranks of a worker share.
+//! The context that all ranks of a worker share.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -17,7 +17,7 @@ use crate::{
     ring::Rings,
 };
 
-/// What every rank's work on this worker shares. Cheap to clone.
+/// Shared by every rank on this worker. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Context {
     /// libtorch's thread.
@@ -30,21 +30,21 @@ pub struct Context {
     pub latents: LatentCache,
     /// Bytes of them that a job keeps in memory.
     pub latent_memory_bytes: u64,
-    /// What jobs may reach on this machine.
+    /// The gate for jobs' paths.
     pub access: Access,
     /// Base models from elsewhere.
     pub models: ModelSources,
     /// Hashes of base models.
     pub fingerprints: Arc<Fingerprints>,
-    /// Where neighbours' streams arrive.
+    /// The registry of rings, where neighbours' streams arrive.
     pub rings: Rings,
     /// Steps, losses, bytes.
     pub metrics: Arc<Metrics>,
     /// Takes spans of what ranks do.
     pub tracer: Tracer,
-    /// Where ranks write before they upload.
+    /// Folder of ranks' files before their upload.
     pub work_folder: PathBuf,
-    /// How often the state of a training is kept for the loss of its whole ring; none: never.
+    /// Interval of recovery points, for the loss of a whole ring; None: never.
     pub recovery_interval: Option<Duration>,
     /// This worker's configuration lets jobs write traces.
     pub allow_trace_dir: bool,
@@ -55,7 +55,7 @@ pub struct Context {
 }
 
 impl Context {
-    /// Where a rank of this job writes: removed when it ends. One rank of a job is held at a time.
+    /// The folder of this job's rank, removed when it ends. A worker holds one rank of a job at a time.
     pub(crate) fn rank_folder(&self, job: JobId) -> PathBuf {
         self.work_folder.join(job.to_string())
     }

@@ -1,4 +1,4 @@
-//! How a rank enters a ring: all ranks make sure that they work on the same thing, and start from the same state.
+//! A rank enters a ring: all ranks check that they agree on their inputs, and start from the same state.
 
 use ringtune_shared::{
     ids::ContentHash,
@@ -28,7 +28,7 @@ pub(super) async fn enter<W: Work>(
     }
     let agreed = agreement::check(ring, &work.common()).await;
     if let Err(Error::Disagreement { .. }) = agreed {
-        // All ranks see it; none is to take another's leaving for the reason.
+        // All ranks see the error; none may take another's leaving for the reason.
         lent.leave().await;
     }
     agreed?;
@@ -40,7 +40,7 @@ pub(super) async fn enter<W: Work>(
     Ok(())
 }
 
-/// Brings whoever is behind to the state of those that are not.
+/// Brings ranks that are behind to the state of the others.
 async fn level<W: Work>(rank: &Rank, work: &mut W, ring: &mut RankRing) -> Result<(), Error> {
     // 1. Offered before anybody can know that it is wanted, and for as long as it may be.
     let own = work.standing().await?;
@@ -61,7 +61,7 @@ async fn level<W: Work>(rank: &Rank, work: &mut W, ring: &mut RankRing) -> Resul
         let told = summaries::exchange(ring, &work.unstored(), plan.first()).await?;
         if plan.takers.contains(&ring.rank()) {
             let reports = told.into_iter().filter(|report| report.step > own.step).collect();
-            catch_up(rank, work, (&plan, reports), ring).await?;
+            catch_up(rank, work, &plan, reports, ring).await?;
         }
     }
     ring.gather_one_each(vec![0.0]).await?;
@@ -72,7 +72,8 @@ async fn level<W: Work>(rank: &Rank, work: &mut W, ring: &mut RankRing) -> Resul
 async fn catch_up<W: Work>(
     rank: &Rank,
     work: &mut W,
-    (plan, reports): (&EntryPlan, Vec<StepSummary>),
+    plan: &EntryPlan,
+    reports: Vec<StepSummary>,
     connected: &RankRing,
 ) -> Result<(), Error> {
     let EntryPlan { step, state: expected, .. } = *plan;
@@ -99,7 +100,7 @@ async fn catch_up<W: Work>(
     Ok(())
 }
 
-/// What was restored is what was given.
+/// Checks the restored state's hash.
 fn check(found: ContentHash, expected: ContentHash) -> Result<(), Error> {
     if found == expected { Ok(()) } else { Err(Error::Restored { found, expected }) }
 }

@@ -26,7 +26,7 @@ pub enum Error {
     /// Ranks that would not compute the same.
     #[error("rank {rank} has another {what} than rank 0: the job's result would depend on who computes what")]
     Disagreement {
-        /// Whose.
+        /// The rank.
         rank: usize,
         /// "model.base" and the like.
         what: &'static str,
@@ -84,7 +84,7 @@ impl Error {
     pub fn fault(&self) -> Fault {
         match self {
             Self::Work(error) => error.fault(),
-            // Whoever is wrong, no ring of these ranks can go on.
+            // Whichever rank is wrong, this ring cannot go on.
             Self::Diverged(_) => Fault::Job,
             Self::Ring(_) => Fault::Link,
             // This one has other files than rank 0, or took in what it was not given, or fails by itself.
@@ -97,7 +97,7 @@ impl Error {
         }
     }
 
-    /// What it says of another rank of the ring. None: it is not the ring's.
+    /// The trouble with another rank of the ring. None: not a ring's error.
     pub(super) fn trouble(&self) -> Option<Trouble> {
         let Self::Ring(error) = self else { return None };
         RankRing::trouble_of(error)

@@ -1,4 +1,4 @@
-//! What ranks of all kinds write: their folder, and the job as it was run.
+//! Files of ranks of all kinds: their folder, and the job as it was run.
 
 use std::{fs, io, path::Path};
 

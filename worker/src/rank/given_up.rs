@@ -22,7 +22,7 @@ pub(crate) struct GivenUp<F> {
     waits_until: Option<Instant>,
 }
 
-/// How long a step may take, once a rank is to end. The coordinator gives it twice as long for all that it keeps.
+/// Timeout of the last step of an ending rank. The coordinator allows twice as long for everything that it keeps.
 const LAST_STEP: Duration = Duration::from_secs(15);
 
 impl<F: Future<Output = RingError>> GivenUp<F> {

@@ -14,18 +14,18 @@ use tokio::time::timeout;
 use super::Error;
 use crate::engine::{EngineError, EngineHandle};
 
-/// So many times the usual duration is too long, whatever else the machine does.
+/// Multiple of the usual duration that counts as a hang on a machine under any load.
 const TIMES_THE_USUAL: u32 = 20;
 /// And nothing shorter is.
 const AT_LEAST: Duration = Duration::from_secs(60);
 /// A worker that hangs says so to its coordinator and ends within this time.
 const SAY: Duration = Duration::from_secs(60);
-/// What is usual follows from so many at most, the newest.
+/// Number of newest durations that define the usual one.
 const MOST_KNOWN: usize = 101;
 /// And from so many at least: the first of a job asks for memory.
 const FEWEST_KNOWN: usize = 3;
 
-/// How long computations of one size took.
+/// Durations of computations of one size.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Durations {
     newest: VecDeque<Duration>,
@@ -94,7 +94,7 @@ mod tests {
         // Of two nobody knows which is the usual one.
         assert_eq!([after(&[]), after(&[1, 900])], [None, None]);
         assert_eq!([after(&[1, 1, 1]), after(&[0, 0, 0])], [seconds(60); 2]);
-        // One that was slow once changes nothing.
+        // A single slow one changes nothing.
         assert_eq!(after(&[5, 400, 4]), seconds(100));
         assert_eq!(after(&[5, 5, 5, 400, 5]), seconds(100));
     }

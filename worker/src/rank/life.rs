@@ -137,7 +137,7 @@ impl Life {
         }
         // 3. Work, and leave something whatever happens.
         let worked = self.work_in_rings(&mut work, orders).await;
-        // What there is of the ring is kept up meanwhile: the neighbours wait for the last word.
+        // The ring is kept up meanwhile: the neighbours wait for its close.
         self.finish(&mut work, worked, orders).await
     }
 
@@ -223,7 +223,7 @@ impl Life {
     async fn fail<W: Work>(&self, error: Error, work: &mut W, orders: &mut Orders) -> Result<(), Error> {
         self.rank.journal.error(error.to_string()).await;
         let can_go_on = !error.would_come_again();
-        // What cannot be kept in time is lost; the job has failed for another reason.
+        // Files that cannot be uploaded in time are lost; the job has failed for another reason.
         tokio::select! {
             _ = timeout(LAST_UPLOAD, work.finish(&self.rank, can_go_on)) => (),
             () = dropped(orders) => (),

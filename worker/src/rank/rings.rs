@@ -22,11 +22,11 @@ pub(super) struct Life {
     pub(super) ring: LentRing,
 }
 
-/// How the work in all rings came to its end.
+/// The end of the work in all rings.
 pub(super) enum Worked {
-    /// All is done, and this rank says how.
+    /// Done; this rank reports it.
     Done,
-    /// Nobody wants anything of this rank any more.
+    /// The rank was released.
     LetGo,
     /// Asked to end while it had no ring.
     StoppedBetweenRings,
@@ -38,13 +38,13 @@ enum Without {
     Broken(Trouble),
     /// A newer one is wanted, or this rank has had none yet.
     Changing,
-    /// All is done; another rank writes the files.
+    /// Done; another rank writes the files.
     Done,
-    /// All ranks end, and have left it.
+    /// All ranks are ending, and have left the ring.
     Ending,
 }
 
-/// What ends the wait for a ring.
+/// The end of a wait for a ring.
 enum Next {
     Ring(Arc<NextRing>),
     End,
@@ -76,7 +76,7 @@ impl Life {
                     Without::Changing
                 }
                 Ok(Left::ToEnd) => {
-                    // What the others wait for from this rank would be lost with its connections.
+                    // Frames that the others wait for would be lost with this rank's connections.
                     let mut told = orders.clone();
                     tokio::select! {
                         () = self.ring.leave() => (),
@@ -112,7 +112,7 @@ impl Life {
             };
             self.ring.break_off();
             match next {
-                // What it could keep is at the coordinator.
+                // Its files are at the coordinator.
                 Next::End if is_done && !is_to_keep(orders) => return Ok(Worked::LetGo),
                 Next::End if is_ending => return Err(Error::Stopped),
                 Next::End => return Ok(Worked::StoppedBetweenRings),

@@ -1,4 +1,4 @@
-//! What a rank does, as spans below its ring's.
+//! Spans of a rank's work, below its ring's.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -6,7 +6,7 @@ use ringtune_traces::{Open, Tracer};
 
 use super::Rank;
 
-/// So many steps of a rank are shown one after the other.
+/// Number of a rank's first steps that are all traced.
 const FIRST_STEPS: u32 = 20;
 /// After them, one in so long.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -31,7 +31,7 @@ impl Rank {
         span
     }
 
-    /// The same of a step, where it is to be shown.
+    /// Span of a step, if it is traced.
     pub(crate) fn step_span(&self, step: u64, pace: &mut StepPace) -> Open {
         match self.assignment.trace.is_some() && pace.is_due(Instant::now()) {
             true => self.span("step").with("step", step),
@@ -39,12 +39,12 @@ impl Rank {
         }
     }
 
-    /// Begins a span of a part of what another one is about.
+    /// Begins a child span.
     pub(crate) fn span_below(&self, whole: &Open, name: &'static str) -> Open {
         self.context.tracer.open_below(whole.context(), name)
     }
 
-    /// A span of a part of another one that is over, by what was measured of it.
+    /// A child span that was measured.
     pub(crate) fn past_span_below(
         &self,
         whole: &Open,
@@ -55,7 +55,7 @@ impl Rank {
     }
 }
 
-/// Which steps are shown: a job may have a million of them.
+/// Chooses the traced steps: a job may have a million of them.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct StepPace {
     shown: u32,

@@ -1,4 +1,4 @@
-//! What a kind of work gives to a rank's life.
+//! The traits by which a kind of work plugs into a rank's life.
 
 use std::{future::Future, path::PathBuf};
 
@@ -16,21 +16,21 @@ use crate::{
     session::{Assignment, RankEvent, RankKey, RankOrders, StepSummary},
 };
 
-/// What the coordinator told a rank so far.
+/// The coordinator's orders so far.
 pub(crate) type Orders = watch::Receiver<RankOrders>;
 
-/// What a rank of any kind has.
+/// A rank of any kind.
 #[derive(Debug)]
 pub(crate) struct Rank {
-    /// What it is to do; its ring and its place there are those of now.
+    /// Its assignment, with its current ring and place.
     pub(crate) assignment: Assignment,
     /// The job, and the epoch of the assignment as it came.
     pub(crate) life: RankKey,
-    /// What it shares with others on this worker.
+    /// Shared with other ranks on this worker.
     pub(crate) context: Context,
-    /// Where it says how it goes.
+    /// Its journal.
     pub(crate) journal: Journal,
-    /// Where it writes; there already.
+    /// Its folder, which exists.
     pub(crate) folder: PathBuf,
 }
 
@@ -97,22 +97,22 @@ impl Rank {
     }
 }
 
-/// What is to be done, before anything of it is prepared.
+/// Work before its preparation.
 pub(crate) trait Task: Send + 'static {
-    /// What it is once it is prepared.
+    /// The prepared work.
     type Work: Work;
 
-    /// All that a rank does alone before it is ready. Dropped in the middle when the rank is to end.
+    /// Prepares everything that a rank does alone before it is ready. Dropped half-way when the rank has to end.
     ///
     /// # Errors
-    /// What is wrong with the job or this node, by the job's field or the file.
+    /// The problem of the job or this node, with the job's field or the file.
     fn prepare(self, rank: &Rank) -> impl Future<Output = Result<Self::Work, Error>> + Send;
 }
 
-/// How a rank leaves a ring that is whole.
+/// How a rank leaves an intact ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Left {
-    /// All is done.
+    /// Done.
     Done,
     /// A newer ring of the job is wanted; all ranks know it since the same step.
     ToChange,
@@ -122,7 +122,7 @@ pub(crate) enum Left {
 
 /// Work of one kind that is prepared. It outlives the rings that it is lent.
 pub(crate) trait Work: Send + 'static {
-    /// What all ranks must have in common besides what the coordinator hands them: names for people, and hashes.
+    /// Inputs on which all ranks must agree, besides the coordinator's: names for people, and hashes.
     fn common(&self) -> Vec<(&'static str, ContentHash)>;
 
     /// Bytes that a step brings to the ring, about: what is much may be worth more than one connection.
@@ -143,7 +143,7 @@ pub(crate) trait Work: Send + 'static {
     /// The state cannot be read.
     fn standing(&mut self) -> impl Future<Output = Result<Standing, Error>> + Send;
 
-    /// Where the ranks have parts of the state together: brings what falls to this rank of a ring that it enters, together with all
+    /// If the ranks shard the state: brings this rank's shard in the ring that it enters, together with all
     /// others.
     ///
     /// # Errors
@@ -191,7 +191,7 @@ pub(crate) trait Work: Send + 'static {
         orders: &mut Orders,
     ) -> impl Future<Output = Result<Left, Error>> + Send;
 
-    /// What is said in the log when it is done.
+    /// The log line at its end.
     fn done(&self) -> &'static str;
 
     /// Writes what is left to write, and waits until all files are at the coordinator. Dropped in the middle when

@@ -1,12 +1,12 @@
-//! Who holds a state: whoever is about to change it waits for them.
+//! Holds of a state: a change of the state waits for them.
 
 use tokio::sync::watch;
 
-/// How many hold a state. Cheap to clone: all clones count together.
+/// The number of holds. Cheap to clone: all clones share it.
 #[derive(Clone, Debug)]
 pub struct Holds(watch::Sender<usize>);
 
-/// One who holds a state, until this is dropped.
+/// A hold of a state, until it is dropped.
 #[derive(Debug)]
 pub struct Hold(watch::Sender<usize>);
 
@@ -17,7 +17,7 @@ impl Default for Holds {
 }
 
 impl Holds {
-    /// One more.
+    /// Begins a hold.
     #[must_use]
     pub fn begin(&self) -> Hold {
         self.0.send_modify(|count| *count += 1);

@@ -12,8 +12,8 @@ use std::{collections::BTreeMap, fmt, io::Write, sync::Arc};
 use ringtune_shared::{
     ids::ContentHash,
     state::{
-        Encoded, Encoder, FromTensors, LARGEST_HEADER, Place, State, StateError, StateSource, TensorInfo,
-        TensorList, transfer,
+        ChunkPlace, Encoded, Encoder, FromTensors, LARGEST_HEADER, State, StateError, StateSource,
+        TensorInfo, TensorList, transfer,
     },
 };
 
@@ -23,10 +23,10 @@ pub use self::{
 };
 use crate::train::{SavedState, saved};
 
-/// Tensors that whoever has them lends. They stay as they are until the next step changes them, and may be read as often as
-/// need be until then; whoever needs longer holds them.
+/// Tensors that their owner lends. They stay as they are until the next step changes them, and may be read as often as
+/// need be until then; holding them keeps them longer.
 pub trait LargeTensors: fmt::Debug + Send + Sync {
-    /// Which there are.
+    /// Its tensors.
     fn tensors(&self) -> &[TensorInfo];
 
     /// Copies the bytes of tensor number `tensor` from `offset` on into all of `into`. Blocks.
@@ -39,7 +39,7 @@ pub trait LargeTensors: fmt::Debug + Send + Sync {
     /// them. Nothing is copied. Blocks.
     ///
     /// # Errors
-    /// Whoever has them does not give them.
+    /// Their owner does not give them.
     fn hold(&self) -> Result<Arc<dyn LargeTensors>, StateError>;
 }
 
@@ -66,10 +66,10 @@ impl RankState {
         self.large.is_some()
     }
 
-    /// The same, which stays as it is until it is dropped, whatever steps are computed meanwhile. Blocks.
+    /// Holds the state unchanged until it is dropped, whatever steps are computed meanwhile. Blocks.
     ///
     /// # Errors
-    /// Whoever has parts of it does not give them.
+    /// An owner of a part does not give it.
     pub fn hold(&self) -> Result<Self, StateError> {
         let large = self.large.as_ref().map(|large| large.hold()).transpose()?;
         Ok(Self { small: Arc::clone(&self.small), large })
@@ -107,14 +107,14 @@ impl RankState {
     }
 }
 
-/// Where a tensor of the whole list is.
+/// Origin of a tensor of the whole list.
 enum Origin<'a> {
     Small(&'a [f32]),
     Large(usize),
 }
 
 impl State for RankState {
-    /// All tensors in the encoding's order, wherever they are.
+    /// A source of all tensors in the encoding's order, wherever they are.
     fn source(&self) -> Result<Box<dyn StateSource + '_>, StateError> {
         let Some(large) = &self.large else { return self.small.source() };
         let mut origins = BTreeMap::new();
@@ -133,7 +133,7 @@ impl State for RankState {
             let origin = origins.remove(tensor.name());
             ordered.push(origin.ok_or_else(|| StateError::refused("a tensor comes from nowhere"))?);
         }
-        let fill = move |place: Place, into: &mut [u8]| match ordered.get(place.tensor) {
+        let fill = move |place: ChunkPlace, into: &mut [u8]| match ordered.get(place.tensor) {
             Some(Origin::Small(numbers)) => {
                 saved::fill(numbers, place.offset, into);
                 Ok(())

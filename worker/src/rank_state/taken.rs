@@ -15,7 +15,7 @@ pub struct TakenState {
 }
 
 impl TakenState {
-    /// One that is in memory.
+    /// A state in memory.
     ///
     /// # Errors
     /// Names that no state can have.
@@ -24,7 +24,7 @@ impl TakenState {
         Ok(Self { numbers, source: saved.into_source()? })
     }
 
-    /// One whose encoding is all that a file has. Blocks.
+    /// A state in a file that holds its encoding and nothing else. Blocks.
     ///
     /// # Errors
     /// The file cannot be read, or holds something else.
@@ -36,7 +36,7 @@ impl TakenState {
         Ok(Self { numbers, source: Box::new(decoder) })
     }
 
-    /// All of it in memory. Blocks.
+    /// Reads it into memory. Blocks.
     ///
     /// # Errors
     /// It cannot be read, or is larger than what is kept in memory.
@@ -44,7 +44,7 @@ impl TakenState {
         SavedState::read(self.numbers, &mut self.source)
     }
 
-    /// Which tensors it has.
+    /// Its tensors.
     pub fn list(&self) -> &TensorList {
         self.source.list()
     }

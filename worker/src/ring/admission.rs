@@ -1,4 +1,4 @@
-//! Who may come in: decided from what a call says and what this worker holds, without waiting or locking.
+//! Admission of calls: decided from the call and this worker's rings, without waiting or locking.
 
 use std::sync::Arc;
 
@@ -8,24 +8,24 @@ use ringtune_shared::{
 };
 use tonic::Status;
 
-/// Who makes a call.
+/// The caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Calling {
-    /// Whoever: nobody is asked on this network.
+    /// Anybody: the network is unauthenticated.
     Anybody,
     /// The worker that its certificate names.
     Worker(WorkerId),
 }
 
-/// A place, and who has the others of its ring, in rank order.
+/// A place in a ring, and the ring's members in rank order.
 #[derive(Clone, Debug)]
-pub(super) struct Standing {
+pub(super) struct Roster {
     pub(super) place: Place,
     pub(super) members: Arc<[WorkerId]>,
 }
 
-impl Standing {
-    /// That a rank's call comes from the worker that has that rank. Ranks that there are not are others' to refuse.
+impl Roster {
+    /// Checks that a rank's call comes from the worker that holds it. Unknown ranks are refused elsewhere.
     fn check(&self, rank: i32, calling: Calling) -> Option<Admission> {
         let Calling::Worker(caller) = calling else { return None };
         let member = usize::try_from(rank).ok().and_then(|rank| self.members.get(rank));
@@ -38,7 +38,7 @@ impl Standing {
     }
 }
 
-/// What the first message of a stream says.
+/// The first message of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Opening {
     pub(super) job: JobId,
@@ -48,7 +48,7 @@ pub(super) struct Opening {
     pub(super) calling: Calling,
 }
 
-/// What a rank asks for that is behind.
+/// A request for a state by a rank that is behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Wish {
     pub(super) job: JobId,
@@ -58,12 +58,12 @@ pub(super) struct Wish {
     pub(super) calling: Calling,
 }
 
-/// What becomes of a call.
+/// The decision about a call.
 #[derive(Debug)]
 pub(super) enum Admission {
     /// It is let in.
     Welcome,
-    /// What it is for may still come.
+    /// Its ring or state may still come.
     NotYet,
     /// It is from an epoch that is over.
     Stale(Status),
@@ -76,12 +76,12 @@ pub(super) enum Admission {
 /// Whether a stream belongs to the place that this worker has in the ring of the stream's job.
 ///
 /// The members of a ring are told of it one after the other: a stream may come before the place is taken.
-pub(super) fn of_stream(standing: Option<&Standing>, opening: Opening) -> Admission {
+pub(super) fn of_stream(roster: Option<&Roster>, opening: Opening) -> Admission {
     let Opening { epoch, rank, world_size, .. } = opening;
-    let Some(standing) = standing.filter(|standing| epoch <= standing.place.epoch) else {
+    let Some(roster) = roster.filter(|roster| epoch <= roster.place.epoch) else {
         return Admission::NotYet;
     };
-    let place = standing.place;
+    let place = roster.place;
     if epoch < place.epoch {
         return Admission::Stale(older(epoch, place));
     }
@@ -92,19 +92,19 @@ pub(super) fn of_stream(standing: Option<&Standing>, opening: Opening) -> Admiss
             expected.0, expected.1, place.rank
         )));
     }
-    standing.check(rank, opening.calling).unwrap_or(Admission::Welcome)
+    roster.check(rank, opening.calling).unwrap_or(Admission::Welcome)
 }
 
 /// Whether a rank gets the state that it asks for. `offered`: the step of the state that this rank offers in its present
 /// ring.
 ///
 /// The ranks of a ring conclude at the same time who gives and who takes: a wish may come before the offer.
-pub(super) fn of_wish(standing: Option<&Standing>, offered: Option<u64>, wish: Wish) -> Admission {
+pub(super) fn of_wish(roster: Option<&Roster>, offered: Option<u64>, wish: Wish) -> Admission {
     let Wish { job, epoch, rank, step, calling } = wish;
-    let Some(standing) = standing else {
+    let Some(roster) = roster else {
         return Admission::Refused(Status::not_found(format!("this worker has no rank of job {job}")));
     };
-    let place = standing.place;
+    let place = roster.place;
     if epoch < place.epoch {
         return Admission::Stale(older(epoch, place));
     }
@@ -122,7 +122,7 @@ pub(super) fn of_wish(standing: Option<&Standing>, offered: Option<u64>, wish: W
             place.rank
         ));
     }
-    if let Some(denied) = standing.check(rank, calling) {
+    if let Some(denied) = roster.check(rank, calling) {
         return denied;
     }
     match offered {
@@ -145,9 +145,9 @@ mod tests {
 
     use super::*;
 
-    fn standing() -> Standing {
+    fn roster() -> Roster {
         let place = Place { job: JobId::new(), epoch: Epoch(3), rank: 0, world_size: 2 };
-        Standing { place, members: [WorkerId::new(), WorkerId::new()].into() }
+        Roster { place, members: [WorkerId::new(), WorkerId::new()].into() }
     }
 
     fn name(admission: Admission) -> &'static str {
@@ -164,9 +164,9 @@ mod tests {
 
     #[test]
     fn a_stream_is_for_this_place_for_one_to_come_or_for_none() {
-        let standing = standing();
+        let roster = roster();
         let calling = Calling::Anybody;
-        let good = Opening { job: standing.place.job, epoch: Epoch(3), rank: 1, world_size: 2, calling };
+        let good = Opening { job: roster.place.job, epoch: Epoch(3), rank: 1, world_size: 2, calling };
         let by = |worker| Calling::Worker(worker);
         for (opening, expected) in [
             (good, "welcome"),
@@ -175,20 +175,20 @@ mod tests {
             (Opening { rank: 0, ..good }, "refused"),
             (Opening { rank: -1, ..good }, "refused"),
             (Opening { world_size: 3, ..good }, "refused"),
-            (Opening { calling: by(standing.members[1]), ..good }, "welcome"),
-            (Opening { calling: by(standing.members[0]), ..good }, "denied"),
+            (Opening { calling: by(roster.members[1]), ..good }, "welcome"),
+            (Opening { calling: by(roster.members[0]), ..good }, "denied"),
             (Opening { calling: by(WorkerId::new()), ..good }, "denied"),
         ] {
-            assert_eq!(name(of_stream(Some(&standing), opening)), expected, "{opening:?}");
+            assert_eq!(name(of_stream(Some(&roster), opening)), expected, "{opening:?}");
         }
         assert_eq!(name(of_stream(None, good)), "not yet");
     }
 
     #[test]
     fn a_state_is_for_another_member_of_the_same_ring_and_of_the_step_that_is_offered() {
-        let standing = standing();
+        let roster = roster();
         let calling = Calling::Anybody;
-        let good = Wish { job: standing.place.job, epoch: Epoch(3), rank: 1, step: 7, calling };
+        let good = Wish { job: roster.place.job, epoch: Epoch(3), rank: 1, step: 7, calling };
         let by = |worker| Calling::Worker(worker);
         for (wish, expected) in [
             (good, "welcome"),
@@ -199,16 +199,16 @@ mod tests {
             (Wish { rank: -1, ..good }, "refused"),
             (Wish { step: 6, ..good }, "refused"),
             (Wish { step: -1, ..good }, "refused"),
-            (Wish { calling: by(standing.members[1]), ..good }, "welcome"),
-            (Wish { calling: by(standing.members[0]), ..good }, "denied"),
+            (Wish { calling: by(roster.members[1]), ..good }, "welcome"),
+            (Wish { calling: by(roster.members[0]), ..good }, "denied"),
             (Wish { calling: by(WorkerId::new()), ..good }, "denied"),
         ] {
-            assert_eq!(name(of_wish(Some(&standing), Some(7), wish)), expected, "{wish:?}");
+            assert_eq!(name(of_wish(Some(&roster), Some(7), wish)), expected, "{wish:?}");
         }
         // A stranger does not wait for an offer.
         let stranger = Wish { calling: by(WorkerId::new()), ..good };
-        assert_eq!(name(of_wish(Some(&standing), None, stranger)), "denied");
-        assert_eq!(name(of_wish(Some(&standing), None, good)), "not yet");
+        assert_eq!(name(of_wish(Some(&roster), None, stranger)), "denied");
+        assert_eq!(name(of_wish(Some(&roster), None, good)), "not yet");
         assert_eq!(name(of_wish(None, None, good)), "no job");
     }
 }

@@ -25,17 +25,17 @@ use tonic::{Status, metadata::GRPC_CONTENT_TYPE};
 
 use super::wire::{self, MOST_FRAME_BYTES, Piece};
 
-/// Where a worker says how its local socket is reached.
+/// Path of the call for the address of a worker's local socket.
 pub(super) const INVITE: &str = "/ringtune.v1.RingService/Invite";
 /// For the answer to a question.
 const ASK_LIMIT: Duration = Duration::from_secs(10);
-/// Where it is measured how much goes over connections.
+/// Path of the call that measures connections.
 pub(super) const MEASURE: &str = "/ringtune.v1.RingService/Measure";
-/// Where a stream is opened.
+/// Path of the call that opens a stream.
 pub(super) const EXCHANGE: &str = "/ringtune.v1.RingService/Exchange";
 /// Of an answer: that to a stream says nothing, that to a question little.
 const MOST_ANSWER_BYTES: usize = 8 << 10;
-/// What waits for the connection. It is written soon, while a core still has it near.
+/// Limit of unsent bytes: they are written soon, while they are still in a core's cache.
 const MOST_UNSENT_BYTES: usize = MOST_FRAME_BYTES as usize;
 /// A frame waits for so long until the next rank has room for all of it. Where that never has so much room at once, it goes in parts.
 const WHOLE_WITHIN: Duration = Duration::from_millis(100);
@@ -122,7 +122,7 @@ impl<Io: AsyncRead + AsyncWrite + Send + Unpin + 'static> Http2<Io> {
         let fill = async move |mut stream: SendStream<Piece>| {
             loop {
                 let last = Instant::now() >= until;
-                // Where it takes nothing any more, the answer says why.
+                // If it takes nothing any more, the answer says why.
                 if send(&mut stream, Piece::of_encoded(filler.clone()), last).await.is_err() || last {
                     return Ok(());
                 }
@@ -132,7 +132,7 @@ impl<Io: AsyncRead + AsyncWrite + Send + Unpin + 'static> Http2<Io> {
     }
 
     /// Asks again and again whether the connection stands, until it does not: when it last did, and what happened.
-    pub(super) async fn stands(self, (interval, limit): (Duration, Duration)) -> (Moment, String) {
+    pub(super) async fn stands(self, interval: Duration, limit: Duration) -> (Moment, String) {
         let Self { requests: _requests, connection, pings } = self;
         let mut last = Moment::now();
         let asking = async {
@@ -191,6 +191,7 @@ impl<Io: AsyncRead + AsyncWrite + Send + Unpin + 'static> Http2<Io> {
         keep_alive: (Duration, Duration),
     ) -> Result<Call, h2::Error> {
         let Self { requests, connection, pings } = self;
+        let (interval, limit) = keep_alive;
         let (answer, stream) = requests.ready().await?.send_request(request(url), false)?;
         let answer = tasks::spawn(async move {
             let mut answer = pin!(answered(answer));
@@ -198,9 +199,9 @@ impl<Io: AsyncRead + AsyncWrite + Send + Unpin + 'static> Http2<Io> {
                 biased;
                 answer = &mut answer => return answer,
                 ended = connection => ended.map_or_else(broken, |()| Status::unavailable("the connection has ended")),
-                silent = silent(pings, keep_alive) => silent,
+                silent = silent(pings, interval, limit) => silent,
             };
-            // What came with the end is an answer still.
+            // An answer that came with the end still counts.
             tokio::select! {
                 biased;
                 answer = &mut answer => answer,
@@ -244,12 +245,12 @@ async fn room(stream: &mut SendStream<Piece>, bytes: usize) -> Result<(), Closed
     Ok(())
 }
 
-/// What the next rank says when all is over.
+/// The next rank's answer at the end of a stream.
 async fn answered(answer: ResponseFuture) -> Result<(), Status> {
     body(answer).await.map(drop)
 }
 
-/// All of an answer that ends well.
+/// The whole body of a successful answer.
 async fn body(answer: ResponseFuture) -> Result<Vec<u8>, Status> {
     let (head, mut body) = answer.await.map_err(broken)?.into_parts();
     if let Some(status) = Status::from_header_map(&head.headers) {
@@ -282,7 +283,7 @@ fn broken(error: h2::Error) -> Status {
 }
 
 /// Asks again and again whether the connection stands; ends when nothing answers.
-async fn silent(pings: Option<PingPong>, (interval, limit): (Duration, Duration)) -> Status {
+async fn silent(pings: Option<PingPong>, interval: Duration, limit: Duration) -> Status {
     let Some(mut pings) = pings else { return pending().await };
     loop {
         sleep(interval).await;

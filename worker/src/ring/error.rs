@@ -1,4 +1,4 @@
-//! What can go wrong in a ring, as a rank sees it.
+//! A rank's errors of its ring.
 
 use ringtune_shared::{
     ids::ContentHash,
@@ -19,11 +19,11 @@ pub enum Error {
     /// A neighbour, or the rank that gives the state, cannot be reached.
     #[error("cannot reach rank {rank} at {address}: {reason}")]
     Unreachable {
-        /// Whom.
+        /// The neighbour.
         rank: usize,
         /// Its address.
         address: String,
-        /// What happened.
+        /// The reason.
         reason: String,
     },
     /// The next rank will not have this one, however often it is asked.
@@ -33,7 +33,7 @@ pub enum Error {
         rank: usize,
         /// Its address.
         address: String,
-        /// What it says.
+        /// Its reason.
         reason: String,
     },
     /// The state that another rank was to give did not come, or is not the one.
@@ -43,7 +43,7 @@ pub enum Error {
         rank: usize,
         /// Its address.
         address: String,
-        /// What is wrong.
+        /// The problem.
         problem: StateProblem,
     },
     /// A newer membership of the same ring has taken the place.
@@ -64,27 +64,27 @@ pub enum StateProblem {
     /// The giver gives nothing, or not this.
     #[error("it was refused: {reason}")]
     Refused {
-        /// What it says.
+        /// Its reason.
         reason: String,
     },
     /// The connection ended in the middle.
     #[error("its stream broke after {bytes} bytes: {reason}")]
     Broken {
-        /// That came before.
+        /// Bytes received before.
         bytes: u64,
-        /// What the transport says.
+        /// The transport's reason.
         reason: String,
     },
     /// The stream ended, but not with its end.
     #[error("its stream was cut after {bytes} bytes")]
     Cut {
-        /// That came before.
+        /// Bytes received before.
         bytes: u64,
     },
     /// Nothing came for a long time.
     #[error("nothing came for {seconds} s after {bytes} bytes")]
     Silent {
-        /// That came before.
+        /// Bytes received before.
         bytes: u64,
         /// For how long.
         seconds: f64,
@@ -114,7 +114,7 @@ pub enum StateProblem {
     Length {
         /// As its end says.
         expected: u64,
-        /// That came.
+        /// Bytes received.
         found: u64,
     },
     /// Other bytes than were sent.
@@ -125,10 +125,10 @@ pub enum StateProblem {
         /// Of what came.
         found: ContentHash,
     },
-    /// Whole, but no state of this kind.
+    /// Complete, but not a state of this kind.
     #[error("it cannot be read: {0}")]
     Unreadable(StateError),
-    /// Whole, but another state than the ranks agreed on.
+    /// Complete, but not the state that the ranks agreed on.
     #[error("it has the hash {found}; the ranks agreed on {expected}")]
     Other {
         /// As the ranks said.

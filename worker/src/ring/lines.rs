@@ -22,7 +22,7 @@ use super::{
     measure::{self, Connections},
     memory::{Offer, Sending},
     outgoing::Outgoing,
-    stripes::{Trial, Wanted},
+    stripes::{StreamCount, Trial},
     wire::{self, MOST_FRAME_BYTES, MOST_SEGMENT_BYTES, WINDOW_BYTES},
 };
 use crate::{
@@ -37,10 +37,10 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 /// At least: see [`keep_alive`].
 const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(20));
 
-/// Whom a rank dials, and as what.
+/// The next rank to dial, and as which rank.
 #[derive(Debug)]
 pub(super) struct NextRank {
-    /// Who has that rank.
+    /// Worker of that rank.
     pub(super) worker: WorkerId,
     /// host:port.
     pub(super) address: String,
@@ -48,22 +48,22 @@ pub(super) struct NextRank {
     pub(super) place: Place,
     /// Of RingService.
     pub(super) protocol: u32,
-    /// How many streams through its port.
-    pub(super) wanted: Wanted,
+    /// Number of streams through its port.
+    pub(super) wanted: StreamCount,
     /// Counts how often it is dialled.
     pub(super) attempt: u64,
     pub(super) lines: Lines,
     pub(super) metrics: Arc<Metrics>,
 }
 
-/// How often HTTP/2 asks whether a connection stands, and how long an answer may take. That is for connections without a
+/// Interval of HTTP/2's pings on a connection, and timeout of an answer. That is for connections without a
 /// ring behind them, as those that wait for a seat; a ring has its own signs of life. So it must be more patient than any
 /// ring, or a neighbour that is only slow would be lost by it.
 pub(super) fn keep_alive(peer_timeout: Duration) -> (Duration, Duration) {
     (KEEP_ALIVE.0.max(peer_timeout), KEEP_ALIVE.1.max(peer_timeout * 2))
 }
 
-/// How other workers are called.
+/// Opens connections to other workers.
 #[derive(Clone, Debug)]
 pub(super) struct Lines {
     pub(super) peer_timeout: Duration,
@@ -71,14 +71,14 @@ pub(super) struct Lines {
     pub(super) trust: Option<Trust>,
     /// Workers of this machine are reached through their local sockets, where they have some. None: they are not.
     pub(super) locally: Option<Locally>,
-    /// Where connections are read and written.
+    /// Runtime of the connections.
     pub(super) runtime: Handle,
 }
 
-/// How a local socket is used.
+/// Use of a local socket.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Locally {
-    /// What is large lies in memory that both sides share.
+    /// Large payloads lie in memory that both sides share.
     pub(super) shared_memory: bool,
 }
 
@@ -144,7 +144,7 @@ impl Line {
         let filler = wire::message(&v1::MeasureRequest { filler: vec![0; bytes] });
         match http2.measure(self.measure.clone(), filler, Instant::now(), ANSWER_LIMIT).await {
             Ok(_) => Ok(http2),
-            // Who does not know the question, or does not answer it to everybody, is there.
+            // A worker that does not know the question, or does not answer it to everybody, is there.
             Err(status)
                 if matches!(
                     status.code(),
@@ -158,7 +158,7 @@ impl Line {
     }
 
     /// Opens a ring's streams on connections of their own, which stay in the runtime of rings.
-    async fn open(&self, wanted: Wanted) -> Result<Opened, Unconnected> {
+    async fn open(&self, wanted: StreamCount) -> Result<Opened, Unconnected> {
         let Self { exchange, invite, measure, connector, locally, keep_alive, runtime } = self;
         let (url, invite, measure) = (exchange.clone(), invite.clone(), measure.clone());
         let connector = connector.clone();
@@ -196,7 +196,7 @@ struct Opened {
     /// At least one.
     calls: Vec<Call>,
     way: Way,
-    /// What was handed over with the one connection through a local socket.
+    /// The memory handed over with the one connection through a local socket.
     memory: Option<Sending>,
     /// Why there are so many.
     trial: Trial,
@@ -242,7 +242,7 @@ pub(super) enum Way {
     Tcp,
     /// Its local socket.
     Local,
-    /// The same, and what is large through memory that both share.
+    /// As above, with large payloads in shared memory.
     Memory,
 }
 
@@ -264,7 +264,7 @@ pub(super) struct NoConnection {
     pub(super) why: Why,
 }
 
-/// What that means for the next try.
+/// The consequence for the next try.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Why {
     /// The host is there, and nobody listens: the process has ended.

@@ -13,13 +13,13 @@ use tracing::debug;
 
 use super::{
     call::{Http2, Unconnected},
-    stripes::{Carried, MOST_STRIPES, Trial, Wanted},
+    stripes::{Carried, MOST_STRIPES, StreamCount, Trial},
     wire,
 };
 
-/// What is sent at a time: as a segment of gradients is.
+/// Bytes sent at a time: as in a segment of gradients.
 const FILLER_BYTES: usize = 512 << 10;
-/// How long a measurement sends. What is on its way then has to arrive.
+/// Duration of a measurement's sending. Bytes in flight then have to arrive.
 const SENDING: Duration = Duration::from_millis(40);
 /// A link on which that takes so long is too slow for this to matter.
 const ARRIVING: Duration = Duration::from_secs(2);
@@ -47,17 +47,17 @@ impl Way<'_> {
     pub(super) async fn connections(
         &self,
         first: Http2<Connected>,
-        wanted: Wanted,
+        wanted: StreamCount,
     ) -> Result<Connections, Unconnected> {
         let mut connections = Connections { open: vec![first], trial: Trial::default() };
         let number = match wanted {
-            Wanted::Exactly(1) => 1,
-            Wanted::Exactly(number) => {
+            StreamCount::Exactly(1) => 1,
+            StreamCount::Exactly(number) => {
                 let number = number.min(self.most(&mut connections).await);
                 self.grow(&mut connections.open, number).await;
                 number
             }
-            Wanted::Measured => {
+            StreamCount::Measured => {
                 let most = self.most(&mut connections).await;
                 self.measure(&mut connections, most).await;
                 connections.trial.choice()
@@ -65,7 +65,7 @@ impl Way<'_> {
         };
         connections.open.truncate(number);
         if connections.open.is_empty() {
-            // Those that there were broke.
+            // The open ones broke.
             connections.open.push(self.connect().await?);
         }
         Ok(connections)
@@ -75,7 +75,7 @@ impl Way<'_> {
         Ok(Http2::begin(self.connector.connect(&self.url).await?).await?)
     }
 
-    /// How many streams the next rank takes.
+    /// Maximal number of streams of the next rank.
     async fn most(&self, connections: &mut Connections) -> usize {
         let Some(connection) = connections.open.first_mut() else { return 1 };
         let nothing = wire::message(&MeasureRequest::default());
@@ -122,7 +122,7 @@ impl Way<'_> {
         }
     }
 
-    /// What so many of them carry together. Those that break are not among them any more.
+    /// Measures the throughput of `streams` connections together. Broken ones are removed.
     async fn carried(
         &self,
         open: &mut Vec<Http2<Connected>>,
@@ -142,7 +142,7 @@ impl Way<'_> {
         for sent in sending {
             match sent.await {
                 Ok((connection, Ok(answer))) => {
-                    // Whatever the other side says.
+                    // The other side's number is not trusted.
                     bytes = bytes.saturating_add(answer.received_bytes);
                     open.push(connection);
                 }

@@ -1,8 +1,8 @@
-//! What ranks tell each other along with the gradients of a step.
+//! News that travel along with the gradients of a step.
 
 use ringtune_shared::{ids::Epoch, ring::whole};
 
-/// What a rank, or any rank of the ring, knows.
+/// News of a rank, or of all ranks of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct News {
     /// The newest epoch of the job's ring: above the ring's own, a newer ring is wanted after this step. The coordinator may
@@ -33,7 +33,7 @@ impl News {
         Some(Self { newest_epoch: Epoch(whole::from_floats(epoch)?), stored_step: whole::from_floats(step)? })
     }
 
-    /// All that the two know together.
+    /// Merges two news.
     pub(super) fn and(self, other: Self) -> Self {
         Self {
             newest_epoch: self.newest_epoch.max(other.newest_epoch),

@@ -22,14 +22,14 @@ pub(super) struct Outgoing {
     /// Gone once finished or broken.
     stream: Option<SendStream<Piece>>,
     answer: JoinHandle<Result<(), Status>>,
-    /// Where large payloads go, if the next rank is on this machine.
+    /// Shared memory of large payloads, if the next rank is on this machine.
     memory: Option<Sending>,
     /// When the certificates of the connection are good.
     pub(super) valid: Option<Validity>,
     metrics: Arc<Metrics>,
 }
 
-/// How a stream ended that the ring does not use yet.
+/// The end of a stream that the ring does not use yet.
 #[derive(Debug)]
 pub(super) enum Ended {
     /// The next rank has not taken its seat: later it may have.
@@ -40,7 +40,7 @@ pub(super) enum Ended {
     Broken(String),
 }
 
-/// What the answer to a stream is, however it came.
+/// The answer to a stream.
 type Answer = Result<Result<(), Status>, JoinError>;
 
 impl Outgoing {

@@ -22,13 +22,13 @@ use super::{
 pub struct RankRing {
     ring: Ring,
     rows: usize,
-    /// What this rank says with its next step.
+    /// News to send with the next step.
     told: News,
-    /// What any rank said with the last one.
+    /// News of all ranks with the last step.
     heard: News,
     /// When the last exchange of a step began, and how long it took.
     exchanged: Option<(SystemTime, Duration)>,
-    /// Those of the step that is under way.
+    /// Exchanges of the current step.
     exchanges: Option<Exchanges>,
     /// Before its connections' certificates end, the ring is to be formed anew.
     reconnect_at: Option<SystemTime>,
@@ -36,10 +36,10 @@ pub struct RankRing {
     seat: Seat,
 }
 
-/// What an exchange gave.
+/// The result of an exchange.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Gathered {
-    /// One row a microbatch of the global batch, in their order.
+    /// A row per microbatch of the global batch, in order.
     pub rows: Vec<Vec<f32>>,
 }
 
@@ -87,7 +87,7 @@ impl RankRing {
         self.ring.place().rank
     }
 
-    /// How the next rank is reached, for people: where there are several connections, or it was measured how many are worth while.
+    /// Describes the connections to the next rank, if there are several or they were measured.
     pub fn reached(&self) -> Option<&str> {
         self.seat.reached()
     }
@@ -104,7 +104,7 @@ impl RankRing {
         block.start as u32..block.end as u32
     }
 
-    /// Whose microbatch this is.
+    /// The rank of a microbatch.
     pub fn rank_of(&self, microbatch: usize) -> usize {
         (0..self.world_size())
             .find(|rank| block_of(*rank, self.world_size(), self.rows).contains(&microbatch))
@@ -144,7 +144,7 @@ impl RankRing {
         async move { ring.failed().await }
     }
 
-    /// What an error says of another rank of the ring. None: it is not the ring's fault.
+    /// The trouble with another rank of the ring. None: not the ring's fault.
     pub fn trouble_of(error: &Error) -> Option<Trouble> {
         trouble_of(error)
     }
@@ -196,7 +196,7 @@ impl RankRing {
         let gathered = self.seat.guard(self.ring.gather_rows(&own, width, rows)).await?;
         let (exchange, ranks) = (self.ring.last_exchange(), self.world_size());
         if let Some(all) = &mut self.exchanges {
-            all.add(began, exchange, size_of_val(gathered.as_slice()), (ranks - 1, ranks));
+            all.add(began, exchange, size_of_val(gathered.as_slice()), ranks - 1, ranks);
         }
         Ok(Gathered { rows: gathered.chunks_exact(width).map(<[f32]>::to_vec).collect() })
     }
@@ -239,7 +239,7 @@ impl RankRing {
         Ok(made)
     }
 
-    /// What rank `root` has, on every rank. `numbers`: as many on all of them.
+    /// Copies rank `root`'s numbers to every rank. `numbers`: of the same length on all of them.
     pub async fn broadcast(&mut self, numbers: Vec<f32>, root: usize) -> Result<Vec<f32>, Error> {
         Ok(self.ring.broadcast(numbers, root).await?)
     }
@@ -248,11 +248,11 @@ impl RankRing {
     fn travelled(&mut self, began: Instant, bytes: usize, hops: Range<usize>) {
         let (exchange, ranks) = (self.ring.last_exchange(), self.world_size());
         if let Some(all) = &mut self.exchanges {
-            all.add(began, exchange, bytes, (hops.len(), ranks));
+            all.add(began, exchange, bytes, hops.len(), ranks);
         }
     }
 
-    /// What travels from here on belongs to a step, until [`RankRing::step_exchanged`].
+    /// Counts the traffic from here on as a step's, until [`RankRing::step_exchanged`].
     pub fn begin_step(&mut self) {
         self.exchanges = Some(Exchanges::default());
     }

@@ -71,7 +71,7 @@ impl Rings {
             let sender = sender.clone();
             let watching = async move {
                 let reason = lost(&line, patience).await;
-                // Whoever holds the vigil may have no use for it any more.
+                // The receiver may be gone.
                 let _ = sender.send(Error::Unreachable { rank, address, reason }).await;
             };
             Ok(AbortOnDropHandle::new(tasks::spawn_on(&self.runtime(), watching)))
@@ -107,7 +107,7 @@ async fn lost(line: &Line, patience: Duration) -> String {
     loop {
         match timeout_at(heard + patience, line.reach(0)).await {
             Err(_) => return reason,
-            Ok(Ok(connection)) => (heard, reason) = connection.stands((PULSE, patience)).await,
+            Ok(Ok(connection)) => (heard, reason) = connection.stands(PULSE, patience).await,
             Ok(Err(none)) => {
                 reason = none.reason;
                 let over = none.why == Why::NobodyListens && heard.elapsed() >= NOBODY_LISTENS;

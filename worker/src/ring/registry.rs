@@ -1,4 +1,4 @@
-//! Which rings this worker has a place in, what it gives to their members, and where their streams go.
+//! Registry of this worker's rings: its places, the states that it offers, and the streams that arrive.
 
 use std::{
     collections::BTreeMap,
@@ -23,7 +23,7 @@ use tracing::{Span, info, warn};
 
 use super::{
     Error,
-    admission::{self, Admission, Calling, Opening, Standing, Wish},
+    admission::{self, Admission, Calling, Opening, Roster, Wish},
     lines::{self, Lines, Locally},
     stripes::{MOST_STRIPES, Stripe},
     transport::IncomingStream,
@@ -32,7 +32,7 @@ use crate::{http::Metrics, rank_state::RankState};
 
 /// Calls that wait for a place or an offer at the same time.
 const MOST_WAITING: usize = 128;
-/// Those of one worker: it has a neighbour or two, and in several jobs at most for a moment; all its streams wait at once.
+/// Limit of one worker's waiting calls: it has a neighbour or two, and in several jobs at most for a moment; all its streams wait at once.
 const MOST_WAITING_OF_ONE: usize = 2 * MOST_STRIPES;
 /// The previous rank's stream waits so long for this rank to take its seat, and then comes again: a coordinator that restarts
 /// between telling one rank and telling the next takes its time.
@@ -42,13 +42,13 @@ const OFFER_PATIENCE: Duration = Duration::from_secs(10);
 /// States that are sent at the same time; who comes later waits.
 const MOST_STATES_AT_ONCE: usize = 2;
 
-/// What a worker without a local socket says.
+/// Answer of a worker without a local socket.
 pub(super) const NO_DOOR: &str = "this worker has no local socket";
 
 /// A stream from the previous rank, and which of that one's it is.
 pub(super) type Called = (Stripe, IncomingStream);
 
-/// How rings work here.
+/// Options of this worker's rings.
 #[derive(Clone, Debug)]
 pub struct RingOptions {
     /// A neighbour without a sign of life for so long, and for one pulse more, is lost.
@@ -58,7 +58,7 @@ pub struct RingOptions {
     /// Neighbours on the same machine reach each other through Unix sockets, and this worker's is here. None: it has none, and
     /// uses none.
     pub local_socket: Option<PathBuf>,
-    /// What is large goes to a neighbour that is reached so through memory that both share.
+    /// Large payloads to such a neighbour go through shared memory.
     pub shared_memory: bool,
     /// Connections through ports to a next rank, 1 to 8; 0: as many as a measurement finds worth while, where steps bring much to
     /// the ring.
@@ -104,7 +104,7 @@ struct Shared {
 struct Held {
     places: BTreeMap<JobId, Registered>,
     offers: BTreeMap<JobId, Offered>,
-    /// How many calls wait, by the worker that makes them.
+    /// Number of waiting calls by caller.
     waiting: BTreeMap<WorkerId, usize>,
     /// Places and offers so far: each has a number of its own.
     count: u64,
@@ -113,7 +113,7 @@ struct Held {
 #[derive(Debug)]
 struct Registered {
     number: u64,
-    standing: Standing,
+    roster: Roster,
     streams: mpsc::Sender<Called>,
     /// Of the rank that has the place: what is said about calls for it.
     span: Span,
@@ -127,7 +127,7 @@ struct Offered {
     given: Given,
 }
 
-/// A state on its way to whoever asked for it.
+/// A state on its way to its taker.
 #[derive(Clone, Debug)]
 pub(super) struct Given {
     pub(super) state: RankState,
@@ -160,19 +160,19 @@ impl Rings {
     pub(super) fn register(&self, place: Place, members: Arc<[WorkerId]>) -> Result<Registration, Error> {
         let (streams, incoming) = mpsc::channel(MOST_STRIPES);
         let mut held = self.held();
-        if held.places.get(&place.job).is_some_and(|other| other.standing.place.epoch > place.epoch) {
+        if held.places.get(&place.job).is_some_and(|other| other.roster.place.epoch > place.epoch) {
             return Err(Error::Replaced);
         }
         held.count += 1;
         let number = held.count;
-        let standing = Standing { place, members };
-        held.places.insert(place.job, Registered { number, standing, streams, span: Span::current() });
+        let roster = Roster { place, members };
+        held.places.insert(place.job, Registered { number, roster, streams, span: Span::current() });
         drop(held);
         self.shared.changes.send_replace(());
         Ok(Registration { rings: self.clone(), job: place.job, number, incoming })
     }
 
-    /// Who asks for the state of this job in this epoch gets it, as long as the guard lives: `state` is the one after
+    /// Offers the state of this job in this epoch, as long as the guard lives: `state` is the one after
     /// `step`. A second offer for the same job takes the place of the first.
     pub fn offer_state(&self, job: JobId, epoch: Epoch, step: u64, state: RankState) -> StateOffer {
         let given = Given { state, withdrawn: CancellationToken::new(), span: Span::current() };
@@ -216,14 +216,14 @@ impl Rings {
         !self.held().places.is_empty()
     }
 
-    /// How neighbours are called.
+    /// Opens connections to neighbours.
     pub(super) fn lines(&self) -> Lines {
         let RingOptions { peer_timeout, trust, local_socket, shared_memory, .. } = &self.shared.options;
         let locally = local_socket.as_ref().map(|_| Locally { shared_memory: *shared_memory });
         Lines { peer_timeout: *peer_timeout, trust: trust.clone(), locally, runtime: self.runtime() }
     }
 
-    /// Where what belongs to rings runs.
+    /// Runtime of the rings' tasks.
     pub(super) fn runtime(&self) -> Handle {
         self.shared.options.runtime.clone().unwrap_or_else(Handle::current)
     }
@@ -242,7 +242,7 @@ impl Rings {
 
     /// The place that this worker has in the ring of a job.
     pub(super) fn place(&self, job: JobId) -> Option<Place> {
-        self.held().places.get(&job).map(|registered| registered.standing.place)
+        self.held().places.get(&job).map(|registered| registered.roster.place)
     }
 
     /// Where a stream that begins so belongs; waits for the place to be taken. Every reason to refuse it is told to the
@@ -250,24 +250,24 @@ impl Rings {
     pub(super) async fn find(&self, opening: Opening) -> Result<mpsc::Sender<Called>, Status> {
         let look = |held: &Held| {
             let registered = held.places.get(&opening.job);
-            let admission = admission::of_stream(registered.map(|registered| &registered.standing), opening);
+            let admission = admission::of_stream(registered.map(|registered| &registered.roster), opening);
             (admission, registered.map(|registered| registered.streams.clone()))
         };
         let late =
             || Status::not_found(format!("this worker has no rank of job {} in its epoch", opening.job));
-        self.wait((opening.calling, opening.job), SEAT_PATIENCE, look, late).await
+        self.wait(opening.calling, opening.job, SEAT_PATIENCE, look, late).await
     }
 
     /// The state that a rank asks for; waits for it to be offered.
     pub(super) async fn wanted(&self, wish: Wish) -> Result<Given, Status> {
         let look = |held: &Held| {
-            let standing = held.places.get(&wish.job).map(|registered| &registered.standing);
-            let is_present = |offered: &&Offered| standing.is_some_and(|it| it.place.epoch == offered.epoch);
+            let roster = held.places.get(&wish.job).map(|registered| &registered.roster);
+            let is_present = |offered: &&Offered| roster.is_some_and(|it| it.place.epoch == offered.epoch);
             let offered = held.offers.get(&wish.job).filter(is_present);
-            let admission = admission::of_wish(standing, offered.map(|offered| offered.step), wish);
+            let admission = admission::of_wish(roster, offered.map(|offered| offered.step), wish);
             (admission, offered.map(|offered| offered.given.clone()))
         };
-        self.wait((wish.calling, wish.job), OFFER_PATIENCE, look, || {
+        self.wait(wish.calling, wish.job, OFFER_PATIENCE, look, || {
             Status::failed_precondition("this rank gives no state")
         })
         .await
@@ -276,7 +276,8 @@ impl Rings {
     /// Looks at what is held, and again whenever something is added to it, until a call is let in or refused.
     async fn wait<T>(
         &self,
-        (calling, job): (Calling, JobId),
+        calling: Calling,
+        job: JobId,
         patience: Duration,
         look: impl Fn(&Held) -> (Admission, Option<T>),
         late: impl FnOnce() -> Status,
@@ -369,7 +370,7 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// That streams for a place are accepted, and where they come. Dropping it gives the place up.
+/// Registration of a place: its streams are accepted and arrive here. Dropping it gives the place up.
 #[derive(Debug)]
 pub(super) struct Registration {
     pub(super) rings: Rings,
@@ -388,7 +389,7 @@ impl Drop for Registration {
     }
 }
 
-/// A state that is given to whoever asks for it. Dropping it withdraws the offer, and ends the streams of it.
+/// An offered state. Dropping it withdraws the offer, and ends the streams of it.
 #[derive(Debug)]
 #[must_use = "a state is offered only as long as this lives"]
 pub struct StateOffer {

@@ -21,7 +21,7 @@ use super::{
     outgoing::{Ended, Outgoing},
     reach::Vigil,
     registry::{Called, Registration},
-    stripes::{Gathered, Trial, Wanted},
+    stripes::{Gathered, StreamCount, Trial},
     transport::{GrpcTransport, IncomingStream},
 };
 
@@ -39,13 +39,13 @@ pub struct Seat {
     rows: usize,
     /// Of RingService, as all members speak it.
     protocol: u32,
-    /// That a step brings to the ring.
+    /// Bytes of a step's exchange.
     step_bytes: u64,
     /// When the certificates of its connections are good, once there are any.
     valid: Option<Validity>,
     /// Keeps an eye on the neighbours until all ranks are there.
     vigil: Option<Vigil>,
-    /// How the next rank is reached, where that is worth a word.
+    /// Description of the connections to the next rank, if notable.
     reached: Option<String>,
 }
 
@@ -85,7 +85,7 @@ impl Seat {
         Self { step_bytes, ..self }
     }
 
-    /// What a ring that all ranks are in gives. Until they are, a neighbour may be lost whom nobody has heard yet.
+    /// Awaits a future of a complete ring. Until it is complete, a neighbour may be lost that was never heard.
     ///
     /// # Errors
     /// The future's, or a neighbour that is lost.
@@ -103,7 +103,7 @@ impl Seat {
         Ok(given)
     }
 
-    /// How the next rank is reached, for people: where there are several connections, or it was measured how many are worth while.
+    /// Describes the connections to the next rank, if there are several or they were measured.
     pub fn reached(&self) -> Option<&str> {
         self.reached.as_deref()
     }
@@ -172,7 +172,7 @@ impl Seat {
             address: member.address.clone(),
             place,
             protocol: self.protocol,
-            wanted: Wanted::of(connections, self.step_bytes),
+            wanted: StreamCount::of(connections, self.step_bytes),
             attempt: 0,
             lines: self.registration.rings.lines(),
             metrics: self.registration.rings.metrics(),
@@ -192,7 +192,7 @@ impl Seat {
     }
 }
 
-/// All streams of the previous rank, in their order; none when no more come.
+/// All streams of the previous rank, in order; None if no more come.
 async fn all_of_one(called: &mut mpsc::Receiver<Called>) -> Option<Vec<IncomingStream>> {
     let mut gathered = Gathered::default();
     loop {
@@ -219,8 +219,8 @@ async fn dial(mut next: NextRank, heard: impl Future<Output = ()>) -> Result<Dia
             Err(NoConnection { reason, .. }) => debug!(reason, rank, "the next rank is not reached yet"),
             Ok(Dialled { mut streams, trial }) => {
                 // Once is enough.
-                if next.wanted == Wanted::Measured {
-                    (next.wanted, measured) = (Wanted::Exactly(streams.len()), trial);
+                if next.wanted == StreamCount::Measured {
+                    (next.wanted, measured) = (StreamCount::Exactly(streams.len()), trial);
                 }
                 tokio::select! {
                     biased;

@@ -42,7 +42,7 @@ use super::{
 
 /// A stream has to say what it is within this time.
 const OPENING_LIMIT: Duration = Duration::from_secs(10);
-/// What is measured takes no longer, and is no more.
+/// Limits of a measurement's time and bytes.
 const MEASURE_LIMITS: (Duration, u64) = (Duration::from_secs(10), 1 << 30);
 /// A chunk's payload and what is around it.
 const MOST_MESSAGE_BYTES: usize = 2 * MOST_SEGMENT_BYTES as usize;
@@ -130,8 +130,7 @@ impl RingServer {
         let stripe = stripe.map_err(Status::invalid_argument)?;
         let seat = self.rings.find(opening).await?;
         // 2. Hand it over, and answer when it has ended.
-        let (stream, ended) =
-            IncomingStream::new((messages, memory), opening.job, valid, self.rings.metrics());
+        let (stream, ended) = IncomingStream::new(messages, memory, opening.job, valid, self.rings.metrics());
         seat.try_send((stripe, stream)).map_err(|_| {
             Status::failed_precondition("this rank has a stream from the previous one already")
         })?;
@@ -207,7 +206,7 @@ impl UnaryService<v1::InviteRequest> for Invite {
     }
 }
 
-/// Who calls. The layer before lets workers in alone, but on a network where nobody is asked.
+/// The caller. The layer in front admits workers only, unless the network is unauthenticated.
 fn calling(extensions: &Extensions) -> Result<Calling, Status> {
     let caller = extensions.get::<Peer>().map(|peer| &peer.caller);
     match caller {
@@ -226,7 +225,7 @@ fn job_id(field: &str, text: &str) -> Result<JobId, Status> {
     parse(field, text).map_err(|error| Status::invalid_argument(error.to_string()))
 }
 
-/// That this rank understands what the previous one is going to send.
+/// Checks that this rank understands the previous one's protocol.
 fn check_language(open: &RingOpen) -> Result<(), Status> {
     let refuse = |text| Err(Status::failed_precondition(text));
     if !RING_PROTOCOLS.contains(open.protocol) {

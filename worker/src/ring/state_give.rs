@@ -25,7 +25,7 @@ use super::registry::Given;
 pub(super) const LARGEST_CHUNK: usize = 1 << 20;
 /// Parts in each of the two queues.
 const QUEUED_PARTS: usize = 2;
-/// How long the other side may take to take in a part.
+/// Timeout of the other side for taking in a part.
 const PART_LIMIT: Duration = Duration::from_secs(30);
 
 type Parts = ReceiverStream<Result<FetchStateResponse, Status>>;
@@ -61,7 +61,7 @@ async fn give_with(given: Given, giving: Arc<Semaphore>) -> Result<Parts, Status
             }))),
             Err(error) => Err(Status::internal(format!("the state cannot be sent: {error}"))),
         };
-        // Whoever does not want it any more needs no end either.
+        // A taker that left needs no end.
         let _ = parts.parts.blocking_send(last);
     });
     // 2. The task. When it ends, so does the thread.

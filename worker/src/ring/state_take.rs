@@ -37,10 +37,10 @@ use crate::{
 const MOST_MESSAGE_BYTES: usize = 2 * LARGEST_CHUNK;
 /// Parts between the connection and the thread.
 const QUEUED_PARTS: usize = 2;
-/// How long it may take between two parts.
+/// Timeout between two parts.
 const PART_LIMIT: Duration = Duration::from_secs(30);
 
-/// Which state is to come from whom.
+/// A state to fetch, and its giver.
 #[derive(Clone, Copy, Debug)]
 pub struct FetchFrom<'a> {
     /// The giver.
@@ -57,11 +57,11 @@ pub struct FetchFrom<'a> {
     pub step: u64,
     /// Its hash, as the ranks agreed.
     pub expected: ContentHash,
-    /// Where it is put until it is used.
+    /// Where it is kept until it is used.
     pub room: StateRoom<'a>,
 }
 
-/// Where a state that comes is put until all of it is there.
+/// Where a state is kept until it is complete.
 #[derive(Clone, Copy, Debug)]
 pub enum StateRoom<'a> {
     /// In memory: it is small.
@@ -185,11 +185,11 @@ async fn receive(
     }
 }
 
-/// What the thread found.
+/// The thread's result.
 struct Found {
     bytes: u64,
     sha256: ContentHash,
-    /// With its own hash.
+    /// The state with its hash.
     state: Result<(TakenState, ContentHash), StateError>,
 }
 
@@ -206,7 +206,7 @@ impl Found {
         Self { bytes: Hashing::bytes(&reader), sha256: reader.hash(), state }
     }
 
-    /// The same by way of a file. Its bytes are a canonical encoding if their hash is that of the state. Blocks.
+    /// As above through a file, whose bytes are a canonical encoding if their hash is that of the state. Blocks.
     fn spool(queue: mpsc::Receiver<Bytes>, folder: &Path) -> Self {
         let mut reader = Hashing::new(Queue { parts: queue, current: Bytes::new() });
         let file = unnamed_file(folder).and_then(|mut file| {

@@ -27,7 +27,7 @@ pub(super) fn answered(message: &impl prost::Message) -> Response<Body> {
     response
 }
 
-/// One message and the status that all is well.
+/// A message and an OK status.
 struct Answer {
     message: Option<Bytes>,
     done: bool,

@@ -1,4 +1,4 @@
-//! How many streams lead to the next rank, and which of them belong together.
+//! The number of streams to the next rank, and which of them belong together.
 //!
 //! One stream is enough where nothing holds a single connection back. Clouds and network cards do: they give each connection a share
 //! of the link. How many are worth while is found by measuring, not by counting cards: where one fills the link, others only
@@ -21,16 +21,16 @@ const NUMBERS: [&[usize]; 2] = [&[1, 2], &[4, 8]];
 /// Each number is measured so often, and its best counts: what else goes on takes away from a measurement, and adds nothing.
 const ROUNDS: usize = 2;
 
-/// How many streams there are to be.
+/// The number of streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wanted {
-    /// So many, at most [`MOST_STRIPES`].
+pub(super) enum StreamCount {
+    /// This number, at most [`MOST_STRIPES`].
     Exactly(usize),
-    /// As many as a measurement says.
+    /// The number that a measurement chooses.
     Measured,
 }
 
-impl Wanted {
+impl StreamCount {
     /// `setting`: `ring.connections`, 0 for what is measured; `bytes`: that a step brings to the ring.
     pub(super) fn of(setting: usize, bytes: u64) -> Self {
         match setting {
@@ -40,7 +40,7 @@ impl Wanted {
     }
 }
 
-/// What so many streams carried together.
+/// Throughput of a number of streams together.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Carried {
     pub(super) streams: usize,
@@ -54,19 +54,19 @@ impl fmt::Display for Carried {
     }
 }
 
-/// What was measured so far.
+/// The measurements so far.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Trial {
     measured: Vec<Carried>,
 }
 
 impl Trial {
-    /// One more.
+    /// Adds a measurement.
     pub(super) fn add(&mut self, carried: Carried) {
         self.measured.push(carried);
     }
 
-    /// How many are to be measured next, of at most `most`; none when it is known how many there are to be. Numbers are measured in
+    /// The number to measure next, at most `most`; None when the choice is made. Numbers are measured in
     /// turns, so that what fills the link for a moment decides nothing.
     pub(super) fn next(&self, most: usize) -> Option<usize> {
         let [first, others] = NUMBERS;
@@ -77,7 +77,7 @@ impl Trial {
 
     /// The one of them that was measured least, if that is not often enough.
     fn left(&self, numbers: &[usize], most: usize) -> Option<usize> {
-        // One alone need not be measured.
+        // A single candidate need not be measured.
         let possible = numbers.iter().copied().filter(|streams| most > 1 && *streams <= most);
         possible.min_by_key(|streams| self.times(*streams)).filter(|streams| self.times(*streams) < ROUNDS)
     }
@@ -88,7 +88,7 @@ impl Trial {
         better.unwrap_or(false)
     }
 
-    /// How many there are to be.
+    /// The chosen number.
     pub(super) fn choice(&self) -> usize {
         let best = self.best();
         let most = best.iter().map(|carried| carried.bytes_per_second).fold(0.0, f64::max);
@@ -108,7 +108,7 @@ impl Trial {
         }
     }
 
-    /// What each number carried at best, fewest streams first.
+    /// Best throughput of each number, fewest streams first.
     fn best(&self) -> Vec<Carried> {
         NUMBERS.concat().into_iter().filter_map(|streams| self.best_of(streams)).collect()
     }
@@ -126,14 +126,14 @@ impl Trial {
     }
 }
 
-/// Which of a rank's streams one is.
+/// Identifies one of a rank's streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stripe {
     /// From 0.
     pub(super) number: usize,
-    /// How many there are.
+    /// Number of streams.
     pub(super) of: usize,
-    /// The same for all of them: counts the rank's attempts to connect.
+    /// The rank's attempt to connect, the same for all of them.
     pub(super) attempt: u64,
 }
 
@@ -159,7 +159,7 @@ impl Stripe {
 pub(super) struct Gathered<T> {
     /// The newest there was, and how many streams it has.
     attempt: (u64, usize),
-    /// By number.
+    /// Streams by number.
     streams: Vec<Option<T>>,
 }
 
@@ -170,7 +170,7 @@ impl<T> Default for Gathered<T> {
 }
 
 impl<T> Gathered<T> {
-    /// One more. All of them, in their order, once the last one is there. Those of an older attempt are let go, whichever come first: the
+    /// Adds a stream. Returns all of them, in order, once the last one is there. Those of an older attempt are let go, whichever come first: the
     /// rank has dialled again.
     pub(super) fn add(&mut self, stripe: Stripe, stream: T) -> Option<Vec<T>> {
         let Stripe { number, of, attempt } = stripe;
@@ -259,11 +259,11 @@ mod tests {
 
     #[test]
     fn little_is_not_measured_and_who_says_a_number_gets_it() {
-        assert_eq!(Wanted::of(0, 0), Wanted::Exactly(1));
-        assert_eq!(Wanted::of(0, MUCH_BYTES - 1), Wanted::Exactly(1));
-        assert_eq!(Wanted::of(0, MUCH_BYTES), Wanted::Measured);
-        assert_eq!(Wanted::of(3, 0), Wanted::Exactly(3));
-        assert_eq!(Wanted::of(99, u64::MAX), Wanted::Exactly(MOST_STRIPES));
+        assert_eq!(StreamCount::of(0, 0), StreamCount::Exactly(1));
+        assert_eq!(StreamCount::of(0, MUCH_BYTES - 1), StreamCount::Exactly(1));
+        assert_eq!(StreamCount::of(0, MUCH_BYTES), StreamCount::Measured);
+        assert_eq!(StreamCount::of(3, 0), StreamCount::Exactly(3));
+        assert_eq!(StreamCount::of(99, u64::MAX), StreamCount::Exactly(MOST_STRIPES));
     }
 
     #[test]

@@ -32,7 +32,7 @@ impl RingThread {
         let thread = std::thread::Builder::new().name("ring".to_owned()).spawn(move || {
             // It has no value: that it is closed is the word.
             let _ = runtime.block_on(ended);
-            // What still blocks, as a state that is read for somebody, is not waited for.
+            // Blocking tasks, such as reading a state, are not waited for.
             runtime.shutdown_background();
         })?;
         Ok(Self { handle, end: Some(end), thread: Some(thread) })
@@ -48,7 +48,7 @@ impl RingThread {
         TcpListener::from_std(listener)
     }
 
-    /// Where to spawn what belongs to rings.
+    /// Runtime of the rings' tasks.
     pub fn handle(&self) -> &Handle {
         &self.handle
     }
@@ -58,7 +58,7 @@ impl Drop for RingThread {
     fn drop(&mut self) {
         drop(self.end.take());
         if let Some(thread) = self.thread.take() {
-            // One that panicked has said so.
+            // A panic has been reported.
             let _ = thread.join();
         }
     }

@@ -10,7 +10,7 @@ use std::{
 
 use ringtune_shared::ring::Exchange;
 
-/// What travelled in a step, as one rank sees it.
+/// Traffic of a step at one rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Traffic {
     /// Seconds of sending and receiving while this rank computed.
@@ -19,7 +19,7 @@ pub struct Traffic {
     pub sent_bytes: u64,
     /// Seconds of the ring's collectives, hidden or not, each from the first frame that came.
     pub collective_seconds: f64,
-    /// What their bandwidth is told by, as in NCCL's tests: of n ranks, a sum's buffer x 2(n-1)/n and a gather's x (n-1)/n.
+    /// Bytes for the bus bandwidth, as in NCCL's tests: of n ranks, a sum's buffer x 2(n-1)/n and a gather's x (n-1)/n.
     pub bus_bytes: f64,
 }
 
@@ -39,7 +39,7 @@ impl std::ops::AddAssign for Traffic {
     }
 }
 
-/// One collective of a step, as one rank sees it.
+/// A collective of a step at one rank.
 #[derive(Clone, Copy, Debug)]
 struct Collective {
     began: Instant,
@@ -64,14 +64,14 @@ pub(super) struct Exchanges {
     collectives: Vec<Collective>,
 }
 
-/// What a step's exchanges took.
+/// Durations of a step's exchanges.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StepExchange {
     /// Seconds of sending and receiving, and of what belongs to it, that no computation hid.
     pub exchange_seconds: f64,
     /// Seconds of waiting for slower ranks.
     pub wait_seconds: f64,
-    /// What travelled.
+    /// Its traffic.
     pub traffic: Traffic,
 }
 
@@ -83,7 +83,8 @@ impl Exchanges {
         began: Instant,
         exchange: Exchange,
         bytes: usize,
-        (times, ranks): (usize, usize),
+        times: usize,
+        ranks: usize,
     ) {
         if !exchange.total.is_zero() {
             let bus_bytes = bytes as f64 * times as f64 / ranks.max(1) as f64;
@@ -114,7 +115,7 @@ impl Exchanges {
     }
 }
 
-/// How many seconds longer the slowest rank computed than rank `own`. `seconds`: of each microbatch; `blocks`: the microbatches of
+/// Seconds that the slowest rank computed longer than rank `own`. `seconds`: of each microbatch; `blocks`: the microbatches of
 /// each rank.
 pub(super) fn behind(seconds: &[f32], blocks: &[Range<usize>], own: usize) -> f64 {
     let of = |block: &Range<usize>| -> f64 {
@@ -148,9 +149,9 @@ mod tests {
         let began = Instant::now();
         let mut all = Exchanges::default();
         // One bucket waits while the backward pass goes on, the next ends behind it, and the losses come last.
-        all.add(began + seconds(1.0), exchange(0.5, 0.2, 700), 1_000, (6, 4));
-        all.add(began + seconds(1.5), exchange(1.0, 0.25, 300), 3_000, (6, 4));
-        all.add(began + seconds(2.75), exchange(0.25, 0.125, 8), 16, (3, 4));
+        all.add(began + seconds(1.0), exchange(0.5, 0.2, 700), 1_000, 6, 4);
+        all.add(began + seconds(1.5), exchange(1.0, 0.25, 300), 3_000, 6, 4);
+        all.add(began + seconds(2.75), exchange(0.25, 0.125, 8), 16, 3, 4);
         let seen = all.seen(began + seconds(2.0), 0.0);
         // From 2 to 3 s nothing is computed: 0.125 s of it are waited, and a pause is part of the exchange.
         assert_eq!(rounded(seen), [0.875, 0.125, 0.3 + 0.25, 0.3 + 0.75 + 0.125]);
@@ -167,7 +168,7 @@ mod tests {
         let computed = Instant::now();
         let mut all = Exchanges::default();
         // Its neighbour's frame came at once; then nothing, until the slow rank had computed.
-        all.add(computed, exchange(1.1, 0.001, 100), 400, (3, 4));
+        all.add(computed, exchange(1.1, 0.001, 100), 400, 3, 4);
         assert_eq!(rounded(all.seen(computed, 1.0)), [0.1, 1.0, 0.0, 1.099]);
         // It never waited longer than it was there.
         assert_eq!(rounded(all.seen(computed, 5.0)), [0.0, 1.1, 0.0, 1.099]);
@@ -177,7 +178,7 @@ mod tests {
     #[test]
     fn one_rank_alone_exchanges_nothing() {
         let mut all = Exchanges::default();
-        all.add(Instant::now(), Exchange::default(), 400, (0, 1));
+        all.add(Instant::now(), Exchange::default(), 400, 0, 1);
         assert_eq!(all.seen(Instant::now(), 0.0), StepExchange::default());
         assert_eq!(Traffic::default().bus_bandwidth(), 0.0);
     }

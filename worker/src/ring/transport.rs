@@ -53,7 +53,7 @@ impl Transport for GrpcTransport {
 #[derive(Debug)]
 pub(super) struct IncomingStream {
     messages: Incoming,
-    /// Where large payloads lie, if the previous rank is on this machine.
+    /// Shared memory of large payloads, if the previous rank is on this machine.
     memory: Option<Receiving>,
     /// As its opening says.
     job: JobId,
@@ -69,7 +69,8 @@ impl IncomingStream {
     /// A stream whose opening has been read, and what tells the handler that it may answer. `memory`: came with its connection;
     /// `valid`: when the caller's certificate is good.
     pub(super) fn new(
-        (messages, memory): (Incoming, Option<Receiving>),
+        messages: Incoming,
+        memory: Option<Receiving>,
         job: JobId,
         valid: Option<Validity>,
         metrics: Arc<Metrics>,
@@ -78,7 +79,7 @@ impl IncomingStream {
         (Self { messages, memory, job, finished: false, done: Some(done), valid, metrics }, ended)
     }
 
-    /// Where it lies.
+    /// The payload, wherever it lies.
     fn payload(&mut self, payload: Bytes, slot: Option<RingSlot>) -> Result<Payload, LinkBroken> {
         let Some(slot) = slot else { return Ok(payload.into()) };
         let taken = match &mut self.memory {

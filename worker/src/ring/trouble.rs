@@ -1,15 +1,15 @@
-//! What a rank reports of the neighbour that it lost.
+//! Reports of lost neighbours.
 
 use ringtune_shared::ring::RingError;
 
 use super::{Error, StateProblem};
 
-/// What a rank saw of the neighbour that it lost.
+/// A rank's report of the neighbour that it lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trouble {
-    /// What happened to it.
+    /// The kind of loss.
     pub kind: TroubleKind,
-    /// Which rank of the broken ring it was.
+    /// Its rank in the broken ring.
     pub rank: usize,
     /// For people, that rank included.
     pub text: String,
@@ -24,11 +24,11 @@ pub enum TroubleKind {
     Silent,
     /// It could not be reached, or did not come.
     Unreachable,
-    /// What it sent was damaged, or did not belong there.
+    /// Its frames were damaged or unexpected.
     Damaged,
 }
 
-/// What an error says of another rank. None: it is not about one.
+/// The trouble with another rank in an error. None: it is not about one.
 pub(super) fn trouble_of(error: &Error) -> Option<Trouble> {
     let (kind, rank) = match error {
         Error::Ring(RingError::PeerLost { rank, .. }) => (TroubleKind::Closed, *rank),

@@ -34,11 +34,11 @@ const SMALL_PIECE_BYTES: usize = 4096;
 #[derive(Debug)]
 pub(super) struct Piece {
     head: [u8; HEAD_BYTES],
-    /// What is left of the head.
+    /// Unwritten part of the head.
     left: Range<usize>,
-    /// All of a message that is no chunk.
+    /// A chunk's payload, or another message as a whole.
     payload: Payload,
-    /// How much of that has been written.
+    /// Written bytes of it.
     written: usize,
 }
 
@@ -66,12 +66,12 @@ impl Piece {
         Self::of_encoded(self::message(message))
     }
 
-    /// What [`message`] made.
+    /// A message encoded by [`message`].
     pub(super) fn of_encoded(message: Bytes) -> Self {
         Self { head: [0; HEAD_BYTES], left: 0..0, payload: message.into(), written: 0 }
     }
 
-    /// What is left of the payload.
+    /// Unwritten part of the payload.
     fn rest(&self) -> &[u8] {
         self.payload.get(self.written..).unwrap_or_default()
     }
@@ -112,7 +112,7 @@ pub(super) fn message(message: &impl prost::Message) -> Bytes {
     framed.freeze()
 }
 
-/// All of a chunk's message but the payload, which is its last field; how many bytes it has.
+/// Encodes a chunk's message without the payload, which is its last field; returns its length.
 fn chunk_head(head: &mut [u8; HEAD_BYTES], rest: &RingChunk, payload: usize) -> usize {
     let payload_field =
         if payload == 0 { 0 } else { key_len(PAYLOAD) + encoded_len_varint(payload as u64) + payload };

@@ -38,33 +38,33 @@ const GOOD_SESSION: Duration = Duration::from_secs(10);
 const WAIT_AFTER_MISMATCH: Duration = Duration::from_secs(30);
 /// For the connection, and again for the welcome.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long the clock is not looked at, by which a connection's certificates end.
+/// Longest sleep without a look at the clock, by which a connection's certificates end.
 const LONGEST_LOOK: Duration = Duration::from_secs(600);
 /// Messages on their way up, and down.
 const QUEUED_MESSAGES: usize = 256;
 
-/// Whom to dial, and what to say first.
+/// The coordinator to dial, and the hello's contents.
 #[derive(Clone, Debug)]
 pub struct LinkOptions {
     /// `http://HOST:PORT`, or with https in a secured cluster.
     pub url: String,
     /// In a secured cluster: who believes what the coordinator says about whom to trust.
     pub following: Option<Following>,
-    /// Who calls.
+    /// This worker.
     pub worker: WorkerId,
-    /// Which start of the daemon this is.
+    /// Number of the daemon's start.
     pub incarnation: u64,
     /// For people.
     pub host_name: String,
     /// `host:port` of this worker's RingService, as neighbours reach it.
     pub address: String,
-    /// What this node can do.
+    /// This node's capabilities.
     pub capabilities: v1::Capabilities,
-    /// What it counts, for a coordinator that asks.
+    /// Its metrics, for a coordinator that asks.
     pub metrics: Arc<Metrics>,
 }
 
-/// What the link tells the session's loop.
+/// Events of the link for the session's loop.
 pub(super) enum LinkEvent {
     /// Welcome. Messages go up through `up`; heartbeats are due this often.
     /// `re_forms`: the coordinator gives running jobs other rings; `timings`: it wants to know what each rank's steps take.
@@ -91,7 +91,8 @@ pub(super) async fn keep(
     options: LinkOptions,
     held: watch::Receiver<Vec<v1::HeldRank>>,
     events: mpsc::Sender<LinkEvent>,
-    (last, end): (CancellationToken, CancellationToken),
+    last: CancellationToken,
+    end: CancellationToken,
 ) {
     let mut waits = reconnect::waits().build();
     loop {
@@ -157,7 +158,7 @@ async fn one_session(
         let Opened { up, welcome, mut down, valid } = opened;
         // The session's loop ends it by letting go of its end.
         let answers = up.downgrade();
-        if let Err(ended) = announce(options, events, (up, welcome)).await {
+        if let Err(ended) = announce(options, events, up, welcome).await {
             return ended;
         }
         opened = loop {
@@ -202,7 +203,8 @@ async fn time_to_reopen(valid: Option<Validity>) {
 async fn announce(
     options: &LinkOptions,
     events: &mpsc::Sender<LinkEvent>,
-    (up, welcome): (mpsc::Sender<v1::SessionRequest>, v1::Welcome),
+    up: mpsc::Sender<v1::SessionRequest>,
+    welcome: v1::Welcome,
 ) -> Result<(), Ended> {
     info!(
         coordinator = options.url,
@@ -324,7 +326,7 @@ async fn open(options: &LinkOptions, held: &watch::Receiver<Vec<v1::HeldRank>>) 
     Ok(Opened { up, welcome, down, valid: connector.valid() })
 }
 
-/// That the coordinator chose a protocol that this worker speaks. One that chose none knows nothing of choosing.
+/// Checks that the coordinator chose a protocol that this worker speaks. Earlier releases choose none.
 fn check_welcome(welcome: &v1::Welcome) -> Result<(), Misfit> {
     if WORKER_PROTOCOLS.contains(welcome.protocol) {
         return Ok(());

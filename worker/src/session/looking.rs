@@ -12,18 +12,18 @@ use crate::ring::Rings;
 /// Questions that are looked into at the same time. Beyond them the oldest gets no answer.
 const MOST_QUESTIONS: usize = 16;
 
-/// Which workers are reached?
+/// The question which workers are reached.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Question {
     /// For which job.
     pub(super) job: JobId,
     /// Its name.
     pub(super) look: u64,
-    /// Who is looked at.
+    /// Workers to reach.
     pub(super) workers: Vec<Member>,
 }
 
-/// What is being looked into.
+/// Questions in progress.
 pub(super) struct Looking {
     rings: Rings,
     running: VecDeque<AbortOnDropHandle<()>>,
@@ -48,7 +48,7 @@ impl Looking {
         let (rings, seen) = (self.rings.clone(), self.seen.clone());
         let looking = tokio::spawn(async move {
             let broken = broken(&rings, workers).await;
-            // Whoever asked is gone with the loop.
+            // The asker is gone with the loop.
             let _ = seen.send(answer(false, broken)).await;
         });
         self.running.push_back(AbortOnDropHandle::new(looking));
@@ -56,7 +56,7 @@ impl Looking {
     }
 }
 
-/// Those that are not reached, all looked at in the same time.
+/// The workers that are not reached, all tried concurrently.
 async fn broken(rings: &Rings, workers: Vec<Member>) -> Vec<v1::BrokenLink> {
     let mut looks = JoinSet::new();
     for Member { worker, address } in workers {

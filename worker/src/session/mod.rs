@@ -5,8 +5,8 @@ mod link;
 mod looking;
 mod orders;
 mod service;
-mod standing;
 pub mod state;
+mod status_line;
 pub mod types;
 mod wire;
 

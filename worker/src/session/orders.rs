@@ -1,4 +1,4 @@
-//! What a rank's work is told, and how it listens.
+//! Orders to a rank's work.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use tokio::sync::watch;
 
 use super::types::NextRing;
 
-/// What a rank's work was told so far.
+/// Orders so far.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RankOrders {
     /// All ranks are ready.

@@ -19,8 +19,8 @@ use super::{
     link::{self, LinkEvent, LinkOptions},
     looking::Looking,
     orders::{EndOrder, RankControl, RankOrders},
-    standing::Standing,
     state::{Effect, Event, Message, Session},
+    status_line::StatusLine,
     types::{Assignment, RankEvent, RankKey},
     wire::{self, Heard},
 };
@@ -30,11 +30,11 @@ use crate::{engine::Activity, http::Metrics, ring::Rings};
 const QUEUED_EVENTS: usize = 256;
 /// Messages that wait for a coordinator that does not read; then the session is given up.
 const MOST_WAITING: usize = 500_000;
-/// How often the service manager hears of the worker.
+/// Interval of the service manager's status updates.
 const TELL: Duration = Duration::from_secs(1);
-/// So long a worker whose parent is gone looks for its coordinator before it ends with what it has not been able to keep.
+/// Time for an orphaned worker to find its coordinator before it ends, unsaved files or not.
 const NOBODY_LEFT: Duration = Duration::from_secs(3);
-/// How long the last words may take on their way out.
+/// Timeout of the last messages.
 const GOODBYE: Duration = Duration::from_secs(1);
 
 /// Begins a rank's work.
@@ -43,22 +43,22 @@ pub trait RankLauncher: Send {
     fn launch(&self, assignment: Assignment, events: mpsc::Sender<(RankKey, RankEvent)>) -> RankControl;
 }
 
-/// What the loop needs to know.
+/// Options of the session's loop.
 #[derive(Debug)]
 pub struct SessionOptions {
     /// The coordinator, and who calls it.
     pub link: LinkOptions,
-    /// Where the session shows.
+    /// Metrics of the session.
     pub metrics: Arc<Metrics>,
-    /// How long the ring may take to let a running rank go once the worker is to end.
+    /// Timeout of a running rank's leave from its ring when the worker ends.
     pub leave_limit: Duration,
     /// And after that, how long the rank may keep what it has.
     pub keep_limit: Duration,
     /// From where other workers are reached.
     pub rings: Rings,
-    /// Whoever started the worker is gone, and with it a coordinator that it had started too.
+    /// Cancelled when the worker's parent is gone, and with it a coordinator that it had started.
     pub orphaned: CancellationToken,
-    /// Who watches over the worker.
+    /// The service manager.
     pub notifier: Notifier,
     /// Whether the engine gives signs of life.
     pub engine: Activity,
@@ -73,8 +73,8 @@ pub async fn run(options: SessionOptions, launcher: impl RankLauncher, end: Canc
     let (rank_sender, mut rank_events) = mpsc::channel(QUEUED_EVENTS);
     let (last_session, link_end) = (CancellationToken::new(), CancellationToken::new());
     let _link_guard = link_end.clone().drop_guard();
-    let ends = (last_session.clone(), link_end);
-    let link = tokio::spawn(link::keep(options.link, held_receiver, link_sender, ends));
+    let link =
+        tokio::spawn(link::keep(options.link, held_receiver, link_sender, last_session.clone(), link_end));
     let (looking, mut links_seen) = Looking::new(options.rings);
     let mut this = Loop {
         session: Session::default(),
@@ -88,7 +88,7 @@ pub async fn run(options: SessionOptions, launcher: impl RankLauncher, end: Canc
         timings: None,
         looking,
         metrics: options.metrics,
-        standing: Standing::default(),
+        status_line: StatusLine::default(),
     };
     let (notifier, engine) = (options.notifier, options.engine);
     let mut telling = interval(notifier.pace().map_or(TELL, |pace| pace.min(TELL)));
@@ -162,7 +162,7 @@ struct Loop<L> {
     timings: Option<v1::SessionRequest>,
     looking: Looking,
     metrics: Arc<Metrics>,
-    standing: Standing,
+    status_line: StatusLine,
 }
 
 impl<L: RankLauncher> Loop<L> {
@@ -173,7 +173,7 @@ impl<L: RankLauncher> Loop<L> {
                 beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
                 self.heartbeat = Some(beats);
                 self.up = Some(up);
-                self.standing.away = None;
+                self.status_line.away = None;
                 self.clear_outbox();
                 self.metrics.session_up.set(1);
                 self.metrics.sessions.inc();
@@ -193,7 +193,7 @@ impl<L: RankLauncher> Loop<L> {
                 Err(error) => error!(%error, "a message that makes no sense"),
             },
             LinkEvent::Down(reason) => {
-                self.standing.away = Some(reason);
+                self.status_line.away = Some(reason);
                 self.disconnected();
             }
         }
@@ -209,13 +209,13 @@ impl<L: RankLauncher> Loop<L> {
     }
 
     fn rank_event(&mut self, key: RankKey, event: RankEvent) {
-        self.standing.heard(key.job, &event);
+        self.status_line.heard(key.job, &event);
         self.apply(Event::Rank(key, event));
     }
 
     fn status(&self, draining: bool) -> String {
         let running = self.session.running().map(|key| (key.job, self.session.place()));
-        self.standing.line(running, self.up.is_some(), draining)
+        self.status_line.line(running, self.up.is_some(), draining)
     }
 
     fn send_next(&mut self, permit: Option<mpsc::OwnedPermit<v1::SessionRequest>>) {
@@ -257,7 +257,7 @@ impl<L: RankLauncher> Loop<L> {
                 Effect::Send(message) => self.outbox.push_back(wire::request(&message)),
                 Effect::Start(assignment) => {
                     let key = assignment.key();
-                    self.standing.begins(key.job, assignment.spec.total_steps());
+                    self.status_line.begins(key.job, assignment.spec.total_steps());
                     let control = self.launcher.launch(*assignment, self.rank_sender.clone());
                     self.controls.insert(key.job, control);
                 }

@@ -41,13 +41,13 @@ pub struct Assignment {
     pub spec: JobSpec,
     /// Compute threads of every rank; at least 1.
     pub threads: usize,
-    /// What every rank computes in.
+    /// Precision of every rank.
     pub precision: Precision,
     /// The class that all members have.
     pub numerics_class: String,
-    /// What its neighbours and it say to each other: a version of RingService's protocol that this build speaks.
+    /// Version of RingService's protocol in this ring, which this build speaks.
     pub ring_protocol: u32,
-    /// What files say they were made with: the same for all ranks, whatever their own versions.
+    /// Version written into files: the same for all ranks, whatever their own versions.
     pub version: String,
     /// The newest checkpoint of the job itself, an artifact:// URI that takes the place of the spec's. Empty: the spec's.
     pub resume_from: String,
@@ -78,11 +78,11 @@ pub struct NextRing {
     pub view: RingView,
     /// This worker's place among them. None: it has none any more.
     pub rank: Option<usize>,
-    /// What the members say to each other: a version of RingService's protocol that this build speaks.
+    /// Version of RingService's protocol in this ring, which this build speaks.
     pub protocol: u32,
     /// The ring before it is whole: the step is taken to its end there.
     pub after_step: bool,
-    /// What happened, for people.
+    /// The reason, for people.
     pub reason: String,
 }
 
@@ -93,7 +93,7 @@ impl NextRing {
     }
 }
 
-/// How far a rank is. Preparing -> Ready -> Training -> Finished; Failed and Stopped from any that is not final. From
+/// A rank's phase. Preparing -> Ready -> Training -> Finished; Failed and Stopped from any that is not final. From
 /// Training also to Waiting, and from there by way of Ready to Training in the next ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
@@ -122,7 +122,7 @@ impl Phase {
     }
 }
 
-/// What a rank is busy with.
+/// A rank's current activity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProgressStage {
     /// Fetches training images from the coordinator.
@@ -142,7 +142,7 @@ pub enum ProgressStage {
 /// A part of preparation, or the drawing, and how far it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// Which part.
+    /// The stage.
     pub stage: ProgressStage,
     /// Of `total`.
     pub done: u64,
@@ -167,7 +167,7 @@ pub struct StepSummary {
     pub exchange_seconds: f64,
     /// Of it, waiting for slower ranks.
     pub wait_seconds: f64,
-    /// What travelled.
+    /// Its traffic.
     pub traffic: Traffic,
     /// Left out, because a number was not finite.
     pub skipped: bool,
@@ -185,7 +185,7 @@ pub struct StepSummary {
     pub state: Option<ContentHash>,
 }
 
-/// What a rank's steps took of late, each number the mean of a step.
+/// Recent durations of a rank's steps, each the mean of a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Timings {
     /// The last step that is in them.
@@ -196,11 +196,11 @@ pub struct Timings {
     pub exchange_seconds: f64,
     /// Seconds of waiting for other ranks.
     pub wait_seconds: f64,
-    /// What travelled.
+    /// Its traffic.
     pub traffic: Traffic,
 }
 
-/// How important a line is.
+/// Level of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
     /// Worth knowing.
@@ -222,7 +222,7 @@ impl Level {
     }
 }
 
-/// What a rank's work says of itself, in order. The last four end it.
+/// Events of a rank's work, in order. The last four end it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RankEvent {
     /// Preparation goes on.
@@ -242,7 +242,7 @@ pub enum RankEvent {
         epoch: Epoch,
         /// The last one done.
         step: u64,
-        /// What broke the ring. None: all ranks left it after this step.
+        /// The trouble that broke the ring. None: all ranks left it after this step.
         trouble: Option<Trouble>,
     },
     /// All steps are done in this ring; rank 0 writes the files.
@@ -256,7 +256,7 @@ pub enum RankEvent {
     Stored(u64),
     /// A line for the job's history.
     Log(Level, String),
-    /// All is done and uploaded.
+    /// Done and uploaded.
     Finished,
     /// Ended, with the reason.
     Failed {

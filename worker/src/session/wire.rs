@@ -34,14 +34,14 @@ fn wrong(message: &'static str, field: &'static str) -> impl Fn(&dyn ToString) -
     move |problem| WireError { message, field, problem: problem.to_string() }
 }
 
-/// What was heard of a message.
+/// A decoded message.
 #[derive(Debug, PartialEq)]
 pub(super) enum Heard {
     /// The session is told.
     Event(Event),
-    /// Which workers are reached is found out beside it.
+    /// A question which workers are reached, answered besides.
     Question(Question),
-    /// What a session has no event for: a second welcome, or whom to trust.
+    /// No event of the session: a second welcome, or a change of trust.
     Nothing,
     /// A message of a newer coordinator: it is skipped.
     Unknown,
@@ -60,13 +60,13 @@ pub(super) fn event(response: v1::SessionResponse) -> Result<Heard, WireError> {
         Down::LookAtLinks(asked) => return Ok(Heard::Question(question(asked)?)),
         Down::EnterRing(enter) => match place_of(enter.ring.as_ref(), enter.rank) {
             None => Event::EnterRing(Box::new(next_ring(enter)?)),
-            // One whose place can be told is answered with a failure.
+            // Malformed, with a known place: answered with a failure.
             Some((key, rank)) => match next_ring(enter) {
                 Ok(next) => Event::EnterRing(Box::new(next)),
                 Err(error) => Event::Unreadable { key, rank, reason: error.to_string() },
             },
         },
-        // One whose rank can be told is answered with a failure.
+        // Malformed, with a known rank: answered with a failure.
         Down::Assignment(assignment) => match place_of(assignment.ring.as_ref(), assignment.rank) {
             None => Event::Assigned(Box::new(self::assignment(assignment)?)),
             Some((key, rank)) => match self::assignment(assignment) {
@@ -458,7 +458,7 @@ mod tests {
             panic!("not read")
         };
         assert_eq!((next.rank, next.view.members.len()), (None, 1));
-        // What cannot be read is answered, so that nobody waits for this rank.
+        // A malformed order is answered, so that nobody waits for this rank.
         let Event::Unreadable { rank, reason, .. } = heard(EnterRing(v1::EnterRing { rank: 3, ..enter }))
         else {
             panic!("read")

@@ -14,8 +14,8 @@ use std::{
 use ringtune_shared::{
     ids::ContentHash,
     state::{
-        Decoder, Dtype, Encoded, Encoder, FromTensors, LARGEST_HEADER, MemoryState, Metadata, Place, State,
-        StateError, StateSource, TensorInfo, TensorList, transfer,
+        ChunkPlace, Decoder, Dtype, Encoded, Encoder, FromTensors, LARGEST_HEADER, MemoryState, Metadata,
+        State, StateError, StateSource, TensorInfo, TensorList, transfer,
     },
 };
 
@@ -96,7 +96,7 @@ impl SavedState {
     pub(crate) fn into_source(self) -> Result<Box<dyn StateSource + Send>, StateError> {
         let list = TensorList::new(self.infos()?)?;
         let vectors: Vec<Vec<f32>> = self.tensors.into_values().collect();
-        Ok(Box::new(FromTensors::new(list, move |place: Place, into: &mut [u8]| {
+        Ok(Box::new(FromTensors::new(list, move |place: ChunkPlace, into: &mut [u8]| {
             fill(vectors.get(place.tensor).map(Vec::as_slice).unwrap_or_default(), place.offset, into);
             Ok(())
         })))
@@ -160,7 +160,7 @@ impl State for SavedState {
     fn source(&self) -> Result<Box<dyn StateSource + '_>, StateError> {
         let list = TensorList::new(self.infos()?)?;
         let vectors: Vec<&Vec<f32>> = self.tensors.values().collect();
-        Ok(Box::new(FromTensors::new(list, move |place: Place, into: &mut [u8]| {
+        Ok(Box::new(FromTensors::new(list, move |place: ChunkPlace, into: &mut [u8]| {
             fill(
                 vectors.get(place.tensor).map(|vector| vector.as_slice()).unwrap_or_default(),
                 place.offset,

@@ -15,15 +15,15 @@ pub enum Error {
     Option {
         /// As it is given on the command line.
         option: &'static str,
-        /// What was given and what is allowed.
+        /// The given and the allowed value.
         problem: String,
     },
     /// A file that is not what it should be.
     #[error("{}: {problem}", path.display())]
     Unusable {
-        /// Which.
+        /// Its path.
         path: PathBuf,
-        /// What is wrong, where in the file, and what is allowed.
+        /// The problem, its place in the file, and what is allowed.
         problem: String,
     },
     /// A document that cannot be read.
@@ -31,7 +31,7 @@ pub enum Error {
     Document {
         /// The file, and the line, row or byte in it.
         place: String,
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
     },
     /// Too few documents, or too many.
@@ -45,16 +45,16 @@ pub enum Error {
     Stopped {
         /// Parts of the inputs that are on the disk.
         kept: usize,
-        /// All parts.
+        /// Number of all parts.
         chunks: usize,
     },
     /// Not enough room.
     #[error("{} has {} MB left, and {what} needs {} MB there; what is done so far is kept: the same command goes on from it",
         folder.display(), free / 1_000_000, needed / 1_000_000)]
     Room {
-        /// Where.
+        /// The folder.
         folder: PathBuf,
-        /// Which file.
+        /// The file.
         what: String,
         /// Bytes.
         free: u64,
@@ -64,7 +64,7 @@ pub enum Error {
     /// The disk has no room left.
     #[error("cannot write {}: {cause}; what is done so far is kept: make room there, and the same command goes on", path.display())]
     Full {
-        /// Which file.
+        /// The file.
         path: PathBuf,
         /// Whether the disk is full or the user's share of it.
         cause: io::ErrorKind,
@@ -72,9 +72,9 @@ pub enum Error {
     /// A file or folder of this machine.
     #[error("cannot {action} {}: {source}", path.display())]
     Io {
-        /// What was tried, such as "read".
+        /// The failed action, such as "read".
         action: &'static str,
-        /// With which.
+        /// Its file.
         path: PathBuf,
         /// Why it failed.
         source: io::Error,

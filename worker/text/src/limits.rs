@@ -1,4 +1,4 @@
-//! What inputs may be at most. Nothing that a file says of itself is believed beyond these.
+//! Limits of inputs. No claim of a file is believed beyond these.
 
 /// Bytes of one document, and of one line of a .jsonl file: each thread holds one with its tokens in memory, which are at
 /// most two bytes for each byte of it. The longest document of OpenWebText has 100 KB, the longest book a few MB.

@@ -15,10 +15,10 @@ pub const VAL_FILE: &str = "val.bin";
 pub const MANIFEST_FILE: &str = "meta.json";
 /// The largest manifest that is read.
 const LARGEST: u64 = 1 << 20;
-/// How the tokens are written: 16 bits each, little-endian.
+/// Type of the tokens: 16 bits each, little-endian.
 pub const TOKEN_TYPE: &str = "uint16";
 
-/// What two files of tokens are. It depends on the documents and the options alone: no time, path or host is in it.
+/// Manifest of two files of tokens. It depends on the documents and the options alone: no time, path or host is in it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
     /// Of Ringtune.
@@ -31,7 +31,7 @@ pub struct Manifest {
     pub end_of_text_id: u16,
     /// Of the tokenizer's files.
     pub tokenizer_sha256: ContentHash,
-    /// What the order was drawn by.
+    /// Seed of the order.
     pub seed: u64,
     /// The share of the documents that is for validation.
     pub val_fraction: f64,
@@ -43,7 +43,7 @@ pub struct Manifest {
     pub val: FileFacts,
 }
 
-/// What one file is.
+/// Facts of a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileFacts {
     /// In it.

@@ -14,7 +14,7 @@ use ringtune_shared::{
 use crate::{
     Error, Progress, Split, SplitOptions, Stage, Tokenizer,
     gather::{self, Index, Written},
-    inputs::{self, Found, Input, Kind, Part, Source},
+    inputs::{self, Found, Input, InputFile, Kind, Part},
     limits::WINDOW_BYTES,
     manifest::{FileFacts, MANIFEST_FILE, Manifest, TOKEN_TYPE, TRAIN_FILE, VAL_FILE},
     scratch::{Chunk, Record, Scratch},
@@ -26,7 +26,7 @@ const FORMAT: &str = "ringtune tokens 1\n";
 /// Room that is left on the disk.
 const SPARE_ROOM: u64 = 16 << 20;
 
-/// What to make, and of what.
+/// Options of a run.
 #[derive(Clone, Debug)]
 pub struct PrepareOptions {
     /// Files and folders, in the order in which their documents are numbered.
@@ -37,7 +37,7 @@ pub struct PrepareOptions {
     pub tokenizer: PathBuf,
     /// The key of .jsonl lines and the column of .parquet files that has the texts.
     pub text_column: String,
-    /// How documents are split.
+    /// Split of documents.
     pub split: SplitOptions,
     /// Threads that make tokens; at least 1.
     pub threads: usize,
@@ -45,10 +45,10 @@ pub struct PrepareOptions {
     pub skip_broken: bool,
 }
 
-/// What was made.
+/// The result of a run.
 #[derive(Debug)]
 pub struct Prepared {
-    /// What is in `meta.json`.
+    /// The content of `meta.json`.
     pub manifest: Manifest,
     scratch: Scratch,
 }
@@ -135,7 +135,12 @@ fn prepare_on(
     let split = Split::new(&options.split, index.documents())?;
     make_room(&options.output, 2 * index.tokens())?;
     progress.enter(Stage::Writing, 2 * index.tokens(), 0);
-    let source = gather::Source { index: &index, chunks: &chunks, progress, window_tokens: WINDOW_BYTES / 2 };
+    let source = gather::TokenizedDocuments {
+        index: &index,
+        chunks: &chunks,
+        progress,
+        window_tokens: WINDOW_BYTES / 2,
+    };
     let at = |name: &str| options.output.join(name);
     remove_if_there(&at(MANIFEST_FILE))?;
     let val = gather::write(&source, split.validation(), &at(VAL_FILE))?;
@@ -197,20 +202,20 @@ fn find_kept(
             return Err(Error::Stopped { kept: kept.iter().flatten().count(), chunks: keys.len() });
         }
         let found = Chunk::find(&scratch.path_of(key))?;
-        // What was left out is not to be left out any more: it has to be told of.
+        // Skipped documents may not be skipped this time: they have to be reported.
         kept.push(found.filter(|chunk| chunk.skipped == 0 || skip_broken));
     }
     Ok(kept)
 }
 
-/// What a part adds to the progress.
-fn bytes_of(sources: &[Source], part: &Part) -> u64 {
+/// A part's bytes of progress.
+fn bytes_of(sources: &[InputFile], part: &Part) -> u64 {
     let sources = sources.get(part.sources()).unwrap_or_default();
     match part {
         Part::Texts(_) => sources.iter().map(|source| source.identity.size).sum(),
         Part::Lines { bytes, .. } => bytes.end - bytes.start,
         Part::Groups { groups, .. } => {
-            let of = |source: &Source| match &source.kind {
+            let of = |source: &InputFile| match &source.kind {
                 Kind::Table(all) => {
                     all.get(groups.clone()).unwrap_or_default().iter().map(|group| group.bytes).sum()
                 }

@@ -1,8 +1,8 @@
-//! How far a run is, and the wish to stop it: shared by the threads that work and whoever watches them.
+//! Progress of a run, and the request to stop it: shared by the working threads and their observers.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
-/// What is being done.
+/// The current stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// The inputs are looked for, and what an earlier run has left is checked.
@@ -28,9 +28,9 @@ pub struct Progress {
 /// A moment of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Snapshot {
-    /// What is being done.
+    /// The current stage.
     pub stage: Stage,
-    /// That have been made into tokens, by earlier runs too.
+    /// Tokenized documents, those of earlier runs included.
     pub documents: u64,
     /// Of those documents.
     pub tokens: u64,
@@ -53,7 +53,7 @@ impl Progress {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// How far it is.
+    /// The current progress.
     pub fn snapshot(&self) -> Snapshot {
         let number = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Snapshot {

@@ -1,4 +1,4 @@
-//! Which tokens a sample of a step is: pure.
+//! Chooses the tokens of a step's samples; pure.
 
 use ringtune_random::{Stream, StreamName};
 
@@ -32,7 +32,7 @@ impl Windows {
         Ok(Self { seed, block, starts: file.tokens() - block })
     }
 
-    /// Where sample `sample` of step `step` (below 2^56) begins: below the file's tokens less a block.
+    /// Begin of sample `sample` of step `step` (below 2^56): below the file's tokens less a block.
     pub fn start(&self, step: u64, sample: u32) -> u64 {
         Stream::new(StreamName { seed: self.seed, purpose: PURPOSE, step, sample }).below(self.starts)
     }

@@ -1,16 +1,16 @@
-//! Which documents are for training and which for validation, and in which order they come.
+//! Splits documents into training and validation, in random order.
 //!
 //! Source: Hugging Face `datasets`, `Dataset.train_test_split` with `shuffle=True`, as nanoGPT's
 //! `data/openwebtext/prepare.py` calls it; "test" there is validation here.
 
 use crate::{Error, numpy};
 
-/// How to split. The defaults are nanoGPT's.
+/// Options of a split. The defaults are nanoGPT's.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SplitOptions {
     /// The share of the documents that is for validation, between 0 and 1, rounded up to whole documents.
     pub val_fraction: f64,
-    /// What the order is drawn by.
+    /// Seed of the order.
     pub seed: u64,
 }
 
@@ -20,7 +20,7 @@ impl Default for SplitOptions {
     }
 }
 
-/// All documents in the order in which they are written.
+/// All documents in the order of the output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Split {
     order: Vec<u32>,
@@ -41,7 +41,7 @@ impl SplitOptions {
         Err(Error::option("--val-fraction", problem))
     }
 
-    /// How many of `documents` are for validation: rounded up, so at least one.
+    /// Number of validation documents among `documents`: rounded up, so at least one.
     ///
     /// # Errors
     /// There are fewer than two documents, or none is left to train on.

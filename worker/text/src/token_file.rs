@@ -32,7 +32,7 @@ pub struct TokenFile {
 /// A training and a validation file, and what they are.
 #[derive(Debug)]
 pub struct TokenFiles {
-    /// What `meta.json` says.
+    /// The content of `meta.json`.
     pub manifest: Manifest,
     /// `train.bin`.
     pub train: TokenFile,
@@ -66,12 +66,12 @@ impl TokenFile {
         Ok(Self { path: path.to_owned(), file, tokens: about.len() / 2 })
     }
 
-    /// Where it is.
+    /// Its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// How many tokens it has: at least one.
+    /// Number of tokens, at least one.
     pub fn tokens(&self) -> u64 {
         self.tokens
     }
@@ -105,7 +105,7 @@ impl TokenFile {
         })
     }
 
-    /// All of it, piece by piece.
+    /// Reads it piece by piece.
     fn for_pieces<T>(&self, mut of_piece: impl FnMut(&[u8]) -> Option<T>) -> Result<Option<T>, Error> {
         let (mut offset, end) = (0, 2 * self.tokens);
         let mut piece = vec![0; PIECE];
@@ -198,7 +198,7 @@ impl TokenFiles {
         Self::open_with(folder, |name| File::open(folder.join(name)))
     }
 
-    /// The same for files that `open` finds by their names in the folder.
+    /// As above, for files that `open` finds by their names in the folder.
     ///
     /// # Errors
     /// As [`TokenFiles::open`].

@@ -1,4 +1,4 @@
-//! All parts of the inputs become files of tokens, on several threads.
+//! Tokenizes all parts of the inputs into files, on several threads.
 
 use std::{
     sync::atomic::{AtomicU64, AtomicUsize, Ordering},
@@ -9,7 +9,7 @@ use ringtune_shared::ids::ContentHash;
 
 use crate::{
     Encoder, Error, Progress, Tokenizer,
-    inputs::{self, Broken, Part, Sink, Source},
+    inputs::{self, Broken, InputFile, Part, Sink},
     limits::MOST_REMARKS,
     scratch::{Chunk, ChunkWriter, Scratch},
 };
@@ -17,9 +17,9 @@ use crate::{
 /// Bytes of text after which a thread says how far it is, and looks whether it should stop.
 const PACE: u64 = 1 << 20;
 
-/// What is made into tokens, and how.
+/// Inputs and options.
 pub(crate) struct Work<'a> {
-    pub(crate) sources: &'a [Source],
+    pub(crate) sources: &'a [InputFile],
     pub(crate) parts: &'a [Part],
     /// Of each part.
     pub(crate) keys: &'a [ContentHash],
@@ -44,7 +44,7 @@ pub(crate) fn tokenize(work: &Work<'_>, kept: Vec<Option<Chunk>>) -> Result<Vec<
         kept.iter().enumerate().filter(|(_, chunk)| chunk.is_none()).map(|(number, _)| number).collect();
     let shared = Shared {
         next: AtomicUsize::new(0),
-        wanted: Wanted(AtomicUsize::new(usize::MAX)),
+        wanted: PartsWanted(AtomicUsize::new(usize::MAX)),
         told: AtomicU64::new(0),
     };
     let threads = work.threads.min(missing.len());
@@ -83,19 +83,19 @@ pub(crate) fn tokenize(work: &Work<'_>, kept: Vec<Option<Chunk>>) -> Result<Vec<
     if whole.len() == count { Ok(whole) } else { Err(Error::Stopped { kept: whole.len(), chunks: count }) }
 }
 
-/// What the threads have in common.
+/// State shared by the threads.
 struct Shared {
     next: AtomicUsize,
-    wanted: Wanted,
+    wanted: PartsWanted,
     /// Broken documents that were told of.
     told: AtomicU64,
 }
 
-/// How many parts are worth making: none from the first on that failed, but those before it, as one of them may fail too and
-/// would be the one to tell of.
-struct Wanted(AtomicUsize);
+/// Number of parts worth tokenizing: those before the first that failed, as one of them may fail too and would be the one to
+/// report.
+struct PartsWanted(AtomicUsize);
 
-impl Wanted {
+impl PartsWanted {
     fn has(&self, part: usize) -> bool {
         part < self.0.load(Ordering::Relaxed)
     }
@@ -106,7 +106,7 @@ impl Wanted {
 }
 
 /// Has the other threads stop when its own panics.
-struct StopsOthers<'a>(&'a Wanted);
+struct StopsOthers<'a>(&'a PartsWanted);
 
 impl Drop for StopsOthers<'_> {
     fn drop(&mut self) {
@@ -166,7 +166,7 @@ struct Maker<'a, 'e> {
     since: Since,
 }
 
-/// What the counters have not been told yet.
+/// Counts not yet added to the counters.
 #[derive(Default)]
 struct Since {
     documents: u64,
@@ -185,7 +185,7 @@ impl Maker<'_, '_> {
 impl Sink for Maker<'_, '_> {
     fn document(&mut self, text: &str) -> Result<(), Error> {
         if self.work.progress.is_stopped() || !self.shared.wanted.has(self.number) {
-            // How much is kept is counted at the end.
+            // Kept parts are counted at the end.
             return Err(Error::Stopped { kept: 0, chunks: 0 });
         }
         self.tokens.clear();
@@ -227,7 +227,7 @@ mod tests {
     #[test]
     fn a_thread_that_panics_has_the_others_stop() {
         for panics in [false, true] {
-            let wanted = Wanted(AtomicUsize::new(usize::MAX));
+            let wanted = PartsWanted(AtomicUsize::new(usize::MAX));
             let ended = std::panic::catch_unwind(|| {
                 let _stops_others = StopsOthers(&wanted);
                 assert!(!panics, "as it was asked to");

@@ -163,8 +163,12 @@ impl Client {
         request_id: &str,
     ) -> Result<v1::Job, ClientError> {
         let doing = "submit the job";
-        let request =
-            v1::CreateJobRequest { spec: Some(spec), request_id: request_id.to_owned(), queue: Some(queue) };
+        let request = v1::CreateJobRequest {
+            spec: Some(spec),
+            request_id: request_id.to_owned(),
+            queue: Some(queue),
+            ..Default::default()
+        };
         let answer = self
             .call(doing, || {
                 let (mut jobs, request) = (self.jobs(), self.traced(request.clone()));
@@ -199,7 +203,10 @@ impl Client {
         let answer = self
             .call(doing, || {
                 let mut jobs = self.jobs();
-                async move { jobs.get_job(unary(v1::GetJobRequest { job_id: job.to_string() })).await }
+                async move {
+                    jobs.get_job(unary(v1::GetJobRequest { job_id: job.to_string(), ..Default::default() }))
+                        .await
+                }
             })
             .await?;
         Ok(answer)

@@ -67,7 +67,7 @@ async fn found(
     // 1. What is in it?
     let calls = &gateway.options.calls;
     let mut jobs = JobServiceClient::new(calls.clone()).max_decoding_message_size(calls::LARGEST_ANSWER);
-    let request = caller.call(v1::GetJobRequest { job_id })?;
+    let request = caller.call(v1::GetJobRequest { job_id, ..Default::default() })?;
     let job = jobs.get_job(request).await?.into_inner().job.unwrap_or_default();
     let folder = folder(&job);
     let archive = Archive::of(&folder, &list(calls, caller, job.job_id).await?)?;

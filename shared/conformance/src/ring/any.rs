@@ -16,7 +16,7 @@ pub struct AnySendHalf(Box<dyn ErasedSendHalf>);
 pub struct AnyReceiveHalf(Box<dyn ErasedReceiveHalf>);
 
 impl AnyTransport {
-    /// The same transport.
+    /// Wraps a transport.
     pub fn new(transport: impl Transport) -> Self {
         let (send, receive) = transport.split();
         Self { send: AnySendHalf(Box::new(send)), receive: AnyReceiveHalf(Box::new(receive)) }

@@ -26,7 +26,8 @@ enum Busy {
 /// When each rank's ring failed, counted from the start, and how. None: not within an hour.
 async fn ends(
     world_size: usize,
-    (faulty, fault): (usize, Fault),
+    faulty: usize,
+    fault: Fault,
     busy: Busy,
 ) -> Vec<Option<(Duration, RingError)>> {
     let (job, graveyard) = (JobId::new(), Graveyard::default());
@@ -93,7 +94,7 @@ async fn all_that_live_know_within_the_lease_that_a_rank_is_gone() {
                     let case = format!("{world_size} ranks, rank {gone}: {fault:?}, {busy:?}");
                     // One pause before the second collective.
                     let bound = if after == 0 { BOUND } else { BOUND + Duration::from_millis(1100) };
-                    for (rank, end) in ends(world_size, (gone, fault), busy).await.into_iter().enumerate() {
+                    for (rank, end) in ends(world_size, gone, fault, busy).await.into_iter().enumerate() {
                         // The one that is gone knows nothing any more; at the two ends of a cut link, both live.
                         if rank == gone && !matches!(fault, Fault::Swallow { .. }) {
                             continue;
@@ -127,8 +128,8 @@ async fn all_that_live_know_within_the_lease_that_a_rank_is_gone() {
 async fn a_rank_that_computes_for_an_hour_is_lost_to_nobody() {
     for world_size in [2, 3, 7] {
         for slow in [0, world_size - 1] {
-            let never = (0, Fault::Die { after: usize::MAX });
-            let ends = ends(world_size, never, Busy::Computing(slow)).await;
+            let never = Fault::Die { after: usize::MAX };
+            let ends = ends(world_size, 0, never, Busy::Computing(slow)).await;
             assert!(ends.iter().all(Option::is_none), "{world_size} ranks, rank {slow} is slow: {ends:?}");
         }
     }

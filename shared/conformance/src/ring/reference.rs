@@ -35,7 +35,7 @@ pub(super) fn reduced(world_size: usize, size: usize) -> Vec<f32> {
     reduced_in_chunks(world_size, size, 1)
 }
 
-/// The same in chunks that begin at multiples of `granule`.
+/// As above with chunks that begin at multiples of `granule`.
 pub(super) fn reduced_in_chunks(world_size: usize, size: usize, granule: usize) -> Vec<f32> {
     let mut sums = Vec::with_capacity(size);
     let granules = size.div_ceil(granule);
@@ -52,7 +52,7 @@ pub(super) fn reduced_in_chunks(world_size: usize, size: usize, granule: usize) 
     sums
 }
 
-/// The same in numbers that travel in bf16: each is rounded before it is added to, and the last sum once more. A rank alone rounds
+/// As above with numbers that travel in bf16: each is rounded before it is added to, and the last sum once more. A rank alone rounds
 /// nothing.
 pub(super) fn reduced_in_bf16(world_size: usize, size: usize) -> Vec<f32> {
     let rounded = |number| if world_size == 1 { number } else { in_bf16(number) };

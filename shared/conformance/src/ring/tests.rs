@@ -100,7 +100,7 @@ async fn a_rank_that_is_done_first_breaks_nobodys_ring() {
     leaving.await.unwrap().unwrap();
 }
 
-/// The same on a real clock and on several threads, as over sockets.
+/// As above on a real clock and several threads, as over sockets.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_ring_in_memory_passes_on_a_real_clock() {
     let config = SuiteConfig {

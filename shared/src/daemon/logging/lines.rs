@@ -1,4 +1,4 @@
-//! What a log line looks like. What its spans are about is in it as if it had been said in the line itself, and once.
+//! The format of log lines. Fields of a line's spans are added to the line's own, each once.
 
 use std::fmt;
 
@@ -47,7 +47,7 @@ where
                 DefaultFields::new().format_fields(writer.by_ref(), event)?;
                 write_fields(&mut writer, &inherited)?;
             }
-            Self::Json => write_json(&mut writer, (level, target), own, inherited)?,
+            Self::Json => write_json(&mut writer, level, target, own, inherited)?,
         }
         writeln!(writer)
     }
@@ -59,7 +59,7 @@ fn fields_of(event: &Event<'_>) -> Result<Map<String, Value>, fmt::Error> {
     serde_json::from_str(&text).map_err(|_| fmt::Error)
 }
 
-/// What the spans around a line are about and the line does not say itself; the innermost span counts.
+/// Fields of the spans around a line that it does not have itself; the innermost span wins.
 fn inherited<S>(
     context: &FmtContext<'_, S, JsonFields>,
     event: &Event<'_>,
@@ -100,7 +100,7 @@ fn write_start(writer: &mut Writer<'_>, level: &Level, target: &str) -> fmt::Res
     }
 }
 
-/// As the fields of the line itself look, behind them.
+/// Formatted as the line's own fields, behind them.
 fn write_fields(writer: &mut Writer<'_>, fields: &Map<String, Value>) -> fmt::Result {
     let (italic, dim, plain) = if writer.has_ansi_escapes() { (ITALIC, DIM, PLAIN) } else { ("", "", "") };
     for (name, value) in fields {
@@ -115,7 +115,8 @@ fn write_fields(writer: &mut Writer<'_>, fields: &Map<String, Value>) -> fmt::Re
 
 fn write_json(
     writer: &mut Writer<'_>,
-    (level, target): (&Level, &str),
+    level: &Level,
+    target: &str,
     mut own: Map<String, Value>,
     inherited: Map<String, Value>,
 ) -> fmt::Result {

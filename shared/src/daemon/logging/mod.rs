@@ -65,7 +65,7 @@ pub enum LoggingError {
     Filter {
         /// As given.
         given: String,
-        /// Where it stopped making sense.
+        /// The parse error.
         source: tracing_subscriber::filter::ParseError,
     },
     /// Something else in the process has set it up before.
@@ -77,7 +77,7 @@ pub enum LoggingError {
 }
 
 impl LoggingError {
-    /// What was given and what is wrong with it, without the key.
+    /// The given value and its problem, without the key.
     pub fn problem(&self) -> String {
         let text = self.to_string();
         text.strip_prefix("log.filter: ").map_or(text.clone(), str::to_owned)
@@ -93,10 +93,10 @@ pub const ABOUT: &str = "about";
 /// later in a filter counts, so that somebody who looks for such a fault can have the lines.
 const QUIET: &str = "h2=error";
 
-/// What the settings ask for, and the audit log.
+/// The settings' filter, and the audit log.
 fn filter(given: &str) -> Result<EnvFilter, LoggingError> {
     let wrong = |source| LoggingError::Filter { given: given.to_owned(), source };
-    // By itself first: its complaint is not to be about our word. An empty one is allowed, and has none.
+    // Parsed alone first, so that an error is not about our addition. An empty filter is allowed.
     EnvFilter::try_new(given).map_err(wrong)?;
     let audit = format!("{AUDIT}=info").parse().map_err(wrong)?;
     let about = format!("{ABOUT}=error").parse().map_err(wrong)?;

@@ -45,7 +45,7 @@ fn a_stranger_cannot_fill_the_log_by_breaking_the_rules_of_http2() {
     assert!(refused.contains("\"info,=,\"") && !refused.contains("h2"), "{refused}");
 }
 
-/// What is written, in one string.
+/// Captures the output in one string.
 #[derive(Clone, Default)]
 struct Written(Arc<Mutex<Vec<u8>>>);
 

@@ -1,11 +1,11 @@
-//! Which message goes to the service manager when. No clock, no socket.
+//! Decides which message goes to the service manager when; pure.
 
 use std::time::Duration;
 
 /// Characters of a status; nobody reads more.
 const LONGEST_STATUS: usize = 240;
 
-/// What a daemon has to say.
+/// News of a daemon.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum News<'a> {
     Ready,
@@ -15,22 +15,22 @@ pub(super) enum News<'a> {
     Progress,
 }
 
-/// What the manager was told.
+/// What the service manager knows by now.
 #[derive(Debug)]
-pub(super) struct Told {
-    /// How often it is told of progress.
+pub(super) struct NotifyState {
+    /// Interval of signs of progress.
     pace: Option<Duration>,
-    /// When it was, last.
+    /// Time of the last one.
     fed: Option<Duration>,
     status: String,
-    /// Lines of which a message was tried that did not go; they are said with the next one.
+    /// Lines of a message that could not be sent; they are part of the next one.
     owed: String,
-    /// The message that is on its way.
+    /// The message in flight.
     trying: Trying,
     has_failed: bool,
 }
 
-/// What becomes true once a message went.
+/// Takes effect once the message is sent.
 #[derive(Debug, Default)]
 struct Trying {
     owed: String,
@@ -38,7 +38,7 @@ struct Trying {
     status: Option<String>,
 }
 
-impl Told {
+impl NotifyState {
     pub(super) fn new(pace: Option<Duration>) -> Self {
         let trying = Trying::default();
         Self { pace, fed: None, status: String::new(), owed: String::new(), trying, has_failed: false }
@@ -106,7 +106,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn said(told: &mut Told, news: News<'_>, at: u32) -> Option<String> {
+    fn said(told: &mut NotifyState, news: News<'_>, at: u32) -> Option<String> {
         let message = told.message(news, SECOND * at);
         if message.is_some() {
             told.went();
@@ -116,21 +116,21 @@ mod tests {
 
     #[test]
     fn progress_is_said_at_its_pace_and_only_where_there_is_some() {
-        let mut told = Told::new(Some(SECOND * 15));
+        let mut told = NotifyState::new(Some(SECOND * 15));
         let times: Vec<u32> =
             (0..60).filter(|second| said(&mut told, News::Progress, *second).is_some()).collect();
         assert_eq!(times, [0, 15, 30, 45]);
-        // Whatever else is said, it is no sign of progress.
+        // No other news is a sign of progress.
         for news in [News::Ready, News::Status("busy"), News::Stopping, News::Reloading { microseconds: 1 }] {
             assert!(!said(&mut told, news, 1000).unwrap().contains("WATCHDOG"), "{news:?}");
         }
         assert_eq!(said(&mut told, News::Progress, 1000).as_deref(), Some("WATCHDOG=1\n"));
-        assert_eq!(said(&mut Told::new(None), News::Progress, 0), None);
+        assert_eq!(said(&mut NotifyState::new(None), News::Progress, 0), None);
     }
 
     #[test]
     fn a_status_is_one_line_and_said_once() {
-        let mut told = Told::new(None);
+        let mut told = NotifyState::new(None);
         assert_eq!(said(&mut told, News::Status("a\nREADY=1"), 0).as_deref(), Some("STATUS=a READY=1\n"));
         assert_eq!(said(&mut told, News::Status("a\nREADY=1"), 1), None);
         assert_eq!(said(&mut told, News::Status("b"), 2).as_deref(), Some("STATUS=b\n"));
@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn what_did_not_go_goes_with_the_next_message_and_progress_is_said_again() {
-        let mut told = Told::new(Some(SECOND * 15));
+        let mut told = NotifyState::new(Some(SECOND * 15));
         assert_eq!(told.message(News::Ready, SECOND).as_deref(), Some("READY=1\n"));
         assert!(told.failed());
         assert_eq!(told.message(News::Progress, SECOND).as_deref(), Some("READY=1\nWATCHDOG=1\n"));

@@ -1,4 +1,4 @@
-//! What the service manager (systemd) is told: that the daemon is ready, what it does, and that it makes progress.
+//! Notifies the service manager (systemd): the daemon is ready, its status, and signs of progress.
 //!
 //! The manager names a datagram socket in `NOTIFY_SOCKET`, and in `WATCHDOG_USEC` how long it waits for a sign of progress
 //! before it ends the daemon. Signs come from the work itself ([`Notifier::progressed`]); nothing here sends one by a clock.
@@ -21,7 +21,7 @@ use std::{
 use rustix::time::{ClockId, clock_gettime};
 use tracing::warn;
 
-use message::{News, Told};
+use message::{News, NotifyState};
 use socket::Socket;
 
 /// Tells the service manager, if there is one. Clones are one.
@@ -30,15 +30,15 @@ pub struct Notifier(Option<Arc<Manager>>);
 
 #[derive(Debug)]
 struct Manager {
-    /// None: what `NOTIFY_SOCKET` names cannot be used, which was said.
+    /// None: `NOTIFY_SOCKET` names no usable socket, which was logged.
     socket: Option<Socket>,
     began: Instant,
     pace: Option<Duration>,
-    told: Mutex<Told>,
+    told: Mutex<NotifyState>,
 }
 
 impl Notifier {
-    /// As the service manager of this process wants it.
+    /// As this process's service manager configured it.
     pub fn of_process() -> Self {
         let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
         let watchdog = watchdog(number("WATCHDOG_USEC"), number("WATCHDOG_PID"), std::process::id().into());
@@ -58,11 +58,11 @@ impl Notifier {
             socket,
             began: Instant::now(),
             pace,
-            told: Mutex::new(Told::new(pace)),
+            told: Mutex::new(NotifyState::new(pace)),
         })))
     }
 
-    /// How often work should say that it makes progress; none: nobody waits for it.
+    /// Interval of signs of progress; None if nobody expects them.
     pub fn pace(&self) -> Option<Duration> {
         self.0.as_ref()?.pace
     }
@@ -72,7 +72,7 @@ impl Notifier {
         self.say(News::Ready);
     }
 
-    /// What it does now, in a line for people. Said only when it is another one.
+    /// Sets the status line, if it changed.
     pub fn status(&self, text: &str) {
         self.say(News::Status(text));
     }
@@ -112,7 +112,7 @@ impl Notifier {
     }
 }
 
-/// How long the manager waits for this process; none: it does not, or it means another one.
+/// The watchdog timeout of this process; None if there is none, or it is another process's.
 fn watchdog(microseconds: Option<u64>, process: Option<u64>, own: u64) -> Option<Duration> {
     let meant = process.is_none_or(|process| process == own);
     microseconds.filter(|patience| *patience > 0 && meant).map(Duration::from_micros)

@@ -1,4 +1,4 @@
-//! What the known names stand for when a pickle calls them. Pure: values in, a value out.
+//! The known callables of a pickle. Pure: values in, a value out.
 
 use super::{Global, Heap, Id, MOST_DIMENSIONS, Storage, Tensor, Value, stop::Stop};
 

@@ -157,7 +157,7 @@ impl<'a> Machine<'a> {
                     _ => return Err("it fills in something else than a ParameterDict".into()),
                 }
             }
-            // What calls by another way; named, so that nobody takes it for a damaged file.
+            // Other opcodes that call; named, so that the file is not taken for a damaged one.
             b'i' | b'o' | 0x92 | 0x93 | 0x82..=0x84 => {
                 let problem =
                     format!("opcode {opcode:#04x} calls what a name stands for; torch.save does not use it");
@@ -170,7 +170,7 @@ impl<'a> Machine<'a> {
         Ok(None)
     }
 
-    // What follows an opcode.
+    // Operands.
 
     fn bytes(&mut self, length: usize) -> Result<&'a [u8], Stop> {
         let end = self.at.checked_add(length);

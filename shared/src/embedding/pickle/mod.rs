@@ -60,7 +60,7 @@ pub(super) enum Global {
     Storage(StorageKind),
 }
 
-/// What a storage's numbers are.
+/// The type of a storage's numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum StorageKind {
     Float(FloatKind),
@@ -74,7 +74,7 @@ pub(super) struct Storage<'a> {
     pub(super) kind: StorageKind,
     /// The entry's name, below "data/".
     pub(super) key: &'a str,
-    /// How many.
+    /// Number of elements.
     pub(super) numbers: usize,
 }
 
@@ -108,7 +108,7 @@ impl StorageKind {
 
 impl Global {
     /// # Errors
-    /// It is none of those that embeddings need.
+    /// It is not one of those that embeddings need.
     fn named(module: &str, name: &str) -> Result<Self, EmbeddingError> {
         Ok(match (module, name) {
             ("torch._utils", "_rebuild_tensor_v2") => Self::RebuildTensor,

@@ -49,12 +49,12 @@ impl Check {
         self.violations.push(Violation::new(field, problem));
     }
 
-    /// All values, if they are right.
+    /// The values, if there are no violations.
     pub(super) fn end<T>(self, values: T) -> Result<T, SpecError> {
         if self.violations.is_empty() { Ok(values) } else { Err(SpecError { violations: self.violations }) }
     }
 
-    /// What jobs of all kinds have. `name`: that of a job that has none.
+    /// Checks the fields of all kinds. `name`: the default name.
     pub(super) fn common(&mut self, draft: CommonDraft, name: &str) -> CommonSpec {
         CommonSpec {
             name: self.name(draft.name, name),

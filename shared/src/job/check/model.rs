@@ -8,7 +8,7 @@ use crate::job::{
 };
 
 impl Check {
-    /// Where the model is, and which of its files.
+    /// The model's location and files.
     pub(super) fn model(&mut self, draft: ModelDraft) -> ModelSpec {
         const WANTED: &str =
             "a folder in diffusers layout, a .safetensors file, hf://ORG/NAME or s3://BUCKET/PREFIX";
@@ -45,7 +45,7 @@ impl Check {
         folder
     }
 
-    /// What a job with a language model has nothing to do with.
+    /// Refuses keys that do not apply to language models.
     pub(in crate::job) fn model_of_words(&mut self, kind: &str, common: &CommonSpec) {
         let model = &common.model;
         if !common.debug.trace_dir.is_empty() {

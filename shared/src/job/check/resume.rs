@@ -1,4 +1,4 @@
-//! Where a job goes on.
+//! Checks `resume_from_checkpoint`.
 
 use super::{Check, limits};
 use crate::job::{ResumeFrom, text::printable};

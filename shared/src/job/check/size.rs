@@ -1,4 +1,4 @@
-//! How large a job may be with every default filled in.
+//! The maximal size of a job with all defaults filled in.
 
 use super::{Check, limits};
 use crate::job::JobSpec;

@@ -1,4 +1,4 @@
-//! Where a job goes on.
+//! Resuming from a checkpoint.
 
 use crate::job::parse_job_toml;
 

@@ -1,4 +1,4 @@
-//! Where models, pictures and files may be.
+//! Locations of models, pictures and files.
 
 use super::*;
 

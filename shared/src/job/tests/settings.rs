@@ -13,7 +13,7 @@ fn job(given: &[&str]) -> JobSpec {
     parse_job_toml_with(SMALLEST, &settings(given)).unwrap()
 }
 
-/// What is wrong, as it is shown.
+/// The violations as displayed.
 #[track_caller]
 fn wrong(text: &str, given: &[&str]) -> Vec<String> {
     let error = parse_job_toml_with(text, &settings(given)).expect_err("it was accepted");
@@ -26,7 +26,7 @@ fn a_section_whose_name_is_mistyped_lacks_nothing_else() {
                [trian]\nplaceholder_token = \"<a>\"\ninitializer_token = \"b\"\n";
     let error = crate::job::parse_job_toml(job).unwrap_err().to_string();
     assert_eq!(error, "line 6: trian: unknown key; did you mean \"train\"?");
-    // What is missing elsewhere is told all the same.
+    // Missing fields elsewhere are reported as well.
     let error = crate::job::parse_job_toml(&job.replace("base = \"/m\"\n", "")).unwrap_err().to_string();
     assert!(error.contains("trian: unknown") && error.contains("model.base: missing"), "{error}");
 }
@@ -174,7 +174,7 @@ fn a_wrong_queue_is_named_with_its_line_or_its_setting() {
     assert_eq!(problems.len(), starts.len(), "{problems:#?}");
 }
 
-/// What is not written down is not there.
+/// Every key is documented.
 #[test]
 fn the_pages_of_the_kinds_have_every_key() {
     let repository = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");

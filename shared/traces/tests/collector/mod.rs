@@ -53,7 +53,7 @@ struct Taking {
     answers: Arc<Mutex<Answers>>,
 }
 
-/// What a collector does with spans.
+/// A collector's answers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Answers {
     /// Takes them.
@@ -155,7 +155,7 @@ impl Collector {
         format!("{}://{}", if self.secure { "https" } else { "http" }, self.address)
     }
 
-    /// What came so far.
+    /// The spans received so far.
     pub(crate) fn got(&self) -> Vec<Got> {
         self.taking.got.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

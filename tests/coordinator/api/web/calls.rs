@@ -69,7 +69,7 @@ fn unary(pool: &DescriptorPool) -> Vec<String> {
     all
 }
 
-/// The same call over gRPC: its answer as JSON, or its error's code and text.
+/// As above over gRPC: the answer as JSON, or the error's code and text.
 async fn by_grpc(
     channel: &Channel,
     pool: &DescriptorPool,
@@ -134,7 +134,7 @@ async fn each_call_answers_as_over_grpc() {
     let (mut succeeded, mut failed) = (Vec::new(), 0);
     for name in unary(&pool) {
         for json in [requests(&name), "{}".to_owned()] {
-            // What is done once is told a second time; of another job, where that cannot be.
+            // A call with an effect is repeated; on another job, if it cannot be.
             if name == "JobService/CancelJob" && json != "{}" {
                 let done = browser.call(&name, &json).await;
                 assert_eq!(done.json()["job"]["state"], "JOB_STATE_CANCELLED", "{done:?}");
@@ -301,7 +301,7 @@ async fn each_role_may_call_what_it_may_over_grpc() {
             let expected = match (may, role) {
                 (true, _) => 400,
                 (false, Some(_)) => 403,
-                // Who sends a wrong token too often is not looked at.
+                // Callers with too many wrong tokens are refused at once.
                 (false, None) if answer.status == 429 => 429,
                 (false, None) => 401,
             };

@@ -1,4 +1,4 @@
-//! What happens, as a page hears it.
+//! The page's stream of events.
 
 use std::collections::HashMap;
 
@@ -63,7 +63,7 @@ async fn a_job_is_seen_from_its_beginning_to_its_end() {
         .until("jobs", |data| job(data, &id).is_some_and(|job| job["state"] == "JOB_STATE_SUCCEEDED"))
         .await;
     assert_eq!(job(&done.data, &id).unwrap()["step"], STEPS.to_string());
-    // Whoever comes later sees what has not ended.
+    // A later page sees jobs that have not ended.
     let other = coordinator.create(9).await.job_id;
     let mut late = browser.events("").await;
     let first = late.until("jobs", |_| true).await;
@@ -119,14 +119,14 @@ async fn of_a_job_that_is_not_there_a_page_is_told_and_goes_on() {
     assert_eq!(error.data["code"], "not_found");
     let id = coordinator.create(1).await.job_id;
     events.until("jobs", |data| job(data, &id).is_some()).await;
-    // One that was deleted right after it ended.
+    // A job that was deleted right after its end.
     coordinator.cancel(&id).await.unwrap();
     let request = v1::DeleteJobRequest { job_id: id };
     coordinator.jobs().delete_job(request).await.unwrap();
     let next = coordinator.create(1).await.job_id;
     events.until("jobs", |data| job(data, &next).is_some()).await;
     for query in ["?job=x", "?after=1"] {
-        // What cannot be a job's name is told in the same way.
+        // A malformed id is reported in the same way.
         assert_eq!(browser.get(&format!("/api/events{query}&y=1")).await.status, 400);
     }
     assert_eq!(coordinator.job(&next).await.state(), JobState::Queued);

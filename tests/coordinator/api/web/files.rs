@@ -1,4 +1,4 @@
-//! Files: whole and in part, and names that are none.
+//! Files: whole and in part, and invalid names.
 
 use ringtune_proto::v1;
 
@@ -16,7 +16,7 @@ impl Coordinator {
         let place = v1::UploadHeader {
             job_id: job.to_owned(),
             name: name.to_owned(),
-            // What a file says that it is does not count.
+            // A file's claimed type is ignored.
             media_type: "image/png".to_owned(),
             ..header(bytes)
         };

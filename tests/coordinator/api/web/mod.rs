@@ -29,7 +29,7 @@ struct Browser {
     headers: Vec<(String, String)>,
 }
 
-/// What is answered.
+/// An answer.
 #[derive(Debug)]
 struct Answer {
     status: u16,
@@ -96,7 +96,7 @@ impl Browser {
             own.push(("content-type".to_owned(), "application/json".to_owned()));
             own.push(("content-length".to_owned(), body.len().to_string()));
         }
-        // What is said of a request replaces what it has by itself.
+        // Given headers replace the defaults.
         own.retain(|(name, _)| !self.headers.iter().any(|(other, _)| other == name));
         for (name, value) in own.iter().chain(&self.headers) {
             head.push_str(&format!("{name}: {value}\r\n"));
@@ -110,7 +110,7 @@ impl Browser {
         let mut wire = self.open(method, path, body).await;
         let (status, head) = soon(path, read_head(&mut wire)).await;
         let mut body = Vec::new();
-        // One that ends its connection without saying so in TLS has said all that it wanted.
+        // A connection that ends without a TLS close is complete.
         let _ = soon(path, wire.read_to_end(&mut body)).await;
         let answer = Answer { status, head, body };
         let length = answer.header("content-length").map(|length| length.parse::<usize>().unwrap());
@@ -162,7 +162,7 @@ struct Events {
     text: String,
 }
 
-/// One of them.
+/// An event.
 #[derive(Debug)]
 struct Event {
     name: String,

@@ -31,10 +31,10 @@ const RANKS: usize = 4;
 /// Every ring makes a step within this.
 const STEP: Duration = Duration::from_secs(60);
 
-/// What was seen.
+/// Observations.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Calm {
-    /// How long.
+    /// Duration.
     pub minutes: u64,
     /// Steps of each ring.
     pub steps: Vec<i64>,

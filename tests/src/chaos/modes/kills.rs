@@ -1,4 +1,4 @@
-//! One rank after the other is killed at a random moment, and comes back.
+//! Kills rank after rank at random moments; each comes back.
 
 use std::{
     fmt::Write as _,
@@ -35,7 +35,7 @@ const AGAIN: Duration = Duration::from_secs(5);
 /// So much before a kill the newest step of the ring before it came, or nothing has to be measured.
 const BEFORE: Duration = Duration::from_secs(10);
 
-/// What one kill cost.
+/// Cost of a kill.
 #[derive(Clone, Copy, Debug)]
 pub struct Kill {
     /// The rank that was killed.

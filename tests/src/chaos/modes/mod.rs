@@ -62,7 +62,7 @@ impl<'a> Running<'a> {
         until("the ring is whole", PATIENCE, whole).await
     }
 
-    /// What a failure has to show.
+    /// Facts that a failure shows.
     fn shown(&self) -> String {
         format!("{}\n{}", logs(self.stage.sandbox), told(&self.story))
     }

@@ -51,18 +51,18 @@ const EVERY: Duration = Duration::from_secs(20);
 /// Until all streams are at work.
 const WARMING_UP: Duration = Duration::from_secs(10);
 
-/// What came of it.
+/// The result.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Kept {
-    /// How long there were faults.
+    /// Minutes with faults.
     pub minutes: u64,
-    /// How many of each kind, by name.
+    /// Number of each kind, by name.
     pub faults: Vec<(&'static str, usize)>,
     /// Jobs that ended on workers with the fake engine, and on those with libtorch.
     pub jobs: (usize, usize),
     /// Steps stored in a second without faults.
     pub calm_rate: f64,
-    /// With faults.
+    /// Rate with faults.
     pub rate: f64,
 }
 
@@ -127,7 +127,7 @@ pub async fn play(minutes: u64, seed: u64) -> Result<Kept> {
     })
 }
 
-/// What all streams of jobs share.
+/// State shared by all streams of jobs.
 struct Jobs {
     sandbox: Arc<Sandbox>,
     coordinator: Door,
@@ -183,7 +183,7 @@ impl Jobs {
     }
 }
 
-/// What is done to a daemon, and undone a while later.
+/// A fault of a daemon that is mended after a while.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Fault {
     Kill,

@@ -22,7 +22,7 @@ use crate::{
 
 /// Rows and their length: a word of Stable Diffusion 1.5, and a state of a million floats.
 const STATES: [(i64, usize, i64); 2] = [(1, 768, 60), (64, 16_384, 6)];
-/// What the engine takes for a gradient: it sleeps, so that it costs the other ranks nothing.
+/// Duration of the engine's gradients: it sleeps, so that it costs the other ranks nothing.
 const ENGINE: &str = "--gradient-takes=20";
 /// The first steps set everything up.
 const FIRST: i64 = 2;
@@ -36,7 +36,7 @@ pub struct Step {
     pub ranks: usize,
     /// Floats of a gradient.
     pub floats: usize,
-    /// All of a step, as rank 0 sees it.
+    /// Duration of a step at rank 0.
     pub whole: Duration,
     /// Of that in rank 0's engine.
     pub engine: Duration,

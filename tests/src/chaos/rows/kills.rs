@@ -101,7 +101,7 @@ fn several() -> Vec<Row> {
     ]
 }
 
-/// All workers die, and what the job could go on from is damaged.
+/// All workers die, and the newest checkpoint is damaged.
 fn all_die_and(name: &'static str, damage: Act) -> Row {
     Row::new(name, 2).key("train.checkpointing_steps", 5).acts([
         Act::Step(23),
@@ -114,7 +114,7 @@ fn all_die_and(name: &'static str, damage: Act) -> Row {
 }
 
 fn newcomers() -> Vec<Row> {
-    // What the giver gives goes back on the link on which it is dialled; its own neighbours' rows go forth.
+    // The given state goes back on the link on which the giver is dialled; its neighbours' rows go forth.
     let slow = Weather { back: Way { held: false, bytes_per_second: Some(2_000_000) }, ..Weather::default() };
     let giving = |name, dies| {
         Row::new(name, 2).large(LARGE).on(Ground::Proxies).steps(200).acts([

@@ -65,10 +65,10 @@ pub(super) fn long() -> Vec<Row> {
     [ten_minutes, for_good.into(), for_a_while.into()].concat()
 }
 
-/// How a link from one worker to another does not work.
+/// A fault of a link from one worker to another.
 #[derive(Clone, Copy)]
 enum Broken {
-    /// What goes that way is lost.
+    /// Packets of that direction are lost.
     Dropped,
     /// A firewall refuses the connection.
     Rejected,
@@ -106,7 +106,7 @@ fn broken_for_good(name: &'static str, workers: usize, how: Broken) -> Row {
     ])
 }
 
-/// The same, and it comes back some time after the link is whole again.
+/// As above; it comes back some time after the link is mended.
 fn broken_for_a_while(name: &'static str, workers: usize, how: Broken) -> Row {
     Row::new(name, workers)
         .on(how.ground())
@@ -124,7 +124,7 @@ fn broken_for_a_while(name: &'static str, workers: usize, how: Broken) -> Row {
         ])
 }
 
-/// Those of the gate: one of each kind and size.
+/// The gate's rows: one of each kind and size.
 fn broken() -> Vec<Row> {
     vec![
         Row::new("a_link_of_two_is_reset_for_good", 2)

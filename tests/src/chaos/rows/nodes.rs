@@ -64,7 +64,7 @@ pub(super) fn rows() -> Vec<Row> {
     ]
 }
 
-/// The same for long, by the numbers of workers and at each phase.
+/// As above for long, by number of workers and phase.
 pub(super) fn long() -> Vec<Row> {
     vec![
         at_the_end("the_coordinators_disk_is_full_for_forty_seconds_at_the_end", 3, 40),
@@ -95,7 +95,7 @@ pub(super) fn long() -> Vec<Row> {
     ]
 }
 
-/// So many seconds without any room on the coordinator's disk, from before the last step on.
+/// Seconds without any room on the coordinator's disk, from before the last step on.
 fn at_the_end(name: &'static str, workers: usize, seconds: u64) -> Row {
     Row::new(name, workers)
         .on(Ground::SmallDisks(DISK))
@@ -111,7 +111,7 @@ fn at_the_end(name: &'static str, workers: usize, seconds: u64) -> Row {
         ])
 }
 
-/// So many seconds with less room than is to stay free: what happens is stored, and no file.
+/// Seconds with less room than is kept free: events are stored, but no files.
 fn low_at_the_end(name: &'static str, workers: usize, seconds: u64) -> Row {
     Row::new(name, workers)
         .on(Ground::LowDisks(DISK, DISK / 4))

@@ -18,7 +18,7 @@ pub(super) fn rows() -> Vec<Row> {
             pause(0..60),
             Act::Stop(Who::Rank(0)),
             Act::StepOfEpoch(2),
-            // Whoever is rank 0 now, the first one continues.
+            // Worker 1 continues, whichever is rank 0 now.
             Act::Continue(Who::Worker(1)),
             Act::Continue(Who::Worker(2)),
         ]),

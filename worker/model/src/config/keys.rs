@@ -11,7 +11,7 @@ const MAX_COUNT: u64 = 1 << 20;
 /// A config.json above this is not one.
 const MAX_FILE_BYTES: u64 = 16 << 20;
 
-/// One config.json.
+/// A config.json.
 #[derive(Debug, Clone)]
 pub struct Keys {
     file: PathBuf,
@@ -44,7 +44,7 @@ impl Keys {
         Keys { file: file.to_path_buf(), map }
     }
 
-    /// With another value of `key`.
+    /// Replaces the value of `key`.
     pub(crate) fn with(mut self, key: &str, value: impl Into<Value>) -> Self {
         self.map.insert(key.to_string(), value.into());
         self
@@ -207,7 +207,7 @@ impl Keys {
     }
 }
 
-/// The same text with -Infinity, Infinity and NaN as strings, where they stand outside of strings.
+/// Quotes -Infinity, Infinity and NaN outside of strings.
 fn quote_infinities(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len() + 16);
     let (mut rest, mut inside) = (text, false);

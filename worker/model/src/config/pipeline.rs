@@ -1,4 +1,4 @@
-//! What diffusers' StableDiffusionPipeline makes of old configurations when it is loaded. Its scheduler classes do not, and
+//! Corrections that diffusers' StableDiffusionPipeline makes to old configurations when it is loaded. Its scheduler classes do not, and
 //! neither does what trains: textual_inversion.py reads the same file with DDPMScheduler, as it stands.
 //!
 //! Source: diffusers, pipelines/stable_diffusion/pipeline_stable_diffusion.py, `StableDiffusionPipeline.__init__`, and

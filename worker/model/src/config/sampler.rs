@@ -10,11 +10,11 @@ use crate::error::Result;
 /// Everything that decides a walk from noise to latents but the number of steps.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SamplerConfig {
-    /// Which sampler.
+    /// The sampler.
     pub kind: SamplerKind,
     /// The noise schedule, as this class has it: PNDM and LMS know no rescaling to zero terminal SNR.
     pub schedule: SchedulerConfig,
-    /// Which timesteps.
+    /// Spacing of the timesteps.
     pub spacing: TimestepSpacing,
     /// Added to leading timesteps.
     pub steps_offset: i64,
@@ -32,7 +32,7 @@ pub struct SamplerConfig {
     pub solver: DpmSolverConfig,
 }
 
-/// What DPM-Solver alone has.
+/// Options of DPM-Solver.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DpmSolverConfig {
     /// 1 or 2.

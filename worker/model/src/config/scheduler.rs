@@ -5,7 +5,7 @@ use ringtune_engine::PredictionType;
 use crate::config::Keys;
 use crate::error::Result;
 
-/// How the variances grow.
+/// Schedule of the variances.
 #[derive(Debug, Clone, PartialEq)]
 pub enum BetaSchedule {
     /// Evenly from start to end.
@@ -28,7 +28,7 @@ pub enum BetaSchedule {
     Trained(Vec<f64>),
 }
 
-/// Which timesteps a sampler with fewer steps visits (Lin et al. 2023, table 2).
+/// Timesteps of a sampler with fewer steps (Lin et al. 2023, table 2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TimestepSpacing {
     /// 0, r, 2r, …, plus the offset.
@@ -48,7 +48,7 @@ pub struct SchedulerConfig {
     pub betas: BetaSchedule,
     /// Shift the schedule so that the last step is pure noise (Lin et al. 2023).
     pub rescale_zero_snr: bool,
-    /// What the network predicts.
+    /// Prediction type of the network.
     pub prediction: PredictionType,
 }
 

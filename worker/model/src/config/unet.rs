@@ -5,7 +5,7 @@ use serde_json::json;
 use crate::config::{Keys, pipeline};
 use crate::error::Result;
 
-/// One resolution of the UNet.
+/// A resolution of the UNet.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BlockConfig {
     /// Channels.

@@ -155,11 +155,6 @@ impl Gpt2Config {
         &self.text
     }
 
-    /// The same model with biases.
-    pub(crate) fn with_biases(&self) -> Self {
-        Gpt2Config { bias: true, ..self.clone() }
-    }
-
     /// Width of a head.
     pub fn head_width(&self) -> i64 {
         self.n_embd / self.n_head

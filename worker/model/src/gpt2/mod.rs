@@ -35,7 +35,6 @@ mod initial;
 mod layout;
 mod native;
 pub(crate) mod probe;
-mod save;
 mod text;
 mod weights;
 
@@ -161,14 +160,6 @@ impl Gpt2 {
         let [ids, targets] = tensors(batch)?;
         let activations = forward::forward(self, &ids, None, false)?;
         head::loss(self, &activations.last.y, &targets)
-    }
-
-    /// Writes config.json and model.safetensors into `folder`, as transformers loads them.
-    ///
-    /// # Errors
-    /// A file that cannot be written.
-    pub fn save(&self, folder: &Path) -> Result<()> {
-        save::save(self, folder)
     }
 
     fn check(&self, batch: &TokenBatch) -> Result<()> {

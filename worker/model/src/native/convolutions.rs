@@ -8,7 +8,7 @@ use super::{
 };
 use crate::error::Result;
 
-/// How a convolution's kernel moves.
+/// Geometry of a convolution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ConvolutionGeometry {
     /// Step between outputs, 1 or 2; of a transposed one, between what two neighbours of the input reach.
@@ -19,18 +19,18 @@ pub(crate) struct ConvolutionGeometry {
     pub(crate) transposed: bool,
 }
 
-/// What [`packed_convolution`] computes with.
+/// Arguments of [`packed_convolution`].
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ConvolutionArguments<'a> {
     /// Weights from [`pack_convolution`].
     pub(crate) forward: &'a Tensor,
-    /// Those of the way back; needed where the input wants a gradient.
+    /// Weights of the backward pass; needed if the input wants a gradient.
     pub(crate) backward: Option<&'a Tensor>,
     /// [outputs].
     pub(crate) bias: &'a Tensor,
-    /// What is added, of the result's shape; rounded once with it.
+    /// Added to the result, of its shape; rounded once with it.
     pub(crate) residual: Option<&'a Tensor>,
-    /// That which the weights were packed for.
+    /// Geometry that the weights were packed for.
     pub(crate) geometry: ConvolutionGeometry,
 }
 
@@ -69,14 +69,14 @@ pub(crate) fn packed_convolution(input: &Tensor, arguments: ConvolutionArguments
     })
 }
 
-/// What [`convolution`] computes with.
+/// Arguments of [`convolution`].
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PlainConvolution<'a> {
     /// [outputs, inputs, k, k], not packed; one of all types with the input.
     pub(crate) weight: &'a Tensor,
     /// [outputs].
     pub(crate) bias: &'a Tensor,
-    /// What is added, of the result's shape.
+    /// Added to the result, of its shape.
     pub(crate) residual: Option<&'a Tensor>,
     /// Step between outputs.
     pub(crate) stride: i64,

@@ -148,7 +148,7 @@ pub(crate) fn tensors_from<const COUNT: usize>(
     Ok(pointers.map(|pointer| unsafe { Tensor::from_ptr(pointer) }))
 }
 
-/// What a call that gives nothing back came to.
+/// Result of a call without a value.
 pub(crate) fn done(success: bool) -> Result<()> {
     if success { Ok(()) } else { Err(last_error()) }
 }
@@ -244,7 +244,7 @@ pub(crate) fn attention_kernel() -> i32 {
     unsafe { ringtune_attention_kernel() }
 }
 
-/// How [`group_norm`] normalises.
+/// Arguments of [`group_norm`].
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct GroupNormArguments<'a> {
     /// Scale, [channels].
@@ -327,7 +327,7 @@ pub(crate) fn geglu(x: &Tensor) -> Result<Tensor> {
     tensor_from(unsafe { ringtune_geglu(x.as_ptr()) })
 }
 
-/// How a linear layer in fp32 multiplies.
+/// Implementations of fp32 products of linear layers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Products {
     /// In fp32: with AVX2 and no AVX-512 by kernels of our own, where the widths are multiples of 16.
@@ -358,7 +358,7 @@ pub(crate) fn pack_linear(weight: &Tensor, backward: bool) -> Result<Tensor> {
     tensor_from(unsafe { ringtune_pack_linear(weight.as_ptr(), backward) })
 }
 
-/// What [`packed_linear`] multiplies by, from [`pack_linear`].
+/// Weights of [`packed_linear`], from [`pack_linear`].
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PackedLinear<'a> {
     pub(crate) forward: &'a Tensor,
@@ -412,7 +412,7 @@ pub(crate) fn profile_start() -> Result<()> {
     done(unsafe { ringtune_profile_start() })
 }
 
-/// What was recorded, as csrc/profile.cpp describes it.
+/// The recording, in the format of csrc/profile.cpp.
 pub(crate) fn profile_stop() -> Result<String> {
     // SAFETY: a fresh NUL-terminated string (or null where it failed), freed right after the copy.
     unsafe {

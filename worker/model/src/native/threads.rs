@@ -1,4 +1,4 @@
-//! Which threads compute, and where.
+//! Number and affinity of the computing threads.
 
 use super::{
     done, ringtune_get_threads, ringtune_place_threads, ringtune_set_interop_threads, ringtune_set_threads,

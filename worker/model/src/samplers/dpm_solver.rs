@@ -14,13 +14,13 @@ const FEW_STEPS: usize = 15;
 /// Source: diffusers DPMSolverMultistepScheduler with algorithm_type "dpmsolver++".
 #[derive(Debug)]
 pub(super) struct DpmSolver {
-    /// One more than there are timesteps.
+    /// One more than timesteps.
     sigmas: Vec<f32>,
     timesteps: Vec<f32>,
     prediction: PredictionType,
     options: DpmSolverConfig,
     ends_at_zero_sigma: bool,
-    /// What was clean in the last step.
+    /// Clean prediction of the last step.
     clean_before: Vec<f32>,
 }
 
@@ -123,7 +123,7 @@ impl Level {
     }
 }
 
-/// How many timesteps at the noisy end have a lambda below `least`.
+/// Number of timesteps at the noisy end with a lambda below `least`.
 fn clipped(alphas_cumprod: &[f32], least: f64) -> usize {
     let lambda = |alpha: &f32| alpha.sqrt().ln() - (1.0 - alpha).sqrt().ln();
     alphas_cumprod.iter().rev().take_while(|alpha| f64::from(lambda(alpha)) < least).count()

@@ -48,7 +48,7 @@ impl Solver for Euler {
     }
 }
 
-/// How much noise to add after going down to which level, so that the variance is that of `to`.
+/// The level to go down to, and the noise to add then, so that the variance is that of `to`.
 fn ancestral_levels(from: f32, to: f32) -> (f32, f32) {
     let (from_squared, to_squared) = (from * from, to * to);
     let up = (to_squared * (from_squared - to_squared) / from_squared).sqrt();

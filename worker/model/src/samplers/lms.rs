@@ -6,7 +6,7 @@ use super::sigmas::SigmaPath;
 use crate::config::SamplerConfig;
 use crate::error::Result;
 
-/// How many directions are looked at.
+/// Number of directions used.
 const ORDER: usize = 4;
 
 /// Source: diffusers LMSDiscreteScheduler.

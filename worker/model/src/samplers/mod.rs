@@ -17,9 +17,9 @@ use ringtune_engine::SamplerKind;
 use crate::config::SamplerConfig;
 use crate::error::{Error, Result};
 
-/// One sampler's walk; `at` counts the network's predictions from 0.
+/// A sampler's walk; `at` counts the network's predictions from 0.
 trait Solver: std::fmt::Debug + Send {
-    /// What the network is told, one for each prediction, from the noisiest.
+    /// Timesteps of the network's predictions, from the noisiest.
     fn timesteps(&self) -> &[f32];
 
     /// The standard deviation of the first sample (diffusers init_noise_sigma).
@@ -27,7 +27,7 @@ trait Solver: std::fmt::Debug + Send {
         1.0
     }
 
-    /// What the sample is divided by on its way into the network (diffusers scale_model_input).
+    /// Divisor of the network's input (diffusers scale_model_input).
     fn input_divisor(&self, _at: usize) -> f32 {
         1.0
     }
@@ -36,7 +36,7 @@ trait Solver: std::fmt::Debug + Send {
     fn step(&mut self, at: usize, predicted: &[f32], noise: &[f32], sample: &mut [f32]);
 }
 
-/// One walk from noise to latents.
+/// A walk from noise to latents.
 #[derive(Debug)]
 pub struct Sampler {
     solver: Box<dyn Solver>,
@@ -66,7 +66,7 @@ impl Sampler {
         Ok(Sampler { solver, takes_noise: config.kind.step_noises(1) > 0, done: 0 })
     }
 
-    /// What the network is told, one for each prediction, from the noisiest. Some samplers look more than once in a
+    /// Timesteps of the network's predictions, from the noisiest. Some samplers look more than once in a
     /// step, so that there can be more than `steps` of them; some have fractions.
     pub fn timesteps(&self) -> &[f32] {
         self.solver.timesteps()
@@ -78,7 +78,7 @@ impl Sampler {
         noise.iter().map(|value| value * scale).collect()
     }
 
-    /// What the network is to see of `sample` now.
+    /// The network's input for `sample`.
     pub fn model_input(&self, sample: &[f32]) -> Vec<f32> {
         let divisor = self.solver.input_divisor(self.done);
         sample.iter().map(|value| value / divisor).collect()

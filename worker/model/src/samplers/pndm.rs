@@ -20,7 +20,7 @@ pub(super) struct Pndm {
     final_alpha: f32,
     prediction: PredictionType,
     stride: i64,
-    /// How many of the timesteps belong to Runge-Kutta steps.
+    /// Number of timesteps of Runge-Kutta steps.
     runge_kutta: usize,
     whole: Vec<i64>,
     timesteps: Vec<f32>,
@@ -28,7 +28,7 @@ pub(super) struct Pndm {
     history: Vec<Vec<f32>>,
     /// The weighted sum of a Runge-Kutta step's predictions so far.
     sum: Vec<f32>,
-    /// Where the Runge-Kutta step, or the first step of all, started.
+    /// Start of the Runge-Kutta step, or of the first step.
     origin: Vec<f32>,
 }
 
@@ -63,7 +63,7 @@ impl Pndm {
         })
     }
 
-    /// One of a Runge-Kutta step's four predictions. Source: Liu et al. 2022, equation 13; diffusers step_prk.
+    /// Takes one of a Runge-Kutta step's four predictions. Source: Liu et al. 2022, equation 13; diffusers step_prk.
     fn runge_kutta_step(&mut self, at: usize, predicted: &[f32], sample: &mut [f32]) {
         let weight = if matches!(at % ORDER, 0 | 3) { 1.0 / 6.0 } else { 1.0 / 3.0 };
         let part = predicted.iter().map(|value| weight as f32 * value);

@@ -86,7 +86,7 @@ pub(super) fn check_falling(sigmas: &[f32], steps: usize) -> Result<()> {
 /// The levels and timesteps of one walk in the way of k-diffusion: Euler, Euler ancestral and LMS.
 #[derive(Debug)]
 pub(super) struct SigmaPath {
-    /// One more than there are timesteps.
+    /// One more than timesteps.
     pub(super) sigmas: Vec<f32>,
     pub(super) timesteps: Vec<f32>,
     prediction: PredictionType,

@@ -1,4 +1,4 @@
-//! Which timesteps are visited, from the noisiest (Lin et al. 2023, table 2), with numpy's rounding.
+//! The visited timesteps, from the noisiest (Lin et al. 2023, table 2), with numpy's rounding.
 
 use crate::config::{SamplerConfig, TimestepSpacing};
 
@@ -34,7 +34,7 @@ pub(super) fn linspace(last: f64, count: usize) -> Vec<f64> {
     (0..count).rev().map(value).collect()
 }
 
-/// Whole timesteps within the schedule: an offset can push the first one over its end.
+/// Rounds and clamps timesteps to the schedule: an offset can push the first one over its end.
 pub(super) fn whole(timesteps: &[f64], train: usize) -> Vec<i64> {
     timesteps.iter().map(|step| (step.round_ties_even() as i64).clamp(0, train as i64 - 1)).collect()
 }

@@ -1,4 +1,4 @@
-//! Where the original layout has the three networks.
+//! Names of the three networks in the original layout.
 
 pub(super) const UNET: &str = "model.diffusion_model.";
 pub(super) const VAE: &str = "first_stage_model.";
@@ -8,7 +8,7 @@ pub(super) const OPEN_CLIP: &str = "cond_stage_model.model.";
 /// open_clip's last block, which Stable Diffusion 2.x leaves out: it takes the output of the one before.
 pub(super) const UNUSED_TEXT_BLOCK: usize = 23;
 
-/// Which text encoder a file holds, by which the two generations are told apart.
+/// Generation of a file, by its text encoder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Generation {
     /// Stable Diffusion 1.x: CLIP ViT-L as transformers has it.
@@ -17,7 +17,7 @@ pub(super) enum Generation {
     Two,
 }
 
-/// How many of the text encoder's blocks are used, of those that a file has.
+/// Number of the text encoder's blocks that are used.
 pub(super) fn used_text_blocks(blocks: usize) -> usize {
     blocks.min(UNUSED_TEXT_BLOCK)
 }

@@ -29,7 +29,7 @@ use sizes::Sizes;
 /// File names that end so are pickles.
 const PICKLES: [&str; 4] = ["ckpt", "pt", "pth", "bin"];
 
-/// One such file, its header read.
+/// A single file with its parsed header.
 #[derive(Debug, Clone)]
 pub(crate) struct SingleFile {
     path: PathBuf,
@@ -60,12 +60,12 @@ impl SingleFile {
         Ok(SingleFile { path: path.to_path_buf(), sizes: Arc::new(sizes), prediction })
     }
 
-    /// What text_encoder/config.json would say.
+    /// Keys of an equivalent text_encoder/config.json.
     pub(crate) fn text_keys(&self) -> Keys {
         self.keys(self.sizes.text_config())
     }
 
-    /// What unet/config.json would say.
+    /// Keys of an equivalent unet/config.json.
     pub(crate) fn unet_keys(&self) -> Keys {
         // 2.x at 768 px is what predicts the velocity; all others were made at 512.
         let side = match (self.sizes.generation, self.prediction) {
@@ -75,12 +75,12 @@ impl SingleFile {
         self.keys(self.sizes.unet_config(side))
     }
 
-    /// What vae/config.json would say.
+    /// Keys of an equivalent vae/config.json.
     pub(crate) fn vae_keys(&self) -> Keys {
         self.keys(self.sizes.vae_config())
     }
 
-    /// What scheduler/scheduler_config.json says in the models' own repositories.
+    /// Keys of scheduler/scheduler_config.json in the models' own repositories.
     pub(crate) fn scheduler_keys(&self) -> Keys {
         let class = match self.prediction {
             PredictionType::Epsilon => "PNDMScheduler",

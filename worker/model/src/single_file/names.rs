@@ -6,7 +6,7 @@
 use super::layout::{CLIP, Generation, OPEN_CLIP, UNET, UNUSED_TEXT_BLOCK, VAE};
 use super::sizes::{InputBlock, Sizes};
 use crate::clip;
-use crate::weights::{Part, Place};
+use crate::weights::{Part, TensorPlace};
 
 /// A part of a model that is loaded by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,10 +17,10 @@ pub(super) enum Component {
 }
 
 impl Sizes {
-    /// Where a tensor of the file belongs in a component: nowhere (other components, running averages, the schedule),
+    /// Places of a file's tensor in a component: none (other components, running averages, the schedule),
     /// in one place, or, where query, key and value are one tensor, in three. A name of the component that is not
     /// known keeps its own, so that it is found to be too many.
-    pub(super) fn places(&self, component: Component, name: &str, shape: &[i64]) -> Vec<Place> {
+    pub(super) fn places(&self, component: Component, name: &str, shape: &[i64]) -> Vec<TensorPlace> {
         match component {
             Component::UNet => {
                 let Some(rest) = name.strip_prefix(UNET) else { return Vec::new() };
@@ -35,11 +35,11 @@ impl Sizes {
                 // 1x1 convolutions there, matrices in diffusers.
                 let is_attention = place.contains(".mid_block.attentions.");
                 let part = if is_attention && shape.len() > 2 { Part::Matrix } else { Part::Whole };
-                vec![Place { name: place, part }]
+                vec![TensorPlace { name: place, part }]
             }
             Component::Text => match self.generation {
                 Generation::One => {
-                    // What the text encoder alone does not need.
+                    // Not needed by the text encoder.
                     let needed = |rest: &&str| !["text_projection.weight", "logit_scale"].contains(rest);
                     let rest = name.strip_prefix(CLIP).filter(needed);
                     rest.and_then(clip::rename).map_or_else(Vec::new, whole)
@@ -52,8 +52,8 @@ impl Sizes {
     }
 }
 
-fn whole(name: String) -> Vec<Place> {
-    vec![Place { name, part: Part::Whole }]
+fn whole(name: String) -> Vec<TensorPlace> {
+    vec![TensorPlace { name, part: Part::Whole }]
 }
 
 /// "12.1.norm.weight" -> 12 and "1.norm.weight".
@@ -169,9 +169,9 @@ fn vae_name(sizes: &Sizes, name: &str) -> Option<String> {
 }
 
 /// `name`: in the file; `rest`: below the text encoder's prefix.
-fn open_clip_places(name: &str, rest: &str) -> Vec<Place> {
+fn open_clip_places(name: &str, rest: &str) -> Vec<TensorPlace> {
     match rest {
-        // What the text encoder alone does not need.
+        // Not needed by the text encoder.
         "text_projection" | "logit_scale" | "attn_mask" => return Vec::new(),
         "token_embedding.weight" => return whole("embeddings.token_embedding.weight".to_string()),
         "positional_embedding" => return whole("embeddings.position_embedding.weight".to_string()),
@@ -189,7 +189,7 @@ fn open_clip_places(name: &str, rest: &str) -> Vec<Place> {
     let layer = format!("encoder.layers.{block}");
     if let Some(kind) = rest.strip_prefix("attn.in_proj_") {
         // The first third of the rows is the query's, then the key's, then the value's.
-        let third = |(at, which): (u8, &str)| Place {
+        let third = |(at, which): (u8, &str)| TensorPlace {
             name: format!("{layer}.self_attn.{which}_proj.{kind}"),
             part: Part::Third(at),
         };

@@ -14,10 +14,10 @@ const HEAD_WIDTH: usize = 64;
 const HEADS: usize = 8;
 /// Groups of every group normalisation.
 const NORM_GROUPS: usize = 32;
-/// What latents are multiplied with, in all of Stable Diffusion 1.x and 2.x.
+/// Scaling factor of latents in Stable Diffusion 1.x and 2.x.
 const SCALING_FACTOR: f64 = 0.18215;
 
-/// What a file's header says about its three networks.
+/// Sizes of the three networks in a file's header.
 #[derive(Debug)]
 pub(super) struct Sizes {
     pub(super) generation: Generation,
@@ -33,14 +33,14 @@ pub(super) struct Sizes {
     vae: VaeSizes,
 }
 
-/// What one of the UNet's `input_blocks` is.
+/// Kinds of the UNet's `input_blocks`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum InputBlock {
     Layer { level: usize, layer: usize },
     Downsampler { level: usize },
 }
 
-/// One resolution of the UNet.
+/// A resolution of the UNet.
 #[derive(Debug, Clone, Default)]
 struct Level {
     channels: usize,
@@ -215,7 +215,7 @@ impl Look<'_> {
         side.ok_or_else(|| self.refuse(&format!("has a tensor '{name}' of the impossible shape {shape:?}")))
     }
 
-    /// How many of `prefix`0., `prefix`1., … there are tensors of.
+    /// Number of indices i with tensors of `prefix`i.
     fn count(&self, prefix: &str) -> usize {
         (0..).take_while(|index| self.header.any(&format!("{prefix}{index}."))).count()
     }

@@ -21,7 +21,7 @@ fn resnet(config: &UNetConfig, inputs: i64, outputs: i64) -> ResnetConfig {
     }
 }
 
-/// What the layers of one resolution are made of.
+/// Configuration of a resolution's layers.
 struct Layers<'a> {
     config: &'a UNetConfig,
     block: &'a BlockConfig,
@@ -51,7 +51,7 @@ impl Layers<'_> {
     }
 }
 
-/// One resolution on the way down.
+/// A resolution on the way down.
 #[derive(Debug)]
 pub struct DownBlock {
     resnets: Vec<ResnetBlock>,
@@ -122,7 +122,7 @@ impl DownBlock {
     }
 }
 
-/// What a pass over the blocks would meet next, for whoever packs weights ahead of it.
+/// Sizes that a pass over the blocks meets next, for packing weights ahead of it.
 #[derive(Debug)]
 pub(super) struct Ahead {
     /// Of the next input.
@@ -186,7 +186,7 @@ impl MidBlock {
     }
 }
 
-/// One resolution on the way up.
+/// A resolution on the way up.
 #[derive(Debug)]
 pub struct UpBlock {
     resnets: Vec<ResnetBlock>,

@@ -105,7 +105,7 @@ impl CrossAttention {
                 let (_, keys, _) = context.size3()?;
                 let query = repeated(&query.forward(x)?, context.size()[0])?;
                 let query = query.f_view([-1, positions, heads, width])?;
-                // With a cast of its own, so that the gradients of a context in fp32 add up in fp32.
+                // A cast of its own, so that gradients of an fp32 context add up in fp32.
                 let both = key_and_value.forward(&context.f_to_kind(self.kind)?)?;
                 let both = both.f_view([-1, keys, 2, heads, width])?.f_unbind(2)?;
                 attention::scaled_dot_product(&query, &both[0], &both[1])?

@@ -9,6 +9,7 @@ use ringtune_model::{
 };
 
 use crate::precisions::{precisions, skips_bf16};
+use crate::saved::save;
 use crate::support::{GoldenFile, golden_folder, relative_error, repository};
 
 /// Keeps all buckets in memory.
@@ -392,7 +393,7 @@ fn what_is_saved_is_what_transformers_loads() {
     };
     apply(&mut model, &step, &mut kept);
     let folder = tempfile::tempdir().unwrap();
-    model.save(folder.path()).unwrap();
+    save(&model, folder.path());
     let reference = repository().join("tests/reference");
     let setup = Command::new(reference.join("setup.sh")).output().unwrap();
     let python = String::from_utf8(setup.stdout).unwrap().lines().last().unwrap().to_owned();

@@ -17,6 +17,9 @@ mod support;
 #[path = "../support/precisions.rs"]
 mod precisions;
 
+#[path = "../support/saved.rs"]
+mod saved;
+
 mod attention;
 mod blocks;
 mod gpt2;

@@ -10,7 +10,7 @@ fn open(name: &str, precision: Precision) -> StableDiffusion {
     StableDiffusion::open(&golden_folder().join(name), precision).unwrap()
 }
 
-/// What diffusers makes of decoded pixels [3, height, width]: bytes [height, width, 3].
+/// diffusers' conversion of decoded pixels [3, height, width]: bytes [height, width, 3].
 fn to_bytes(pixels: &[f32]) -> Vec<u8> {
     let plane = pixels.len() / 3;
     let byte = |value: f32| ((value / 2.0 + 0.5).clamp(0.0, 1.0) * 255.0).round_ties_even() as u8;

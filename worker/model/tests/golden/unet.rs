@@ -30,7 +30,7 @@ fn block_of<'a>(config: &'a UNetConfig, path: &str) -> &'a BlockConfig {
     }
 }
 
-/// What residual blocks make of the time embedding: diffusers applies SiLU in each of them.
+/// The residual blocks' projections of the time embedding: diffusers applies SiLU in each of them.
 fn projected(times: TimeProjectionLoader, inputs: &Inputs) -> Tensor {
     times.finish().unwrap().forward(&inputs.recorded("temb").silu()).unwrap()
 }

@@ -27,7 +27,7 @@ use crate::{Error, names::MOST_FILES};
 /// No snapshot that is used has folders in folders in folders.
 const DEEPEST: usize = 4;
 
-/// One repository's part of the cache.
+/// A repository's part of the cache.
 #[derive(Clone, Debug)]
 pub(crate) struct RepositoryCache {
     folder: PathBuf,

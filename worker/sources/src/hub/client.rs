@@ -18,7 +18,7 @@ use crate::{
 const LARGEST_LISTING: usize = 32 << 20;
 const MOST_REDIRECTS: usize = 5;
 
-/// What a revision is.
+/// A revision's commit and files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Listing {
     /// 40 hexadecimal digits.
@@ -27,7 +27,7 @@ pub(crate) struct Listing {
     pub(crate) files: Vec<String>,
 }
 
-/// What the hub says of a file.
+/// The hub's facts of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FileFacts {
     /// Names the content; fit for a file's name.
@@ -42,7 +42,7 @@ pub(crate) struct HubClient {
     settings: HubSettings,
 }
 
-/// One file of one commit.
+/// A file of a commit.
 #[derive(Clone, Debug)]
 pub(crate) struct RemoteFile<'a> {
     pub(crate) client: &'a HubClient,
@@ -141,7 +141,7 @@ impl HubClient {
         url.origin() == self.settings.endpoint.origin()
     }
 
-    /// Turns an answer that is none into an error.
+    /// Turns an unsuccessful answer into an error.
     fn check(&self, model: &HubModel, file: Option<&str>, response: Response) -> Result<Response, Error> {
         let status = response.status();
         let elsewhere = !self.is_hub(response.url());
@@ -151,7 +151,7 @@ impl HubClient {
         let what = file.map_or_else(|| model.to_string(), |file| format!("{model}: {file}"));
         let busy = status.is_server_error()
             || matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT);
-        // Where content lies, addresses are signed for a while: the hub gives a fresh one.
+        // Addresses of contents are signed and expire: the hub gives a fresh one.
         let expired = elsewhere && matches!(status, StatusCode::FORBIDDEN | StatusCode::UNAUTHORIZED);
         if busy || expired {
             return Err(Error::Unreachable { what, problem: format!("answered {status}") });
@@ -196,7 +196,7 @@ impl RemoteFile<'_> {
         self.client.url(self.model, &path)
     }
 
-    /// What the hub says of it.
+    /// Asks the hub for its facts.
     pub(crate) async fn facts(&self) -> Result<FileFacts, Error> {
         let response = self.client.follow(self.model, Method::HEAD, self.url()?, None).await?;
         let response = self.client.check(self.model, Some(self.name), response)?;

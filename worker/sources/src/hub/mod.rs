@@ -21,7 +21,7 @@ use crate::{
     model_cache::check_room,
     progress::FileProgress,
     select::Layout,
-    transfer::{self, Wanted},
+    transfer::{self, Download},
     web::with_retries,
 };
 use cache::RepositoryCache;
@@ -51,7 +51,7 @@ pub(crate) struct Snapshot {
 }
 
 impl Hub {
-    /// As the variables say. Blocks on one small file.
+    /// Reads the variables. Blocks on one small file.
     pub(crate) fn new(environment: &Environment, patience: Patience) -> Result<Self, Error> {
         let settings = HubSettings::of(environment)?;
         Ok(Self { client: HubClient::new(settings.clone())?, settings, patience })
@@ -80,7 +80,7 @@ impl Hub {
         let (place, list) = (model.to_string(), || self.client.list(model));
         let listing = match with_retries(&self.patience, &place, progress, list).await {
             Ok(listing) => listing,
-            // What was fetched before is as good as long as all ranks have the same, which they compare.
+            // Cached files are as good, as long as all ranks have the same, which they compare.
             Err(error) if error.is_transient() => {
                 let Ok(mut snapshot) = self.cached(model, layout).await? else { return Err(error) };
                 snapshot.remarks.push(format!("{error}: using the commit {} of the cache", snapshot.commit));
@@ -157,7 +157,7 @@ impl Hub {
         if is_whole(&blob, facts).await {
             return Ok(());
         }
-        let wanted = Wanted {
+        let wanted = Download {
             what: format!("{}: {}", file.model, file.name),
             size: facts.size,
             expected: Expected::of_hub_etag(&facts.etag),
@@ -167,7 +167,7 @@ impl Hub {
         transfer::download(file, &wanted, &self.patience, progress).await
     }
 
-    /// What the cache has, without asking anybody; else what it lacks.
+    /// Looks the model up in the cache, offline; else the missing files.
     async fn cached(&self, model: &HubModel, layout: &Layout) -> Result<Result<Snapshot, String>, Error> {
         let (cache, model, layout) =
             (RepositoryCache::new(&self.settings.cache, model), model.clone(), layout.clone());

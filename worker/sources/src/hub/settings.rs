@@ -1,4 +1,4 @@
-//! Where the hub and its cache are, and who asks: the variables of Python's huggingface_hub, with their meaning there.
+//! Address, cache and token of the hub: the variables of Python's huggingface_hub, with their meaning there.
 
 use std::{fmt, path::PathBuf};
 
@@ -7,10 +7,10 @@ use reqwest::Url;
 use crate::{Environment, Error};
 
 const DEFAULT_ENDPOINT: &str = "https://huggingface.co";
-/// Those of the hub have 37 characters.
+/// Maximal length of a token; the hub's have 37 characters.
 const LONGEST_TOKEN: usize = 1000;
 
-/// What the variables say.
+/// Settings of the variables.
 #[derive(Clone, Debug)]
 pub(crate) struct HubSettings {
     /// Without a slash at its end.

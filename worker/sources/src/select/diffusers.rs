@@ -5,7 +5,7 @@ use super::weights::{missing_weights, weights};
 /// Component folders, and the stem of their weights' file names.
 const WEIGHTS: [(&str, &str); 3] =
     [("text_encoder", "model"), ("unet", "diffusion_pytorch_model"), ("vae", "diffusion_pytorch_model")];
-/// Small files without which it is no model.
+/// Small files that a model needs.
 const REQUIRED: [&str; 5] = [
     "model_index.json",
     "scheduler/scheduler_config.json",

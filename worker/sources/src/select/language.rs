@@ -2,7 +2,7 @@
 
 use super::weights::{missing_weights, weights};
 
-/// Without it it is no model.
+/// A model needs it.
 const CONFIG: &str = "config.json";
 /// Small files that are taken where they are there: what a job leaves is a model with its tokenizer.
 const OPTIONAL: [&str; 6] = [
@@ -15,7 +15,7 @@ const OPTIONAL: [&str; 6] = [
 ];
 /// Tokens beside the vocabulary, of a tokenizer that has no tokenizer.json to say them.
 const ADDED_TOKENS: &str = "added_tokens.json";
-/// What has them too.
+/// File that has them too.
 const TOKENIZER: &str = "tokenizer.json";
 /// The stem of the weights' file names.
 const STEM: &str = "model";
@@ -52,7 +52,7 @@ mod tests {
         files.iter().map(|name| (*name).to_owned()).collect()
     }
 
-    /// What openai-community/gpt2 has.
+    /// Files of openai-community/gpt2.
     fn published() -> Vec<String> {
         listed(&[
             ".gitattributes",
@@ -121,7 +121,7 @@ mod tests {
             assert!(problem.contains(word), "{problem}");
         };
         refused(&without("model.safetensors"), "only pickle files, which are never read: convert them");
-        // That of the folder within is another.
+        // The one in the subfolder is another.
         refused(&without("config.json"), "has no config.json: not a model in transformers' layout");
         refused(&listed(&["model_index.json"]), "in diffusers' layout");
         refused(&listed(&["config.json"]), "has no model.safetensors");

@@ -1,10 +1,10 @@
-//! Which files of a repository are needed: pure.
+//! Selects the needed files of a repository; pure.
 
 mod diffusers;
 mod language;
 mod weights;
 
-/// What of a model is wanted.
+/// The wanted files of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Layout {
     /// Stable Diffusion, in diffusers' layout. `variant`: empty, or "fp16" and the like.

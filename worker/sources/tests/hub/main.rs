@@ -153,14 +153,14 @@ async fn an_interrupted_file_goes_on_where_it_stopped() {
     let user = User::of(&hub);
     let (model, _) = user.fetch("hf://acme/toy-sd").await.unwrap();
     assert_whole(&hub, &model.folder);
-    // What a server has sent when it breaks off may not have arrived: whatever has is not asked for again.
+    // Bytes sent before a break may not have arrived; those that have are not requested again.
     let asked: Vec<u64> = sent_of(&hub.seen(), UNET).iter().map(|range| start_of(range.as_deref())).collect();
     let [0, second, third] = asked[..] else { panic!("{asked:?}") };
     assert!(0 < second && second <= 100_000, "{asked:?}");
     assert!(second < third && third <= second + 50_000, "{asked:?}");
 }
 
-/// Where an asked range begins.
+/// Start of a requested range.
 fn start_of(range: Option<&str>) -> u64 {
     range.map_or(0, |range| range.trim_start_matches("bytes=").trim_end_matches('-').parse().unwrap())
 }
@@ -174,7 +174,7 @@ async fn a_restart_asks_only_for_the_rest() {
     let error = user.fetch("hf://acme/toy-sd").await.unwrap_err();
     assert!(matches!(error, Error::Unreachable { .. }), "{error}");
     assert!(!error.to_string().contains("signature"), "{error}");
-    // What the server sent before it broke off may not all have arrived.
+    // Not all bytes sent before the break may have arrived.
     let [kept] = user.partials()[..] else { panic!("{:?}", user.partials()) };
     assert!(0 < kept && kept <= 100_000, "{kept}");
     hub.seen();
@@ -212,7 +212,7 @@ async fn content_that_is_not_what_was_announced_gets_no_name() {
         let is_short = content.len() == 200_000;
         hub.send_instead(UNET, Some(content));
         let error = user.fetch("hf://acme/toy-sd").await.unwrap_err();
-        // What stays short may come back whole later; the others never will.
+        // A short file may be complete later; the others never will.
         assert_eq!(matches!(error, Error::Unreachable { .. }), is_short, "{error}");
         assert!(error.to_string().contains(UNET), "{error}");
         assert!(!user.repository().join("snapshots").join(COMMIT).join(UNET).exists());
@@ -334,7 +334,7 @@ async fn a_language_model_comes_with_its_weights_or_without() {
 #[tokio::test]
 async fn a_hub_that_nobody_reaches_is_named_with_what_to_do() {
     let hub = Hub::start().await;
-    // Nobody listens there.
+    // A port without a listener.
     let endpoint = "http://127.0.0.1:1";
     let user = User::of(&hub).with("HF_ENDPOINT", endpoint);
     let error = user.fetch("hf://acme/toy-sd").await.unwrap_err();

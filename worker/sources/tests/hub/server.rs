@@ -18,7 +18,7 @@ use tokio::net::TcpListener;
 pub(crate) const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 pub(crate) const UNET: &str = "unet/diffusion_pytorch_model.safetensors";
 
-/// One request as it came.
+/// A received request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Seen {
     pub(crate) method: Method,
@@ -28,7 +28,7 @@ pub(crate) struct Seen {
     pub(crate) at_storage: bool,
 }
 
-/// What goes wrong, once each.
+/// Faults, each injected once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Trouble {
     /// The connection ends after so many bytes of the UNet's weights.
@@ -227,7 +227,7 @@ fn troubled(rest: Vec<u8>, trouble: Trouble) -> Body {
         |bytes: usize| Ok::<_, std::io::Error>(Bytes::copy_from_slice(&rest[..bytes.min(rest.len())]));
     match trouble {
         Trouble::CutAfter(bytes) => {
-            // What was sent before is to be on its way when the connection ends.
+            // The bytes sent before have to be in flight when the connection ends.
             let end = async {
                 tokio::time::sleep(std::time::Duration::from_millis(50)).await;
                 Err(std::io::Error::other("cut"))

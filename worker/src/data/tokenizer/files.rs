@@ -29,7 +29,7 @@ use super::{
     twins::{self, Twins},
 };
 
-/// How CLIP cuts a text into words.
+/// CLIP's pattern of words.
 const WORDS: &str =
     r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+";
 /// CLIP's defaults for tokens that no file names.
@@ -146,7 +146,7 @@ fn from_vocabulary_and_merges(folder: &Path, unknown: &str) -> Result<Tokenizer,
     Ok(tokenizer)
 }
 
-/// What the small files beside the vocabulary say.
+/// Settings of the small files beside the vocabulary.
 struct Settings {
     begin: AddedToken,
     end: AddedToken,
@@ -154,7 +154,7 @@ struct Settings {
     padding: AddedToken,
     /// Special tokens that CLIP gives no meaning, in the order in which they get ids.
     extra: Vec<AddedToken>,
-    /// By id.
+    /// Added tokens by id.
     added: BTreeMap<u32, AddedToken>,
     model_max_length: Option<usize>,
 }

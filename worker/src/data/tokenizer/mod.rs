@@ -16,7 +16,7 @@ use twins::Twins;
 
 use super::Error;
 
-/// What tokenizers' folders hold, sorted; not all of them hold all of it.
+/// Files of tokenizers' folders, sorted; no folder needs all of them.
 pub const FOLDER_FILES: [&str; 6] = [
     "added_tokens.json",
     "merges.txt",
@@ -194,7 +194,7 @@ impl ClipTokenizer {
         text.unwrap_or(joined).replace("</w>", " ").trim_end().to_owned()
     }
 
-    /// How many tokens a prompt has, without begin and end; [`ClipTokenizer::length`] - 2 of them are read.
+    /// Number of a prompt's tokens, without begin and end; [`ClipTokenizer::length`] - 2 of them are read.
     ///
     /// # Errors
     /// The tokenizer library refuses the text.

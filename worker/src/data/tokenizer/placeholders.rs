@@ -14,7 +14,7 @@ pub struct Placeholders {
 }
 
 impl Placeholders {
-    /// What stands in a prompt for the concept: all tokens with blanks between them.
+    /// The concept's text in a prompt: all tokens, separated by spaces.
     pub fn text(&self) -> String {
         self.tokens.join(" ")
     }

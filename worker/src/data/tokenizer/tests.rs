@@ -98,7 +98,7 @@ fn special_tokens_map_sets_the_padding_of_older_folders() {
     assert_eq!(words(&tokenizer.encode("toy").unwrap(), 0), [5988]);
 }
 
-/// As transformers has it: ids behind the vocabulary, in the order of the files.
+/// As in transformers: ids behind the vocabulary, in the order of the files.
 #[test]
 fn special_tokens_without_an_id_get_the_next_ones() {
     let copy = copy_of_toy();
@@ -120,7 +120,7 @@ fn tokens_that_an_earlier_run_added_keep_their_ids() {
     assert!(matches!(ClipTokenizer::open(copy.path(), LENGTH), Err(Error::TokenizerFile { .. })));
 }
 
-/// Which of them is found is left to chance by the library, and by transformers, in each process anew.
+/// The library and transformers choose one at random in each process.
 #[test]
 fn of_two_tokens_equal_but_for_case_none_is_taken() {
     let copy = copy_of_toy();
@@ -139,7 +139,7 @@ fn of_two_tokens_equal_but_for_case_none_is_taken() {
         }
     }
     assert!(tokenizer.initializer_ids("<cat>", 1).is_err() && tokenizer.encode_chunks("a <cat>").is_err());
-    // Whoever does not name them has nothing to do with them.
+    // Prompts without them are unaffected.
     assert_eq!(words(&tokenizer.encode("a <DOG>").unwrap(), 49_407), [320, 49_410]);
     for (token, count) in [("<DOG>", 1), ("<CAT>", 2)] {
         let error = tokenizer.add_placeholders(token, count).unwrap_err().to_string();

@@ -11,14 +11,14 @@ use tokenizers::{NormalizedString, Normalizer as _, Tokenizer};
 /// Ids of tokens with twins, each with the texts and ids of all that it is the same as.
 pub(super) type Twins = BTreeMap<u32, Vec<String>>;
 
-/// All added tokens that another one cannot be told from.
+/// All added tokens that cannot be told from another.
 ///
 /// # Errors
 /// What the library says of a token that cannot be normalised.
 pub(super) fn find(tokenizer: &Tokenizer) -> Result<Twins, tokenizers::Error> {
     let mut by_text: BTreeMap<String, BTreeMap<u32, String>> = BTreeMap::new();
     for (id, token) in tokenizer.get_added_tokens_decoder() {
-        // The others are looked for in the text as it is.
+        // The others are searched in the unnormalised text.
         if !token.normalized {
             continue;
         }

@@ -12,7 +12,7 @@ use ringtune_shared::{
 use serde::Serialize;
 
 use super::problem::Problem;
-use crate::{access::Place, data::images};
+use crate::{access::ConfinedPath, data::images};
 
 /// Where a job has pictures.
 #[derive(Clone, Debug)]
@@ -95,7 +95,7 @@ pub(super) fn inspect(sources: &[Source]) -> Vec<FolderReport> {
 }
 
 fn look(folder: &Path, captions: bool, report: &mut FolderReport) {
-    let set = match images::scan(&Place::at(folder)) {
+    let set = match images::scan(&ConfinedPath::at(folder)) {
         Ok(set) => set,
         Err(error) => {
             report.unusable = Some(error.to_string());

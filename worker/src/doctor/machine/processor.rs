@@ -9,7 +9,7 @@ use std::{
 use super::read;
 use crate::{
     doctor::checks::{Check, Verdict},
-    node::{Cpu, Node, Place, parse_list},
+    node::{CoreClaim, Cpu, Node, parse_list},
 };
 
 const CPUS: &str = "sys/devices/system/cpu";
@@ -131,7 +131,7 @@ pub(super) fn threads(root: &Path, node: &Node, threads: usize) -> Check {
 
 /// Where a worker that is started now would compute. That another worker has the cores is no fault: it may be the one
 /// that is asked about.
-pub(super) fn place(place: &Place) -> Check {
+pub(super) fn place(place: &CoreClaim) -> Check {
     Check::new("computes on", place.to_string()).unless(
         !place.has_fewer_cores_than_workers(),
         Verdict::Warn,

@@ -33,22 +33,22 @@ use slot::Slot;
 /// Of a picture, and of its mirror image.
 const VIEWS: usize = 2;
 
-/// What the names of a job's entries have in common.
+/// The part that all keys of a job's entries share.
 #[derive(Debug)]
 pub(crate) struct Common {
     /// The VAE, by content.
     pub(crate) vae: ContentHash,
     /// Latent channels, and pixels per latent side.
     pub(crate) model: ModelInfo,
-    /// All pictures'.
+    /// The framing of all pictures.
     pub(crate) framing: Framing,
 }
 
-/// What is encoded at once, at most: each time the VAE is loaded for it, and what the steps keep in memory makes room. It
+/// Maximal number of pictures encoded at once: each time the VAE is loaded for it, and what the steps keep in memory makes room. It
 /// grows from one step's to this, so that the first steps come early and the VAE is not loaded for every picture.
 const MOST_AHEAD: usize = 16;
 
-/// One picture on its way.
+/// A picture and its posteriors.
 #[derive(Clone, Debug)]
 struct Picture {
     image: ListedImage,
@@ -83,13 +83,13 @@ pub(crate) struct Posteriors {
     counts: Vec<usize>,
     /// Views in a parcel.
     parcel: usize,
-    /// How many parcels are to be encoded next, at least: the same on all ranks of a ring.
+    /// Minimal number of parcels to encode next: the same on all ranks of a ring.
     ahead: usize,
     /// No step is taken yet.
     is_before_first_step: bool,
-    /// Where all that this rank has is from.
+    /// Origins of this rank's posteriors.
     tally: Tally,
-    /// What it had of its own is counted and told.
+    /// Whether its own cached posteriors have been counted and reported.
     counted: bool,
     /// It was told that all are known.
     complete: bool,
@@ -101,12 +101,13 @@ pub(crate) async fn look_up(
     concepts: Vec<Vec<ListedImage>>,
     common: Common,
     assignment: &Assignment,
-    (cache, shelf): (LatentCache, Shelf),
+    cache: LatentCache,
+    shelf: Shelf,
     journal: &Journal,
 ) -> Result<Posteriors, Error> {
     let counts: Vec<usize> = concepts.iter().map(Vec::len).collect();
     let count = counts.iter().sum();
-    // One that joins has no share: the ring has them all.
+    // A joining rank has no share: the ring has all posteriors.
     let share = assignment.rank.map(|rank| block_of(rank, assignment.ring.members.len(), count));
     let mut desk = Desk { common, assignment: assignment.clone(), cache, shelf };
     let mut pictures = Vec::with_capacity(count);
@@ -134,7 +135,7 @@ pub(crate) async fn look_up(
     })
 }
 
-/// What pictures are looked up with.
+/// Everything that a look-up needs.
 #[derive(Debug)]
 struct Desk {
     common: Common,
@@ -179,7 +180,7 @@ impl Desk {
     }
 }
 
-/// What one rank counts while it does its part.
+/// Counts of one rank.
 #[derive(Clone, Copy, Debug, Default)]
 struct Tally {
     own_cache: usize,
@@ -263,12 +264,12 @@ impl Posteriors {
         self.is_before_first_step = false;
     }
 
-    /// All are known.
+    /// Whether all posteriors are known.
     pub(crate) fn is_complete(&self) -> bool {
         self.complete
     }
 
-    /// How many are to be encoded when the next ones are, those of steps to come included.
+    /// Number of parcels to encode next, those of later steps included.
     pub(crate) fn ahead(&self) -> usize {
         self.ahead
     }
@@ -324,8 +325,8 @@ impl Posteriors {
         Ok(())
     }
 
-    /// What is `shown` first and this `rank`, of so many, would be the one to encode, as far as it knows by itself.
-    fn first_of(&self, shown: &[View], (rank, ranks): (usize, usize)) -> Option<usize> {
+    /// The first of `shown` that this `rank` of `ranks` would have to encode, as far as it knows by itself.
+    fn first_of(&self, shown: &[View], rank: usize, ranks: usize) -> Option<usize> {
         let rounds = latents::encoding(&self.missing(shown), ranks);
         rounds.first()?.get(rank).copied().flatten().map(|give| give.number)
     }
@@ -335,11 +336,12 @@ impl Posteriors {
     pub(crate) async fn encode_early(
         &mut self,
         shown: &[View],
-        place: (usize, usize),
+        rank: usize,
+        ranks: usize,
         context: &Context,
         journal: &Journal,
     ) -> Result<(), Error> {
-        if let Some(view) = self.first_of(shown, place) {
+        if let Some(view) = self.first_of(shown, rank, ranks) {
             tell(journal, 0, 1).await;
             self.encode_one(view, context).await?;
             tell(journal, 1, 1).await;
@@ -347,7 +349,7 @@ impl Posteriors {
         Ok(())
     }
 
-    /// One round: this rank gives its parcel, if it has one to give, and takes the others'.
+    /// Runs one round: this rank gives its parcel, if any, and takes the others'.
     async fn exchange(
         &mut self,
         round: &[Option<Give>],
@@ -371,7 +373,7 @@ impl Posteriors {
                 row.extend(latents::row_of(&moments));
             }
         }
-        // Those of smaller pictures are filled up: all rows of an exchange are equally long.
+        // Rows of smaller pictures are padded: all rows of an exchange have the same length.
         row.resize(longest, 0.0);
         let rows = ring.gather_one_each(row).await?;
         for (give, row) in round.iter().zip(&rows) {

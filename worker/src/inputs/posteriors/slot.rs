@@ -28,7 +28,7 @@ impl Slot {
         self.shape
     }
 
-    /// What is in it.
+    /// Its posterior.
     pub(super) fn get(&self) -> Option<&Posterior> {
         self.posterior.get()
     }

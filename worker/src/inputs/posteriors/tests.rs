@@ -1,4 +1,4 @@
-//! What a rank finds of a job's pictures.
+//! Looking up a job's pictures.
 
 use std::{io::Cursor, path::Path};
 
@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 
 use super::*;
 use crate::{
-    access::Place,
+    access::ConfinedPath,
     data::{buckets::BucketOptions, images::ImageFile},
     engine::{Engine as _, FakeEngine, FakeScript, Precision},
     session::RankKey,
@@ -22,7 +22,7 @@ fn model() -> ModelInfo {
     FakeEngine::new(FakeScript::default()).load(&FakeEngine::any_model()).unwrap()
 }
 
-/// One of two ranks of a job with buckets.
+/// Assignment of one of two ranks of a job with buckets.
 fn assignment(rank: usize) -> Assignment {
     let text = "kind = \"textual_inversion\"\n[model]\nbase = \"/m\"\n[data]\nimages = \"/i\"\n\
                 [train]\nplaceholder_token = \"<x>\"\ninitializer_token = \"star\"\nresolution = 64\n\
@@ -50,7 +50,7 @@ fn journal() -> (Journal, mpsc::Receiver<(RankKey, RankEvent)>) {
     (Journal::new(RankKey { job: JobId::new(), epoch: Epoch::FIRST }, Some(0), events), said)
 }
 
-/// What a rank finds of one picture.
+/// Looks up one picture.
 async fn found(rank: usize, image: &ListedImage, folder: &Path) -> Result<Posteriors, Error> {
     found_of(rank, vec![image.clone()], folder, &journal().0).await
 }
@@ -71,13 +71,13 @@ async fn found_of(
     });
     let common = Common { vae: ContentHash::of(b"vae"), model: model(), framing };
     let shelf = Shelf::new(cache.clone(), folder.join("overflow"), 1 << 20);
-    look_up(vec![images], common, &assignment, (cache, shelf), journal).await
+    look_up(vec![images], common, &assignment, cache, shelf, journal).await
 }
 
 fn listed(path: &Path) -> ListedImage {
     let name = path.file_name().unwrap().to_string_lossy().into_owned();
     let sha256 = ContentHash::of(&std::fs::read(path).unwrap());
-    ListedImage { file: ImageFile { name, place: Place::at(path) }, sha256 }
+    ListedImage { file: ImageFile { name, place: ConfinedPath::at(path) }, sha256 }
 }
 
 fn png(width: u32, height: u32) -> Vec<u8> {
@@ -131,7 +131,7 @@ async fn a_cached_picture_is_not_decoded_for_its_bucket() {
     let [picture] = latents.pictures.as_slice() else { panic!("{latents:?}") };
     assert_eq!(picture.target.size(), (96, 32));
     assert!(picture.views.iter().all(|view| !view.is_known()));
-    // Nobody does once it and its mirror image are known.
+    // No rank does once it and its mirror image are known.
     let shape = picture.shape();
     let encoded = [0.0, 0.5].map(|first| {
         let row: Vec<f32> = (0..latents::row_length(shape)).map(|number| first + number as f32).collect();
@@ -161,10 +161,10 @@ async fn each_rank_is_early_with_another_view_of_step_1() {
     let view = |image, flip| View { image, flip };
     let shown = [view(1, true), view(0, false), view(1, true), view(1, false)];
     let found = found_of(0, images, folder.path(), &journal().0).await.unwrap();
-    let first = |rank, ranks| found.first_of(&shown, (rank, ranks));
+    let first = |rank, ranks| found.first_of(&shown, rank, ranks);
     assert_eq!([first(0, 3), first(1, 3), first(2, 3)], [Some(3), Some(0), Some(2)]);
     assert_eq!([first(0, 1), first(3, 4)], [Some(3), None]);
-    // What is in the cache is not encoded again.
+    // Cached posteriors are not encoded again.
     let shape = found.pictures[1].shape();
     found.pictures[1].views[1].slot.fill(Posterior::from(zero(shape)));
     assert_eq!([first(0, 2), first(1, 2)], [Some(0), Some(2)]);

@@ -11,7 +11,7 @@ use ringtune_sources::LocalModel;
 
 use super::error::refused;
 use crate::{
-    access::Place,
+    access::ConfinedPath,
     contents::one_file,
     engine::SamplerKind,
     fault::Refusal,
@@ -108,7 +108,11 @@ async fn fetch(embedding: &str, context: &Context) -> Result<EmbeddingFile, Erro
         }
         Ok(EmbeddingPlace::Uploaded { hash, name }) => {
             one_file(hash, LARGEST_FILE, &context.artifacts, &context.cache).await?;
-            Ok(EmbeddingFile { place: Place::at(context.cache.path(hash)), name, token: String::new() })
+            Ok(EmbeddingFile {
+                place: ConfinedPath::at(context.cache.path(hash)),
+                name,
+                token: String::new(),
+            })
         }
         Err(problem) => Err(Refusal::of(FIELD, problem).into()),
     }

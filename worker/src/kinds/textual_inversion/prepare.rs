@@ -179,7 +179,7 @@ async fn known_posteriors(
     let common = Common { vae: hashing.await??, model, framing: framing(train) };
     let cache = context.latents.clone();
     let shelf = Shelf::new(cache.clone(), folder.join("latents"), context.latent_memory_bytes);
-    look_up(files, common, assignment, (cache, shelf), journal).await
+    look_up(files, common, assignment, cache, shelf, journal).await
 }
 
 /// Encodes of what step 1 shows what this rank would be the first to encode.
@@ -189,7 +189,7 @@ async fn encode_first(rank: &Rank, posteriors: &mut Posteriors, inputs: Inputs) 
     let images = posteriors.by_concept();
     let shown = move || Ok::<_, Error>(inputs.into_builder(images)?.shown(1));
     let shown = ringtune_shared::tasks::spawn_blocking(shown).await??;
-    posteriors.encode_early(&shown, (number, assignment.ring.members.len()), context, journal).await
+    posteriors.encode_early(&shown, number, assignment.ring.members.len(), context, journal).await
 }
 
 fn taught(concept: ConceptSpec) -> Taught {

@@ -17,15 +17,15 @@ use std::{
 
 use super::{Core, Cores, Portion};
 
-/// Whoever sets one of these decides about OpenMP's threads.
+/// Variables by which users pin OpenMP's threads.
 const CHOICES: [&str; 4] = ["OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY"];
 
-/// Where the threads of a worker compute.
+/// The cores of a worker's threads.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum CoreClaim {
     /// A core for each thread, which no other worker computes on.
     Own(Cores),
-    /// Wherever the system puts them, for a reason.
+    /// Unpinned, for a reason.
     Anywhere(Reason),
 }
 
@@ -46,7 +46,7 @@ pub(crate) enum Reason {
     Unclaimed(io::ErrorKind),
 }
 
-impl Place {
+impl CoreClaim {
     /// The processor of each thread; none where the system decides.
     pub(crate) fn processors(&self) -> Vec<usize> {
         match self {
@@ -66,7 +66,7 @@ impl Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for CoreClaim {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Own(cores) => write!(f, "a core for each thread: {cores}"),
@@ -90,7 +90,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// What a worker wants.
+/// A worker's wish.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wish<'a> {
     pub(crate) portion: &'a Portion,
@@ -100,12 +100,12 @@ pub(crate) struct Wish<'a> {
 }
 
 impl Wish<'_> {
-    /// Where its threads go, if these cores are taken and these variables set.
+    /// Its cores, if these cores are taken and these variables set.
     pub(super) fn place(
         self,
         is_taken: impl Fn(&Core) -> bool,
         is_set: impl Fn(&'static str) -> bool,
-    ) -> Place {
+    ) -> CoreClaim {
         let Self { portion: Portion { cores, shared }, threads, quota } = self;
         let reason = if let Some(variable) = CHOICES.into_iter().find(|name| is_set(name)) {
             Reason::Chosen(variable)
@@ -116,16 +116,16 @@ impl Wish<'_> {
         } else if quota.is_some_and(|quota| quota < cores.count()) {
             Reason::Quota
         } else if let Some(own) = cores.free(threads, &is_taken) {
-            return Place::Own(own);
+            return CoreClaim::Own(own);
         } else {
             let taken = Cores(cores.iter().filter(|core| is_taken(core)).copied().collect());
             Reason::Taken { threads, taken }
         };
-        Place::Anywhere(reason)
+        CoreClaim::Anywhere(reason)
     }
 
-    /// Where its threads would go now. Takes nothing.
-    pub(crate) fn look(self) -> Place {
+    /// The cores that it would get now. Claims nothing.
+    pub(crate) fn look(self) -> CoreClaim {
         self.place(is_held, |name| std::env::var_os(name).is_some())
     }
 }
@@ -133,7 +133,7 @@ impl Wish<'_> {
 /// The cores of a worker, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Claim {
-    place: Place,
+    place: CoreClaim,
     _held: Vec<UnixDatagram>,
 }
 
@@ -146,7 +146,7 @@ impl Claim {
                 |core| lost.contains(&core.name) || is_held(core),
                 |name| std::env::var_os(name).is_some(),
             );
-            let Place::Own(cores) = &place else { return Self { place, _held: Vec::new() } };
+            let CoreClaim::Own(cores) = &place else { return Self { place, _held: Vec::new() } };
             let mut held = Vec::new();
             for core in cores.iter() {
                 match hold(core) {
@@ -157,7 +157,7 @@ impl Claim {
                         break;
                     }
                     Err(error) => {
-                        let place = Place::Anywhere(Reason::Unclaimed(error.kind()));
+                        let place = CoreClaim::Anywhere(Reason::Unclaimed(error.kind()));
                         return Self { place, _held: Vec::new() };
                     }
                 }
@@ -168,7 +168,7 @@ impl Claim {
         }
     }
 
-    pub(crate) fn place(&self) -> &Place {
+    pub(crate) fn place(&self) -> &CoreClaim {
         &self.place
     }
 }
@@ -181,7 +181,7 @@ fn address(core: &Core) -> io::Result<SocketAddr> {
 
 fn hold(core: &Core) -> io::Result<UnixDatagram> {
     let socket = UnixDatagram::bind_addr(&address(core)?)?;
-    // Nobody has anything to say here.
+    // Nothing is exchanged here.
     socket.shutdown(Shutdown::Read)?;
     Ok(socket)
 }

@@ -12,7 +12,7 @@ mod tests;
 
 use std::{collections::BTreeMap, fmt, fs, path::Path};
 
-pub(crate) use claim::{Claim, Place, Wish};
+pub(crate) use claim::{Claim, CoreClaim, Wish};
 pub use share::{Share, WrongShare};
 
 use super::{cpu::allowed_processors, parse_list};
@@ -37,7 +37,7 @@ pub(crate) struct Core {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cores(Vec<Core>);
 
-/// What one of several workers of a machine gets of its cores.
+/// A worker's portion of its machine's cores.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Portion {
     pub(crate) cores: Cores,
@@ -67,7 +67,7 @@ impl Cores {
         Self(cores)
     }
 
-    /// How many; at least 1 of what was read.
+    /// Their number, at least 1.
     pub(crate) fn count(&self) -> usize {
         self.0.len()
     }

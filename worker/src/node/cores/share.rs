@@ -1,4 +1,4 @@
-//! Which part of a machine's cores a worker has.
+//! A worker's share of a machine's cores.
 
 use std::{fmt, str::FromStr};
 
@@ -8,9 +8,9 @@ const MOST: u32 = 256;
 /// "1/2": the first of two equal parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
-    /// Which of them, from 1.
+    /// Its number, from 1.
     pub number: u32,
-    /// How many there are.
+    /// Number of workers.
     pub of: u32,
 }
 

@@ -9,7 +9,7 @@ use super::{
     *,
 };
 
-/// How a machine is made.
+/// A made-up machine.
 #[derive(Clone, Copy, Debug)]
 struct Machine {
     nodes: usize,
@@ -70,7 +70,7 @@ impl Machine {
     }
 }
 
-/// What each of so many workers gets.
+/// The portion of each of `of` workers.
 fn parts(cores: &Cores, of: u32) -> Vec<String> {
     (1..=of).map(|number| cores.portion(Share { number, of }).cores.to_string()).collect()
 }
@@ -93,7 +93,7 @@ fn an_affinity_with_holes_and_processors_that_are_offline() {
     // Both hyperthreads of some, one of others.
     let odd = ONE_SOCKET.read("0,2,3,8,11,12", "0-15");
     assert_eq!(odd.to_string(), "processors 0,2-3,12 (memory node 0)");
-    // What was switched off, and what an affinity names that was never there.
+    // Offline cores, and cores of an affinity that do not exist.
     assert_eq!(ONE_SOCKET.read("0-1023", "0-3,6").to_string(), "processors 0-3,6 (memory node 0)");
     // A system that says nothing.
     let nothing = tempfile::tempdir().unwrap();
@@ -133,7 +133,7 @@ fn fewer_cores_than_workers_are_shared() {
     assert!(portions.iter().all(|portion| portion.shared && portion.cores.count() == 1));
     assert_eq!(portions[0], portions[2]);
     let wish = Wish { portion: &portions[0], threads: 1, quota: None };
-    assert_eq!(wish.place(|_| false, |_| false), Place::Anywhere(Reason::MoreWorkersThanCores));
+    assert_eq!(wish.place(|_| false, |_| false), CoreClaim::Anywhere(Reason::MoreWorkersThanCores));
 }
 
 proptest! {
@@ -202,7 +202,7 @@ fn two_workers_never_have_a_core_in_common() {
     let second = Claim::take(wish(2));
     assert_eq!(second.place().processors(), [2, 3]);
     assert!(Claim::take(wish(1)).place().is_contended());
-    // What a worker had is free with its end.
+    // A worker's cores are free after its end.
     drop(first);
     assert_eq!(Claim::take(wish(1)).place().processors(), [0]);
     assert!(wish(3).look().is_contended());

@@ -27,12 +27,12 @@ use tokio::net::unix::pipe;
 
 use self::region::{Region, SLOT_BYTES, SLOTS};
 
-/// What is smaller goes through the socket itself.
+/// Smaller payloads go through the socket itself.
 pub(super) const LEAST_BYTES: usize = 16 << 10;
 /// Slots that wait at the receiver until their numbers are used. What comes beyond is copied out. With half as many slots a sum
 /// of 25 MB took a quarter more of the processors, as much of it was copied out.
 const MOST_LENT: usize = SLOTS - 4;
-/// What is copied out lies in so many buffers, which are used again: more of it does not wait at once, by the ring's own bounds.
+/// Number of reused buffers of copied payloads: more do not wait at once, by the ring's own bounds.
 const COPIES: usize = 32;
 /// Bytes that say nothing but that there are some: as many as may wait unread.
 const MOST_WAKES: usize = 64;
@@ -45,7 +45,7 @@ pub(super) struct Sending {
     freed: pipe::Receiver,
 }
 
-/// What the sender hands over.
+/// The sender's offer.
 pub(super) struct Offer {
     memory: OwnedFd,
     freed: OwnedFd,
@@ -79,7 +79,7 @@ impl Sending {
             if let Some(slot) = self.put_now(payload) {
                 return Ok(slot);
             }
-            // Whoever lets go of one from here on says so; of one before, the second look knows.
+            // A release from here on is signalled; the second look sees earlier ones.
             self.region.is_waited_for().store(1, Ordering::SeqCst);
             if let Some(slot) = self.put_now(payload) {
                 return Ok(slot);
@@ -112,7 +112,7 @@ pub(super) struct Receiving {
 struct Shared {
     region: Region,
     freed: OwnedFd,
-    /// How often each slot is lent here: whoever sends cannot have one lent for two payloads.
+    /// Loans of each slot here: a sender cannot have one lent for two payloads.
     lent: [AtomicUsize; SLOTS],
 }
 
@@ -142,7 +142,7 @@ impl Receiving {
         Ok(Some(Self { shared, copies: Pool::new(COPIES) }))
     }
 
-    /// What lies in a slot. The slot is let go of with the last of its loans, or at once where too many are kept.
+    /// The payload of a slot. The slot is released with its last loan, or at once if too many are kept.
     ///
     /// # Errors
     /// There is no such slot, or nothing was put into it.
@@ -178,7 +178,7 @@ impl Lender for Shared {
 
     fn take_back(&self, slot: usize) {
         let Self { region, freed, lent } = self;
-        // The others have read it before whoever is last lets go of it.
+        // All others have read it before the last one releases it.
         if lent.get(slot).is_none_or(|lent| lent.fetch_sub(1, Ordering::AcqRel) > 1) {
             return;
         }

@@ -27,7 +27,7 @@ const BYTES: usize = HEAD_BYTES + SLOTS * SLOT_BYTES;
 
 const _: () = assert!((SLOTS + 1) * WORD_BYTES <= HEAD_BYTES, "there is a word for each slot");
 
-/// Nobody can make it smaller, which would end whoever reads it, nor larger.
+/// Its size is fixed: shrinking it would crash its readers.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
 /// Shared memory, mapped.

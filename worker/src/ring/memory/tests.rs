@@ -28,7 +28,7 @@ async fn what_is_put_is_taken_as_it_was_and_the_first_free_slot_is_used_again() 
     assert_eq!(sending.put(&payload(3)).await.unwrap().number, 2);
     drop(again);
     assert_eq!(sending.put(&payload(4)).await.unwrap().number, 0);
-    // What is on its way outlives both ends.
+    // Payloads in flight outlive both ends.
     drop((sending, receiving));
     assert_eq!(*two, payload(2));
 }
@@ -114,11 +114,11 @@ async fn other_files_are_no_memory() {
     let pipe = || offer.freed.try_clone().unwrap();
     assert!(Receiving::of(&Handed::default()).unwrap().is_none());
     assert!(Receiving::of(&Handed::from(vec![pipe()])).unwrap().is_none());
-    // One that is shorter, a pipe, and one that could be made shorter.
+    // A shorter file, a pipe, and a file that could be shrunk.
     for wrong in [file(whole - 1), pipe(), file(whole)] {
         let refused = Receiving::of(&Handed::from(vec![wrong, pipe()]));
         assert!(matches!(refused, Err(Unusable::Memory(_))), "{refused:?}");
     }
-    // Nobody makes the right one shorter.
+    // The right one cannot be shrunk.
     assert!(File::from(offer.memory).set_len(10).is_err());
 }

@@ -22,7 +22,7 @@ fn folder() -> tempfile::TempDir {
     tempfile::Builder::new().prefix("rt").tempdir_in("/tmp").unwrap()
 }
 
-/// How many streams a worker has opened by port, by socket, and by socket with memory.
+/// Number of streams that a worker has opened by port, by socket, and by socket with memory.
 fn ways(rings: &Rings) -> [u64; 3] {
     ["tcp", "local", "memory"].map(|way| rings.metrics().ring_streams.with_label_values(&[way]).get())
 }

@@ -32,7 +32,7 @@ async fn listening(options: RingOptions) -> (Rings, SocketAddr) {
     (rings, address)
 }
 
-/// The same on a port that is bound already.
+/// As above on a bound port.
 fn serve(rings: &Rings, listener: TcpListener) {
     serve_at(rings, listener, CallRates::per_second(1000));
 }
@@ -74,7 +74,7 @@ fn quick(peer_timeout: Duration) -> RingOptions {
     RingOptions { peer_timeout, ..RingOptions::default() }
 }
 
-/// Whom a worker is, as its certificate names it; without one: whoever.
+/// The worker that a certificate names; without one: any.
 fn worker_of(rings: &Rings) -> WorkerId {
     let trust = rings.options().trust.as_ref();
     let credentials = trust.and_then(Trust::credentials);
@@ -129,7 +129,7 @@ async fn rings_on_threads_of_their_own_pass_it_too() {
     }
     let config = SuiteConfig { world_sizes: vec![2, 4], sizes: vec![0, 5, 100_003], ..over_sockets() };
     run_all(&Workers(workers), &config).await.unwrap();
-    // What is under way on it ends with it.
+    // Tasks in progress end with it.
     let running = threads[0].handle().spawn(std::future::pending::<()>());
     drop(threads);
     assert!(running.await.unwrap_err().is_cancelled());
@@ -220,7 +220,7 @@ fn what_a_rank_sent_has_arrived_when_it_has_left() {
         for segment in 0..40 {
             send.send(frame(segment)).await.unwrap();
         }
-        // The other one may be gone before its answer is here.
+        // The other side may be gone before its answer arrives.
         let _ = send.finish().await;
     });
     drop(leaving);

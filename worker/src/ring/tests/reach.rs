@@ -19,7 +19,7 @@ async fn nowhere() -> SocketAddr {
     mute().await.1
 }
 
-/// What becomes of rank 0, whose neighbours are there: why it has no ring, and after how long.
+/// Forms rank 0's ring with these neighbours: why it has none, and after how long.
 async fn forming(options: RingOptions, others: &[SocketAddr]) -> (Error, Duration) {
     let (rings, address) = listening(options).await;
     let members = [address].into_iter().chain(others.iter().copied());
@@ -64,7 +64,7 @@ async fn a_neighbour_that_falls_silent_before_the_first_exchange_is_lost() {
     let (two, two_address) = listening(quick(LEASE)).await;
     let proxied = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let through = proxied.local_addr().unwrap();
-    // Whoever dials rank 1 comes through a door that is shut later.
+    // Rank 1 is dialled through a door that is shut later.
     let (shut, open) = tokio::sync::watch::channel(true);
     let passing = tokio::spawn(async move {
         let mut passing = JoinSet::new();

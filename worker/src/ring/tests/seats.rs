@@ -1,4 +1,4 @@
-//! How a ring comes about: seats that are taken at any time and in any order, and what is left of earlier rings.
+//! Forming a ring: seats that are taken at any time and in any order, and leftovers of earlier rings.
 
 use ringtune_shared::ring::RingError;
 
@@ -29,7 +29,7 @@ async fn connected(view: &RingView, workers: &[(Rings, SocketAddr)], protocol: u
     rings.into_iter().map(|(_, ring)| ring).collect()
 }
 
-/// One step of every rank: each row says whose it is.
+/// Runs a step of every rank: each row names its rank.
 async fn step(rings: &mut [RankRing]) {
     let world_size = rings.len();
     let expected: Vec<Vec<f32>> = (0..world_size).map(|rank| vec![rank as f32, 0.5]).collect();
@@ -40,7 +40,7 @@ async fn step(rings: &mut [RankRing]) {
     }
 }
 
-/// What all of some futures give, run at the same time.
+/// Results of futures that run concurrently.
 async fn futures_of<T>(futures: impl Iterator<Item = impl Future<Output = T>>) -> Vec<T> {
     let mut running: Vec<_> = futures.map(|future| (Box::pin(future), None)).collect();
     std::future::poll_fn(|context| {

@@ -146,7 +146,7 @@ async fn one_worker_alone_does_not_take_all_room_to_wait_in() {
         let (trust, whom) = (third.trust.clone(), (two.certified.id, two.address));
         greedy.spawn(async move { exchange_at(&trust, whom, JobId::new(), 0).await });
     }
-    // All but a few are turned away at once, and others find room.
+    // All but a few are refused at once, and others find room.
     for _ in 0..54 {
         assert_eq!(greedy.join_next().await.unwrap().unwrap().code(), Code::ResourceExhausted);
     }

@@ -36,7 +36,7 @@ struct Pair {
     giver: (Rings, SocketAddr),
     taker: Rings,
     epoch: Epoch,
-    /// Where a state is put until it is used; none: in memory.
+    /// Folder of a state until it is used; None: in memory.
     folder: Option<tempfile::TempDir>,
     _seats: (Seat, Seat),
 }
@@ -124,7 +124,7 @@ async fn another_job_epoch_or_step_is_refused() {
         assert!(reason(pair.fetch(STEP).await).contains(expected));
         assert_eq!(pair.giver.0.metrics().stale_calls.get(), u64::from(taking < giving));
     }
-    // One that has no place in that epoch any more does not even ask.
+    // A rank without a place in that epoch does not even ask.
     let late = Pair { epoch: Epoch(2), ..pair_of(&pair) };
     assert!(matches!(late.fetch(STEP).await, Err(Error::Replaced)));
 }
@@ -305,7 +305,7 @@ async fn try_bad_streams(pair: &Pair) {
         ("another state", honest(&other_bytes), |it| matches!(it, StateProblem::Other { .. })),
         ("a state with a flipped bit", honest(&flipped(last)), |it| matches!(it, StateProblem::Other { .. })),
     ];
-    // What the liar says is believed where it is true.
+    // The liar is believed when it tells the truth.
     assert_eq!(from_liar(pair, honest(&bytes)).await.unwrap(), state());
     for (name, parts, expected) in cases {
         match from_liar(pair, parts).await {

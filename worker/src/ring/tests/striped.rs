@@ -12,7 +12,7 @@ use tonic::Code;
 use super::*;
 use crate::ring::{RankRing, call, wire::MOST_SEGMENT_BYTES};
 
-/// What no measurement takes for little.
+/// Enough bytes for a measurement.
 const MUCH: u64 = 1 << 30;
 
 async fn workers(count: usize, options: RingOptions) -> Vec<(Rings, SocketAddr)> {
@@ -128,7 +128,7 @@ async fn little_takes_one_stream_and_nothing_is_measured() {
     let [one, two] = ring_of_two(&workers, second, 1 << 20).await;
     assert_eq!((streams_of(&workers[0].0), one.reached()), (1, None));
     drop((one, two));
-    // Who says how many gets them, whatever they are worth.
+    // A given number is used, whatever it is worth.
     let [one, _two] = {
         let options = RingOptions { connections: 3, ..quick(Duration::from_secs(20)) };
         let workers = self::workers(2, options).await;

@@ -1,4 +1,4 @@
-//! What a worker holds of one job.
+//! A rank that a worker holds.
 
 use std::collections::VecDeque;
 
@@ -19,7 +19,7 @@ pub struct HeldRank {
     pub key: RankKey,
     /// The place in that ring. None: it prepares to join a later one.
     pub rank: Option<usize>,
-    /// How far it is.
+    /// Its phase.
     pub phase: Phase,
     /// The last step done.
     pub step: u64,
@@ -27,16 +27,16 @@ pub struct HeldRank {
     pub reason: String,
     /// It failed only because a neighbour was lost.
     pub neighbour_lost: bool,
-    /// Whose fault it is that it failed.
+    /// The fault, if it failed.
     pub fault: Option<Fault>,
-    /// What broke its ring, as long as it waits for the next one.
+    /// The trouble that broke its ring, as long as it waits for the next one.
     pub trouble: Option<Trouble>,
     /// The worker is to end: the ring is to go on without it.
     pub leaving: bool,
 }
 
 impl HeldRank {
-    /// One that begins to prepare.
+    /// A rank that begins to prepare.
     pub(in crate::session) fn new(key: RankKey, rank: Option<usize>) -> Self {
         Self {
             key,
@@ -62,7 +62,7 @@ pub(super) struct Held {
     pub(super) waiting: Option<Box<Assignment>>,
     /// Rank 0 sends them; the others keep them in case they are to be rank 0, or end with what they have.
     pub(super) unstored: VecDeque<StepSummary>,
-    /// What its steps took since it last said so.
+    /// Durations of its steps since its last report.
     pub(super) window: Window,
     /// It became rank 0 with a ring that it has not entered yet: then it sends them all, in their order.
     pub(super) is_new_first: bool,
@@ -122,7 +122,7 @@ impl Held {
         }
     }
 
-    /// What a hello shows. A rank whose steps are not all stored yet is not shown as ended: it ends, for the coordinator,
+    /// The rank as a hello shows it. A rank whose steps are not all stored yet is not shown as ended: it ends, for the coordinator,
     /// after the steps that follow the hello.
     pub(super) fn for_hello(&self) -> HeldRank {
         let mut shown = self.shown.clone();

@@ -1,4 +1,4 @@
-//! What a worker holds and what it says, as a pure function: `(state, event) -> effects`. No clock, no channel.
+//! A worker's ranks and messages, as a pure function: `(state, event) -> effects`. No clock, no channel.
 //!
 //! ```text
 //!                 Assigned            Ready              StartRank             Finished
@@ -27,7 +27,7 @@ pub use held::HeldRank;
 /// Ended ranks held for a coordinator that never lets go of them.
 const MOST_HELD: usize = 64;
 
-/// What happened.
+/// An event.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     /// The coordinator said welcome.
@@ -43,11 +43,11 @@ pub enum Event {
     Assigned(Box<Assignment>),
     /// An assignment or a ring that this worker cannot read.
     Unreadable {
-        /// Which.
+        /// The rank.
         key: RankKey,
         /// The place in the ring, as far as it could be read.
         rank: Option<usize>,
-        /// What is wrong with it.
+        /// The problem.
         reason: String,
     },
     /// All ranks are ready.
@@ -56,7 +56,7 @@ pub enum Event {
     EnterRing(Box<NextRing>),
     /// End a rank, or let go of an ended one.
     Stop {
-        /// Which.
+        /// The rank.
         key: RankKey,
         /// Upload what there is first.
         keep_artifacts: bool,
@@ -73,7 +73,7 @@ pub enum Event {
     DrainIsOver,
 }
 
-/// What to do about it.
+/// An effect to carry out.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
     /// Say it to the coordinator. Only while connected.
@@ -88,14 +88,14 @@ pub enum Effect {
     Stored(RankKey, u64),
     /// End it; it answers with `Stopped`, `Failed` or `Finished`.
     End {
-        /// Which.
+        /// The rank.
         key: RankKey,
         /// Upload what there is first.
         keep_artifacts: bool,
     },
 }
 
-/// What a worker says to its coordinator between hello and goodbye.
+/// A worker's message to its coordinator between hello and goodbye.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Message {
     /// A phase, or progress within Preparing.
@@ -109,7 +109,7 @@ pub enum Message {
     Step(RankKey, StepSummary),
     /// A line for the job's history.
     Log(RankKey, Option<usize>, Level, String),
-    /// What a rank's steps take. Only the newest of them is worth sending.
+    /// Durations of a rank's steps. Only the newest are worth sending.
     Timings(RankKey, usize, Timings),
 }
 
@@ -144,12 +144,12 @@ pub struct Session {
 }
 
 impl Session {
-    /// What a hello shows.
+    /// Ranks of a hello.
     pub fn held_for_hello(&self) -> Vec<HeldRank> {
         self.held.values().map(Held::for_hello).collect()
     }
 
-    /// What a heartbeat shows.
+    /// Ranks of a heartbeat.
     pub fn held(&self) -> Vec<HeldRank> {
         self.held.values().map(|held| held.shown.clone()).collect()
     }
@@ -165,18 +165,18 @@ impl Session {
         self.held.get(&running.job).filter(|held| held.life == running)?.shown.rank
     }
 
-    /// What is held of this very ring of the job.
+    /// The rank of exactly this ring.
     fn with_mut(&mut self, key: RankKey) -> Option<&mut Held> {
         self.held.get_mut(&key.job).filter(|held| held.shown.key == key)
     }
 
-    /// What is held of the job since this epoch or an earlier one: what the coordinator says of its ring may have passed
+    /// The rank of the job since this epoch or an earlier one: what the coordinator says of its ring may have passed
     /// the word of a newer one on the way.
     fn since_mut(&mut self, key: RankKey) -> Option<&mut Held> {
         self.held.get_mut(&key.job).filter(|held| held.life.epoch <= key.epoch)
     }
 
-    /// What is held of the job in this life.
+    /// The rank of this life.
     fn living_mut(&mut self, life: RankKey) -> Option<&mut Held> {
         self.held.get_mut(&life.job).filter(|held| held.life == life)
     }
@@ -257,7 +257,7 @@ impl Session {
         effects
     }
 
-    /// What to answer when a rank is named that is held already, or one of an older ring.
+    /// The answer for a rank that is held already, or one of an older ring.
     fn known(&self, key: RankKey) -> Option<Vec<Effect>> {
         let Some(held) = self.held.get(&key.job) else {
             // Let go already, while its work still ends: it cannot begin again in the same ring.

@@ -1,4 +1,4 @@
-//! What a life says, and how it goes from one ring to the next.
+//! Events of a rank's life, and its way from one ring to the next.
 
 use std::sync::Arc;
 
@@ -61,7 +61,7 @@ impl Session {
         }
     }
 
-    /// What the life says of itself.
+    /// Applies an event of a rank's life.
     pub(super) fn rank_event(&mut self, life: RankKey, event: RankEvent) -> Vec<Effect> {
         let was_asked = self.running.is_some_and(|running| running.key == life && running.was_asked);
         let tells_timings = self.timings;
@@ -132,7 +132,7 @@ impl Session {
                 held.shown.neighbour_lost = true;
                 self.fail(life, &reason, Fault::Link)
             }
-            // Nobody asked for it but the worker itself.
+            // Only the worker itself asked for it.
             RankEvent::Stopped if self.draining && !was_asked => {
                 self.fail(life, SHUTTING_DOWN, Fault::Nobody)
             }

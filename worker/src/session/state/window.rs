@@ -1,4 +1,4 @@
-//! What a rank's steps take, as means over about a second each. Their own durations are the clock.
+//! Durations of a rank's steps, as means over about a second each. Their own durations are the clock.
 
 use crate::{
     ring::Traffic,

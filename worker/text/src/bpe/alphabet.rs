@@ -1,4 +1,4 @@
-//! How vocabularies write bytes as letters: each byte has one of its own, so that tokens are texts in JSON.
+//! The byte alphabet of vocabularies: each byte has its own letter, so that tokens are texts in JSON.
 //!
 //! Source: OpenAI's `encoder.py`, `bytes_to_unicode`.
 

@@ -1,4 +1,4 @@
-//! What short words became, for the next time they come. Bounded: a new word takes the place of an older one.
+//! A bounded cache of short words' tokens: a new word replaces an older one.
 
 /// Bytes of the longest word that is remembered.
 const LONGEST_WORD: usize = 15;
@@ -9,33 +9,33 @@ const PLACES_LOG2: u32 = 16;
 /// An odd number with evenly spread bits: 2^64 divided by the golden ratio.
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// A table in which each word has one place.
+/// A table with one entry per word.
 #[derive(Debug)]
 pub(super) struct Cache {
-    places: Box<[Place]>,
+    places: Box<[Entry]>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Place {
+pub(super) struct Entry {
     /// The bytes of the word and, in the last one, their number; 0: nothing.
     word: u128,
     tokens: [u16; MOST_TOKENS],
     count: u16,
 }
 
-/// What is known of a word.
+/// The result of a look-up.
 pub(super) enum Kept<'a> {
     Tokens(&'a [u16]),
     /// Nothing; this remembers it.
     Nothing(Slot<'a>),
 }
 
-/// Where a word's tokens go, if they are to be remembered.
-pub(super) struct Slot<'a>(Option<(&'a mut Place, u128)>);
+/// Slot of a word's tokens, if they are cached.
+pub(super) struct Slot<'a>(Option<(&'a mut Entry, u128)>);
 
 impl Cache {
     pub(super) fn new() -> Self {
-        Self { places: vec![Place::default(); 1 << PLACES_LOG2].into_boxed_slice() }
+        Self { places: vec![Entry::default(); 1 << PLACES_LOG2].into_boxed_slice() }
     }
 
     pub(super) fn find(&mut self, word: &[u8]) -> Kept<'_> {
@@ -62,7 +62,7 @@ impl Slot<'_> {
         let mut room = [0; MOST_TOKENS];
         if let Some(first) = room.get_mut(..tokens.len()) {
             first.copy_from_slice(tokens);
-            *place = Place { word, tokens: room, count: tokens.len() as u16 };
+            *place = Entry { word, tokens: room, count: tokens.len() as u16 };
         }
     }
 }

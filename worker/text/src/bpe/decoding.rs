@@ -14,7 +14,7 @@ use super::alphabet;
 #[derive(Debug)]
 pub(super) struct Pieces {
     bytes: Vec<u8>,
-    /// Where the bytes of each id begin, and where those of the last one end.
+    /// Begin of each id's bytes, and the end of the last one's.
     starts: Vec<u32>,
 }
 
@@ -68,7 +68,7 @@ impl TextStream {
         Self::default()
     }
 
-    /// What can be said after these bytes: all characters that are whole. Bytes that cannot become one are U+FFFD.
+    /// All complete characters after these bytes. Invalid bytes are U+FFFD.
     pub fn push(&mut self, bytes: &[u8]) -> String {
         self.held.extend_from_slice(bytes);
         let mut text = String::new();
@@ -94,7 +94,7 @@ impl TextStream {
         text
     }
 
-    /// What is left at the end of the text: U+FFFD for a character that never became whole.
+    /// The rest at the end of the text: U+FFFD for an incomplete character.
     pub fn finish(&mut self) -> String {
         let text = String::from_utf8_lossy(&self.held).into_owned();
         self.held.clear();
@@ -116,7 +116,7 @@ mod tests {
         assert_eq!(stream.push(&smile[2..4]), "");
         assert_eq!(stream.push(&smile[4..]), "😀b");
         assert_eq!(stream.finish(), "");
-        // One that never becomes whole, in the middle and at the end.
+        // Incomplete characters in the middle and at the end.
         assert_eq!(stream.push(b"\xf0\x9f"), "");
         assert_eq!(stream.push(b"c\xe6\x97"), "\u{fffd}c");
         assert_eq!(stream.finish(), "\u{fffd}");

@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 use super::{END_OF_TEXT, prompts::PromptRules, settings};
 use crate::Error;
 
-/// What a folder holds.
+/// The contents of a folder.
 pub(super) struct Read {
     /// The file that errors are about.
     pub(super) file: PathBuf,
@@ -193,7 +193,7 @@ impl Whole {
     }
 }
 
-/// What is wrong with a post-processor that puts tokens around a text.
+/// The problem of a post-processor that puts tokens around a text.
 fn adds_tokens(processor: &Value) -> Option<String> {
     let kind = kind_of(processor);
     let nothing = match kind {

@@ -1,4 +1,4 @@
-//! Which pairs of tokens become one, and in which order.
+//! Merges: the pairs of tokens that become one, in order.
 //!
 //! Source: Sennrich et al. 2016, "Neural Machine Translation of Rare Words with Subword Units", algorithm 1, on bytes: of all
 //! neighbours the pair of the lowest rank becomes one token, the leftmost first, until no pair is left that has a rank.

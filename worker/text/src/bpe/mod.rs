@@ -122,7 +122,7 @@ impl Tokenizer {
         self.pieces.bytes(token)
     }
 
-    /// What one thread encodes with.
+    /// A thread's encoder.
     pub fn encoder(&self) -> Encoder<'_> {
         Encoder { tokenizer: self, cache: Cache::new(), merger: Merger::default() }
     }

@@ -23,7 +23,7 @@ pub(super) struct Added {
     pub(super) normalized: bool,
 }
 
-/// What is done with prompts and not with documents.
+/// Rules for prompts that documents do not have.
 #[derive(Debug, Default)]
 pub(super) struct PromptRules {
     pub(super) added: Vec<Added>,
@@ -31,7 +31,7 @@ pub(super) struct PromptRules {
     pub(super) nameless: Vec<(PathBuf, String)>,
     /// Text begins with a blank, at the beginning and behind each added token.
     pub(super) prefix_space: bool,
-    /// What a file asks for that is not done here: the file, and the problem.
+    /// An unsupported request of a file: the file, and the problem.
     pub(super) refused: Option<(PathBuf, String)>,
 }
 

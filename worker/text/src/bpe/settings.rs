@@ -18,7 +18,7 @@ use super::prompts::{Added, PromptRules};
 use crate::{Error, limits::LARGEST_TOKENIZER_FILE};
 
 const CONFIG: &str = "tokenizer_config.json";
-/// Those whose tokens are GPT-2's; without a class, the model's own is taken.
+/// Classes whose tokens are GPT-2's; without a class, the model's own is taken.
 const CLASSES: [&str; 5] = [
     "GPT2Tokenizer",
     "GPT2TokenizerFast",
@@ -131,7 +131,7 @@ fn object(file: &Path) -> Result<Map<String, Value>, Error> {
         .map_err(|error| Error::unusable(file, format!("is not a JSON object: {error}")))
 }
 
-/// What is wrong with a token that its vocabulary does not have.
+/// The problem of a token that its vocabulary does not have.
 pub(super) fn added_token(text: &str) -> String {
     format!(
         "has the added token {text:.40?}, which texts would be searched for; allowed: tokens of its vocabulary alone"

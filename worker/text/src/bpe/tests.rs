@@ -171,7 +171,7 @@ fn long_words_and_words_that_come_again_are_the_same() {
     assert_eq!(encoded(&tokenizer, &text), expected);
 }
 
-/// One more added token.
+/// Adds a token.
 fn add(whole: &mut Value, text: &str, special: bool) {
     let added = whole["added_tokens"].as_array_mut().unwrap();
     let mut one = added[0].clone();
@@ -190,7 +190,7 @@ fn tokens_that_stand_for_no_text_may_be_added() {
         // Never looked for in a document, whatever the file says of it.
         whole["added_tokens"][0]["special"] = json!(false);
     });
-    // What only slow tokenizers read.
+    // Read by slow tokenizers only.
     fs::write(folder.path().join("added_tokens.json"), r#"{"brown fox": 9}"#).unwrap();
     let after = Tokenizer::open(folder.path()).unwrap();
     assert_eq!(after.vocabulary_size(), before.vocabulary_size() + 1);

@@ -1,4 +1,4 @@
-//! Where each document lies: 8 bytes for each.
+//! Index of the documents' positions: 8 bytes each.
 
 use crate::{Error, limits::MOST_DOCUMENTS, scratch::Chunk};
 
@@ -41,7 +41,7 @@ impl Index {
         Ok(Self { starts, parts })
     }
 
-    /// How many there are.
+    /// Number of documents.
     pub(crate) fn documents(&self) -> u32 {
         (self.starts.len() - 1) as u32
     }
@@ -56,7 +56,7 @@ impl Index {
         self.starts.get(document as usize).copied().unwrap_or_default()
     }
 
-    /// How many tokens a document has.
+    /// Number of a document's tokens.
     pub(super) fn length(&self, document: u32) -> u64 {
         let end = self.starts.get(document as usize + 1).copied().unwrap_or_default();
         end.saturating_sub(self.start(document))

@@ -38,7 +38,7 @@ pub(crate) struct Written {
 }
 
 /// The tokens of all documents, as they lie on the disk.
-pub(crate) struct Source<'a> {
+pub(crate) struct TokenizedDocuments<'a> {
     pub(crate) index: &'a Index,
     pub(crate) chunks: &'a [Chunk],
     pub(crate) progress: &'a Progress,
@@ -51,11 +51,11 @@ pub(crate) struct Source<'a> {
 ///
 /// # Errors
 /// Those of files, and the wish to stop.
-pub(crate) fn write(source: &Source<'_>, order: &[u32], target: &Path) -> Result<Written, Error> {
+pub(crate) fn write(source: &TokenizedDocuments<'_>, order: &[u32], target: &Path) -> Result<Written, Error> {
     let temporary = temporary(target);
     let written = fill(source, order, &temporary);
     if written.is_err() {
-        // Where it cannot be removed, its name says that it is none.
+        // If it cannot be removed, its name marks it.
         let _ = fs::remove_file(&temporary);
     }
     let written = written?;
@@ -63,13 +63,13 @@ pub(crate) fn write(source: &Source<'_>, order: &[u32], target: &Path) -> Result
     Ok(written)
 }
 
-/// What `target` is called until all of it is on the disk.
+/// Name of `target` until it is complete on the disk.
 pub(crate) fn temporary(target: &Path) -> PathBuf {
     let name = target.file_name().unwrap_or_default().to_string_lossy();
     target.with_file_name(format!(".{name}.tmp"))
 }
 
-fn fill(source: &Source<'_>, order: &[u32], temporary: &Path) -> Result<Written, Error> {
+fn fill(source: &TokenizedDocuments<'_>, order: &[u32], temporary: &Path) -> Result<Written, Error> {
     let failed = || Error::io("write", temporary);
     let mut file = File::create(temporary).map_err(failed())?;
     let tokens: u64 = order.iter().map(|document| source.index.length(*document)).sum();
@@ -78,7 +78,7 @@ fn fill(source: &Source<'_>, order: &[u32], temporary: &Path) -> Result<Written,
     let (mut cursor, mut hasher) = (Cursor::default(), ContentHasher::new());
     loop {
         // 1. What belongs into the window, in the order in which it lies on the disk.
-        let filled = window::next(source.index, order, &mut cursor, (most, MOST_PIECES), &mut pieces);
+        let filled = window::next(source.index, order, &mut cursor, most, MOST_PIECES, &mut pieces);
         if filled == 0 {
             break;
         }
@@ -96,7 +96,7 @@ fn fill(source: &Source<'_>, order: &[u32], temporary: &Path) -> Result<Written,
 }
 
 /// Reads pieces, which lie one behind the other, to their places in the window.
-fn read(source: &Source<'_>, pieces: &[Piece], window: &mut [u8]) -> Result<(), Error> {
+fn read(source: &TokenizedDocuments<'_>, pieces: &[Piece], window: &mut [u8]) -> Result<(), Error> {
     let mut open: Option<(usize, File)> = None;
     for group in pieces.chunks(PACE) {
         if source.progress.is_stopped() {
@@ -149,8 +149,12 @@ mod tests {
             .flat_map(|document| vec![*document as u16; *document as usize + 1])
             .flat_map(u16::to_le_bytes)
             .collect();
-        let source =
-            |window_tokens| Source { index: &index, chunks: &chunks, progress: &progress, window_tokens };
+        let source = |window_tokens| TokenizedDocuments {
+            index: &index,
+            chunks: &chunks,
+            progress: &progress,
+            window_tokens,
+        };
         // Windows that cut every document, some, and none.
         for (number, window_tokens) in [1, 2, 4, 7, 15, 1 << 20].into_iter().enumerate() {
             let written = write(&source(window_tokens), &order, &target).unwrap();

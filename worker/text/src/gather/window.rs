@@ -1,8 +1,8 @@
-//! Which tokens a window of the output holds: pure.
+//! Cuts the output into windows of tokens; pure.
 
 use super::Index;
 
-/// Where the next window begins.
+/// Begin of the next window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Cursor {
     /// A place in the order of documents.
@@ -16,18 +16,19 @@ pub(super) struct Cursor {
 pub(super) struct Piece {
     /// The number of the first one among all tokens.
     pub(super) position: u64,
-    /// Where they come in the window, in tokens.
+    /// Position in the window, in tokens.
     pub(super) place: u32,
     pub(super) length: u32,
 }
 
-/// Collects the pieces of the next window of at most `(tokens, pieces)`, in the order of the output, and moves the cursor
+/// Collects the pieces of the next window of at most `most_tokens` in `most_pieces`, in the order of the output, and moves the cursor
 /// behind it; gives the window's tokens, 0 at the end. A document that does not fit is cut.
 pub(super) fn next(
     index: &Index,
     order: &[u32],
     cursor: &mut Cursor,
-    (most_tokens, most_pieces): (usize, usize),
+    most_tokens: usize,
+    most_pieces: usize,
     pieces: &mut Vec<Piece>,
 ) -> usize {
     pieces.clear();
@@ -76,7 +77,7 @@ mod tests {
                 }).collect();
             let (mut cursor, mut pieces, mut found) = (Cursor::default(), Vec::new(), Vec::new());
             loop {
-                let filled = next(&index, &order, &mut cursor, (most_tokens, most_pieces), &mut pieces);
+                let filled = next(&index, &order, &mut cursor, most_tokens, most_pieces, &mut pieces);
                 if filled == 0 {
                     break;
                 }

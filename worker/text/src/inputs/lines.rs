@@ -10,17 +10,17 @@ use std::{
 
 use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-use super::{Broken, Sink, Source, sink::Place};
+use super::{Broken, InputFile, Sink, sink::DocumentPlace};
 use crate::{Error, limits::LONGEST_DOCUMENT};
 
-/// What some programs begin files with; it belongs to no document.
+/// Some programs write it at the begin of files; it belongs to no document.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 /// Names of keys that a message lists.
 const MOST_NAMES: usize = 8;
 
 /// Reads the lines that begin at `bytes`.
 pub(super) fn read(
-    source: &Source,
+    source: &InputFile,
     bytes: Range<u64>,
     column: &str,
     sink: &mut dyn Sink,
@@ -28,10 +28,10 @@ pub(super) fn read(
     read_up_to(LONGEST_DOCUMENT, source, bytes, column, sink)
 }
 
-/// The same with lines of at most `longest` bytes, line feeds not counted.
+/// As above with lines of at most `longest` bytes, line feeds not counted.
 fn read_up_to(
     longest: u64,
-    source: &Source,
+    source: &InputFile,
     bytes: Range<u64>,
     column: &str,
     sink: &mut dyn Sink,
@@ -69,7 +69,8 @@ fn read_up_to(
             }
         };
         if let Some(problem) = problem {
-            let place = Place::Line { path: source.path.clone(), name: source.identity.name.clone(), start };
+            let place =
+                DocumentPlace::Line { path: source.path.clone(), name: source.identity.name.clone(), start };
             sink.broken(Broken { place, problem })?;
         }
         start += length;
@@ -92,7 +93,7 @@ fn text_of<'a>(line: &'a [u8], key: &str) -> Result<Option<Cow<'a, str>>, String
     }
 }
 
-/// What the parser says, without its own line number, which is always 1.
+/// The parser's message without its line number, which is always 1.
 fn problem_of(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let said = text.rsplit_once(" at line ").map_or(text.as_str(), |(said, _)| said);
@@ -111,7 +112,7 @@ fn missing(line: &[u8], key: &str) -> String {
     }
 }
 
-/// What stands under the key.
+/// The value of the key.
 enum Found<'a> {
     Text(Cow<'a, str>),
     /// Something else, in words.
@@ -279,12 +280,12 @@ mod tests {
         assert!(text(&deep).is_err());
     }
 
-    fn file_of(content: &str) -> (tempfile::TempDir, Source) {
+    fn file_of(content: &str) -> (tempfile::TempDir, InputFile) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.jsonl");
         std::fs::write(&path, content).unwrap();
         let identity = Identity::of(&path, "a.jsonl").unwrap();
-        (folder, Source { path, kind: Kind::Lines, identity })
+        (folder, InputFile { path, kind: Kind::Lines, identity })
     }
 
     #[test]

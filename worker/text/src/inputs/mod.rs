@@ -1,4 +1,4 @@
-//! Where documents come from: which files there are ([`find`]), how they are cut into parts ([`plan`]), and how a part is
+//! Sources of documents: finding files ([`find`]), cutting them into parts ([`plan`]), and how a part is
 //! read ([`read`]).
 
 mod lines;
@@ -30,28 +30,28 @@ use crate::Error;
 /// A file or a folder that was given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Input {
-    /// Where it is.
+    /// Its path.
     pub path: PathBuf,
-    /// What users call it.
+    /// Its name for users.
     pub name: String,
 }
 
 impl Input {
-    /// One of this machine.
+    /// A file of this machine.
     pub fn local(path: &Path) -> Self {
         Self { path: path.to_owned(), name: path.display().to_string() }
     }
 }
 
-/// One file of documents.
+/// A file of documents.
 #[derive(Clone, Debug)]
-pub(crate) struct Source {
+pub(crate) struct InputFile {
     pub(crate) path: PathBuf,
     pub(crate) kind: Kind,
     pub(crate) identity: Identity,
 }
 
-/// How a file is read.
+/// Format of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// The file is a document.
@@ -62,7 +62,7 @@ pub(crate) enum Kind {
     Table(Vec<RowGroup>),
 }
 
-/// What a .parquet file says of one of its row groups.
+/// Facts of a row group of a .parquet file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RowGroup {
     pub(crate) rows: u64,
@@ -70,7 +70,7 @@ pub(crate) struct RowGroup {
     pub(crate) bytes: u64,
 }
 
-/// By what a file is known to be the same as before.
+/// Identifies an unchanged file.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct Identity {
     /// As users know it.
@@ -92,7 +92,7 @@ impl Identity {
     }
 }
 
-impl Source {
+impl InputFile {
     fn open(&self) -> Result<File, Error> {
         File::open(&self.path).map_err(Error::io("read", &self.path))
     }
@@ -113,7 +113,12 @@ impl Source {
 ///
 /// # Errors
 /// The sink's, those of files, and that a file was changed meanwhile.
-pub(crate) fn read(sources: &[Source], part: &Part, column: &str, sink: &mut dyn Sink) -> Result<(), Error> {
+pub(crate) fn read(
+    sources: &[InputFile],
+    part: &Part,
+    column: &str,
+    sink: &mut dyn Sink,
+) -> Result<(), Error> {
     let files = sources.get(part.sources()).unwrap_or_default();
     match part {
         Part::Texts(_) => files.iter().try_for_each(|source| texts::read(source, sink))?,
@@ -124,7 +129,7 @@ pub(crate) fn read(sources: &[Source], part: &Part, column: &str, sink: &mut dyn
             files.iter().try_for_each(|source| tables::read(source, groups.clone(), column, sink))?;
         }
     }
-    files.iter().try_for_each(Source::check_unchanged)
+    files.iter().try_for_each(InputFile::check_unchanged)
 }
 
 /// Reads all documents of a file as `prepare-text` would, and says how many there are: for whoever wants to know whether it

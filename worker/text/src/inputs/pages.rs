@@ -52,11 +52,11 @@ impl PageReader for Pages {
     }
 }
 
-/// That the lists of a page have no more numbers than the page has values. The error is for users.
+/// Checks that the lists of a page have no more numbers than the page has values. The error is for users.
 fn check(page: &Page, optional: bool) -> Result<(), String> {
     let lists = match page.encoding() {
         Encoding::DELTA_LENGTH_BYTE_ARRAY => 1,
-        // What each has in common with the one before, and what is left of it.
+        // Lengths of shared prefixes, and of suffixes.
         Encoding::DELTA_BYTE_ARRAY => 2,
         _ => return Ok(()),
     };
@@ -70,7 +70,7 @@ fn check(page: &Page, optional: bool) -> Result<(), String> {
     Ok(())
 }
 
-/// What a page has behind its levels. None: it ends before.
+/// The bytes behind a page's levels. None: it ends before.
 fn behind_levels(page: &Page, optional: bool) -> Option<&[u8]> {
     let buffer: &[u8] = page.buffer();
     let levels = match page {
@@ -87,7 +87,7 @@ fn behind_levels(page: &Page, optional: bool) -> Option<&[u8]> {
     buffer.get(usize::try_from(levels).ok()?..)
 }
 
-/// What comes behind a list of numbers in the encoding DELTA_BINARY_PACKED, which has at most `most` of them.
+/// The bytes behind a list of numbers in the encoding DELTA_BINARY_PACKED, which has at most `most` of them.
 /// Source: github.com/apache/parquet-format, Encodings.md, "Delta Encoding".
 fn behind_list(mut data: &[u8], most: u64) -> Result<&[u8], String> {
     let ends = || "a list of lengths ends within itself".to_owned();

@@ -1,10 +1,10 @@
-//! How files are cut into parts: pure.
+//! Cuts files into parts; pure.
 
 use std::ops::Range;
 
 use ringtune_shared::ids::{ContentHash, ContentHasher};
 
-use super::{Kind, Source};
+use super::{InputFile, Kind};
 use crate::limits::{CHUNK_BYTES, CHUNK_FILES};
 
 /// A part of the inputs, which one thread reads from its beginning to its end. The parts in order are the inputs in order.
@@ -27,8 +27,8 @@ impl Part {
         }
     }
 
-    /// What names the part's tokens: all that they depend on. `maker`: the hash of the rest.
-    pub(crate) fn key(&self, sources: &[Source], maker: &ContentHash) -> ContentHash {
+    /// Key of the part's tokens: the hash of all that they depend on. `maker`: the hash of everything else.
+    pub(crate) fn key(&self, sources: &[InputFile], maker: &ContentHash) -> ContentHash {
         let mut hasher = ContentHasher::new();
         hasher.update(&maker.0);
         for source in sources.get(self.sources()).unwrap_or_default() {
@@ -46,7 +46,7 @@ impl Part {
 }
 
 /// Cuts files into parts of about 16 MiB of text.
-pub(crate) fn plan(sources: &[Source]) -> Vec<Part> {
+pub(crate) fn plan(sources: &[InputFile]) -> Vec<Part> {
     let mut parts = Vec::new();
     // Bytes in the part of text files that is being made.
     let mut bytes = 0;
@@ -92,9 +92,9 @@ mod tests {
     use super::*;
     use crate::inputs::{Identity, RowGroup};
 
-    fn source(kind: Kind, size: u64) -> Source {
+    fn source(kind: Kind, size: u64) -> InputFile {
         let identity = Identity { name: format!("{size}"), size, modified: 1 };
-        Source { path: "x".into(), kind, identity }
+        InputFile { path: "x".into(), kind, identity }
     }
 
     #[test]

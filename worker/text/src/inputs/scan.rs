@@ -1,4 +1,4 @@
-//! Which files there are.
+//! Finds the input files.
 
 use std::{
     collections::{BTreeMap, btree_map::Entry},
@@ -7,7 +7,7 @@ use std::{
     path::Path,
 };
 
-use super::{Identity, Input, Kind, Source, tables};
+use super::{Identity, Input, InputFile, Kind, tables};
 use crate::{
     Error,
     limits::{DEEPEST_FOLDER, MOST_FILES},
@@ -19,8 +19,8 @@ pub const ENDINGS: [&str; 3] = ["txt", "jsonl", "parquet"];
 /// All files of documents.
 #[derive(Debug)]
 pub(crate) struct Found {
-    pub(crate) sources: Vec<Source>,
-    /// What is in folders and has another ending, or is no file.
+    pub(crate) sources: Vec<InputFile>,
+    /// Number of other entries in folders.
     pub(crate) left_out: usize,
 }
 
@@ -64,7 +64,7 @@ pub(crate) fn find(inputs: &[Input], column: &str) -> Result<Found, Error> {
     Ok(Found { sources, left_out })
 }
 
-/// That no file is there under two names either: links and `..` lead to the same one.
+/// Checks that no file is given twice, symlinks and `..` resolved.
 fn check_given_once(files: &[Input]) -> Result<(), Error> {
     let mut seen = BTreeMap::new();
     for file in files {
@@ -81,13 +81,13 @@ fn check_given_once(files: &[Input]) -> Result<(), Error> {
     Ok(())
 }
 
-fn source(file: Input, column: &str) -> Result<Source, Error> {
+fn source(file: Input, column: &str) -> Result<InputFile, Error> {
     let kind = match ending(&file.path) {
         Some("txt") => Kind::Text,
         Some("jsonl") => Kind::Lines,
         _ => Kind::Table(tables::row_groups(&file, column)?),
     };
-    Ok(Source { identity: Identity::of(&file.path, &file.name)?, path: file.path, kind })
+    Ok(InputFile { identity: Identity::of(&file.path, &file.name)?, path: file.path, kind })
 }
 
 /// Adds the files below a folder, and says how many others there are.

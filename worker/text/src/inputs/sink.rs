@@ -1,4 +1,4 @@
-//! Where documents go, and what is said of those that cannot be read.
+//! Sinks of documents, and reports of broken ones.
 
 use std::{
     fs::File,
@@ -13,23 +13,23 @@ pub(crate) trait Sink {
     /// The next one.
     fn document(&mut self, text: &str) -> Result<(), Error>;
 
-    /// One that cannot be read. An error ends the part.
+    /// Takes a broken document. An error ends the part.
     fn broken(&mut self, broken: Broken) -> Result<(), Error>;
 
-    /// So many bytes of the inputs have been read since it was said last.
+    /// Adds to the bytes of the inputs that have been read.
     fn advance(&mut self, bytes: u64);
 }
 
 /// A document that cannot be read.
 #[derive(Clone, Debug)]
 pub(crate) struct Broken {
-    pub(crate) place: Place,
+    pub(crate) place: DocumentPlace,
     pub(crate) problem: String,
 }
 
-/// Where a document is.
+/// Place of a document.
 #[derive(Clone, Debug)]
-pub(crate) enum Place {
+pub(crate) enum DocumentPlace {
     /// The whole file of this name.
     File(String),
     /// The line that begins at byte `start`.
@@ -38,7 +38,7 @@ pub(crate) enum Place {
     Row { name: String, row: u64 },
 }
 
-impl Place {
+impl DocumentPlace {
     /// For people. Counts lines, for which it reads the file up to there.
     pub(crate) fn text(&self) -> String {
         match self {
@@ -72,7 +72,7 @@ pub(crate) mod testing {
     #[derive(Debug, Default)]
     pub(crate) struct Collected {
         pub(crate) texts: Vec<String>,
-        /// Where documents are that cannot be read.
+        /// Places of broken documents.
         pub(crate) broken: Vec<String>,
         pub(crate) bytes: u64,
     }

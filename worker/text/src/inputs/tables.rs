@@ -22,7 +22,7 @@ use parquet::{
     },
 };
 
-use super::{Broken, Input, RowGroup, Sink, Source, pages::Pages, sink::Place};
+use super::{Broken, Input, InputFile, RowGroup, Sink, pages::Pages, sink::DocumentPlace};
 use crate::{
     Error,
     limits::{LARGEST_FOOTER, LARGEST_ROW_GROUP, LONGEST_DOCUMENT, MOST_DOCUMENTS},
@@ -74,7 +74,7 @@ fn unknown_compression(compression: Compression) -> Option<String> {
 
 /// Reads the rows of some row groups.
 pub(super) fn read(
-    source: &Source,
+    source: &InputFile,
     groups: Range<usize>,
     column: &str,
     sink: &mut dyn Sink,
@@ -107,7 +107,7 @@ pub(super) fn read(
                 match checked(text) {
                     Ok(text) => sink.document(text)?,
                     Err(problem) => {
-                        let place = Place::Row { name: source.identity.name.clone(), row };
+                        let place = DocumentPlace::Row { name: source.identity.name.clone(), row };
                         sink.broken(Broken { place, problem })?;
                     }
                 }
@@ -170,7 +170,7 @@ struct Texts {
 }
 
 impl Texts {
-    /// Those of the next rows, at most `most`; none at the end.
+    /// The texts of the next rows, at most `most`; None at the end.
     fn next(&mut self, table: &Table<'_>, most: usize) -> Result<Vec<Option<&[u8]>>, Error> {
         let Self { reader, levels, values, optional } = self;
         levels.clear();

@@ -11,7 +11,7 @@ use parquet::{
     schema::parser::parse_message_type,
 };
 
-use super::{Identity, Input, Kind, RowGroup, Source, sink::testing::Collected, tables};
+use super::{Identity, Input, InputFile, Kind, RowGroup, sink::testing::Collected, tables};
 
 /// Writes a file of an id and a text in each row; each inner list is a row group, and none a null.
 fn write(name: &str, compression: Compression, groups: &[&[Option<&[u8]>]]) -> (tempfile::TempDir, PathBuf) {
@@ -45,10 +45,10 @@ fn write(name: &str, compression: Compression, groups: &[&[Option<&[u8]>]]) -> (
     (folder, path)
 }
 
-fn source(path: &Path) -> Source {
+fn source(path: &Path) -> InputFile {
     let input = Input { path: path.to_owned(), name: "a.parquet".to_owned() };
     let kind = Kind::Table(tables::row_groups(&input, "text").unwrap());
-    Source { path: path.to_owned(), kind, identity: Identity::of(path, "a.parquet").unwrap() }
+    InputFile { path: path.to_owned(), kind, identity: Identity::of(path, "a.parquet").unwrap() }
 }
 
 const GROUPS: [&[Option<&[u8]>]; 3] = [

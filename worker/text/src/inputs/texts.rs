@@ -2,11 +2,11 @@
 
 use std::io::Read as _;
 
-use super::{Broken, Sink, Source, sink::Place};
+use super::{Broken, InputFile, Sink, sink::DocumentPlace};
 use crate::{Error, limits::LONGEST_DOCUMENT};
 
-pub(super) fn read(source: &Source, sink: &mut dyn Sink) -> Result<(), Error> {
-    let broken = |problem| Broken { place: Place::File(source.identity.name.clone()), problem };
+pub(super) fn read(source: &InputFile, sink: &mut dyn Sink) -> Result<(), Error> {
+    let broken = |problem| Broken { place: DocumentPlace::File(source.identity.name.clone()), problem };
     if source.identity.size > LONGEST_DOCUMENT {
         let problem = format!(
             "has {} bytes; a .txt file is one document, of at most {LONGEST_DOCUMENT}: cut it up",

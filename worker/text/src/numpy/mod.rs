@@ -1,4 +1,4 @@
-//! What `numpy.random.default_rng(seed).permutation(n)` gives: Hugging Face's `datasets` splits by it.
+//! `numpy.random.default_rng(seed).permutation(n)`: Hugging Face's `datasets` splits by it.
 //!
 //! Source: NumPy 2, `numpy/random/_generator.pyx` (`permutation`, `shuffle`) and
 //! `src/distributions/distributions.c` (`random_interval`). NumPy promises the stream of PCG64 and of SeedSequence

@@ -1,4 +1,4 @@
-//! How NumPy makes the state of a generator from a seed: a pool of four words, mixed by hashing.
+//! NumPy's seeding of a generator's state: a pool of four words, mixed by hashing.
 //!
 //! Source: NumPy, `numpy/random/bit_generator.pyx` (`SeedSequence`), after O'Neill's `randutils`
 //! (pcg-random.org, "Developing a seed_seq Alternative").

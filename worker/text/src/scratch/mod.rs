@@ -1,4 +1,4 @@
-//! What is kept of a run until its files are written: a folder `.prepare-text` in the output folder.
+//! Scratch files of a run until its output is written: a folder `.prepare-text` in the output folder.
 //!
 //! ```text
 //! KEY.tokens     the tokens of one part of the inputs; KEY is the hash of all that they depend on
@@ -54,7 +54,7 @@ impl Scratch {
         }
     }
 
-    /// Where a part's tokens are, or will be.
+    /// Path of a part's tokens, present or not.
     pub(crate) fn path_of(&self, key: &ContentHash) -> PathBuf {
         self.folder.join(format!("{key}.{ENDING}"))
     }
@@ -75,7 +75,7 @@ impl Scratch {
         Ok(removed)
     }
 
-    /// What the last run here was made from; none if there was none, or one of another version. Blocks.
+    /// Record of the last run here; None if there was none, or one of another version. Blocks.
     pub(crate) fn last_record(&self) -> Option<Record> {
         let bytes = fs::read(self.record_path()).ok()?;
         serde_json::from_slice(&bytes).ok()

@@ -1,4 +1,4 @@
-//! What a run is made from, kept for the next one in the same folder.
+//! Record of a run's inputs, for the next one in the same folder.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::inputs::Identity;
 /// Files that are told of one by one.
 const MOST_TOLD: usize = 5;
 
-/// All that tokens depend on.
+/// Everything that tokens depend on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Record {
     pub(crate) tokenizer: ContentHash,
@@ -19,7 +19,7 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// What is otherwise than in `before`, in words. Pure.
+    /// Differences from `before`, in words. Pure.
     pub(crate) fn changes_since(&self, before: &Self) -> Vec<String> {
         if self.tokenizer != before.tokenizer {
             return vec!["the tokenizer is another one than before: all tokens are made again".to_owned()];

@@ -208,7 +208,7 @@ fn a_worker_that_ends_keeps_what_its_rank_has_and_fails_it_with_the_reason() {
     let effects = session.apply(Event::Drain);
     assert_eq!(effects, [Effect::End { key: key(1, 1), keep_artifacts: true }]);
     assert!(!session.is_idle());
-    // What cannot be kept in time is not.
+    // Files that cannot be uploaded in time are lost.
     let effects = session.apply(Event::DrainIsOver);
     assert_eq!(effects, [Effect::End { key: key(1, 1), keep_artifacts: false }]);
     let effects = session.apply(Event::Rank(key(1, 1), RankEvent::Stopped));

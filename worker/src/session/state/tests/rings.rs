@@ -1,4 +1,4 @@
-//! One life through several rings.
+//! A rank's life through several rings.
 
 use super::*;
 use crate::ring::{Trouble, TroubleKind};
@@ -101,7 +101,7 @@ fn a_ring_that_is_whole_is_left_after_the_step() {
     assert_eq!(phases(&says(&mut session, life, left.clone())), [Phase::Ready]);
     says(&mut session, life, entered(2, 8));
     assert_eq!(shown(&session), (2, Some(0), Phase::Training, 8));
-    // One that hears of it from its neighbours alone waits for the word of its coordinator.
+    // A rank that hears of it from its neighbours only waits for its coordinator.
     let left = RankEvent::Waiting { epoch: Epoch(2), step: 9, trouble: None };
     assert_eq!(phases(&says(&mut session, life, left)), [Phase::Waiting]);
 }
@@ -175,7 +175,7 @@ fn a_worker_that_is_not_let_go_in_time_keeps_what_it_has() {
     assert_eq!(session.apply(Event::LeaveIsOver), end(true));
     assert_eq!(session.apply(Event::DrainIsOver), end(false));
     assert_eq!(phases(&says(&mut session, life, RankEvent::Stopped)), [Phase::Failed]);
-    // One that the coordinator has stopped instead has not failed.
+    // A rank that the coordinator stopped instead has not failed.
     let mut session = re_forming();
     training(&mut session, life, 0);
     session.apply(Event::Drain);
@@ -222,12 +222,12 @@ fn a_new_rank_0_sends_no_step_before_the_ones_that_the_last_one_may_not_have_sen
     assert!(steps(&says(&mut session, life, RankEvent::Step(step(3)))).is_empty());
     assert_eq!(steps(&says(&mut session, life, entered(3, 3))), [1, 2, 3]);
     assert_eq!(steps(&says(&mut session, life, RankEvent::Step(step(4)))), [4]);
-    // The same where it hears of one more ring before it says that it came into this one.
+    // As above, with another ring announced before it reports that it entered this one.
     session.apply(enter(key(1, 4), Some(1), false));
     session.apply(enter(key(1, 5), Some(0), false));
     session.apply(enter(key(1, 6), Some(0), true));
     assert_eq!(steps(&says(&mut session, life, entered(5, 4))), [1, 2, 3, 4]);
-    // One that stays rank 0 has said all of them.
+    // A rank that stays rank 0 has reported all of them.
     session.apply(enter(key(1, 7), Some(0), true));
     assert_eq!(steps(&says(&mut session, life, RankEvent::Step(step(5)))), [5]);
 }
@@ -287,7 +287,7 @@ fn a_rank_says_what_its_own_steps_take_to_a_coordinator_that_wants_to_know() {
     session.apply(enter(key(1, 2), Some(1), false));
     assert_eq!(says(&mut session, long(1, 1)), None);
     assert_eq!(says(&mut session, long(2, 2)), Some((2, 1, 2, 0.5)));
-    // Nobody hears it now, and it is not said later.
+    // Not sent now, nor later.
     session.apply(Event::Disconnected);
     assert_eq!(says(&mut session, long(3, 2)), None);
     let again = session.apply(Event::Connected { re_forms: true, timings: false });

@@ -1,13 +1,13 @@
-//! What the worker does, in a line for whoever looks at its service.
+//! The worker's status line for its service manager.
 
 use ringtune_shared::ids::JobId;
 
 use super::types::RankEvent;
 
-/// What is known of it beside the session's state.
+/// Facts of the status line besides the session's state.
 #[derive(Debug, Default)]
-pub(super) struct Standing {
-    /// Why there is no session; none: there was none yet, or there is one.
+pub(super) struct StatusLine {
+    /// Why there is no session; None: there was none yet, or there is one.
     pub(super) away: Option<String>,
     job: Option<JobId>,
     step: u64,
@@ -15,13 +15,13 @@ pub(super) struct Standing {
     last_step: u64,
 }
 
-impl Standing {
-    /// A rank's work begins; `last_step`: of its job, 0 where that has no steps.
+impl StatusLine {
+    /// Takes note that a rank's work begins; `last_step`: of its job, 0 where that has no steps.
     pub(super) fn begins(&mut self, job: JobId, last_step: u64) {
         (self.job, self.step, self.last_step) = (Some(job), 0, last_step);
     }
 
-    /// What a rank's work says.
+    /// Takes note of a rank's event.
     pub(super) fn heard(&mut self, job: JobId, event: &RankEvent) {
         if self.job != Some(job) {
             return;
@@ -68,24 +68,24 @@ mod tests {
     #[test]
     fn the_line_says_what_the_worker_does_and_what_keeps_it_from_it() {
         let job: JobId = "0190b5a0-0000-7000-8000-000000000001".parse().unwrap();
-        let mut standing = Standing::default();
-        assert_eq!(standing.line(None, false, false), "looks for the coordinator");
-        assert_eq!(standing.line(None, true, false), "idle, connected");
-        standing.begins(job, 300);
+        let mut status_line = StatusLine::default();
+        assert_eq!(status_line.line(None, false, false), "looks for the coordinator");
+        assert_eq!(status_line.line(None, true, false), "idle, connected");
+        status_line.begins(job, 300);
         let running = Some((job, Some(1)));
-        assert_eq!(standing.line(running, true, false), format!("rank 1 of job {job}, preparing"));
-        standing.heard(job, &RankEvent::Step(StepSummary::example(120)));
-        assert_eq!(standing.line(running, true, false), format!("rank 1 of job {job}, step 120/300"));
-        standing.away = Some("refused".to_owned());
+        assert_eq!(status_line.line(running, true, false), format!("rank 1 of job {job}, preparing"));
+        status_line.heard(job, &RankEvent::Step(StepSummary::example(120)));
+        assert_eq!(status_line.line(running, true, false), format!("rank 1 of job {job}, step 120/300"));
+        status_line.away = Some("refused".to_owned());
         assert_eq!(
-            standing.line(running, false, true),
+            status_line.line(running, false, true),
             format!(
                 "rank 1 of job {job}, step 120/300; the coordinator cannot be reached: refused; leaves its ring to end"
             )
         );
         // A job that draws has no steps, and what another one said does not count.
-        standing.begins(job, 0);
-        standing.heard(JobId::new(), &RankEvent::Step(StepSummary::example(7)));
-        assert_eq!(standing.line(Some((job, None)), true, false), format!("a rank of job {job}"));
+        status_line.begins(job, 0);
+        status_line.heard(JobId::new(), &RankEvent::Step(StepSummary::example(7)));
+        assert_eq!(status_line.line(Some((job, None)), true, false), format!("a rank of job {job}"));
     }
 }
