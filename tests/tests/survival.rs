@@ -361,9 +361,17 @@ async fn a_full_disk_is_an_error_that_names_the_file_and_leaves_no_half() -> Res
         run.stderr.split_whitespace().find(|word| word.contains("/kept-")).map(std::path::PathBuf::from);
     let kept = kept.with_context(|| format!("nothing is said to be kept: {}", run.stderr))?;
     ensure!(kept.join("coordinator/contents").is_dir(), "{} has no contents", kept.display());
+    Ok(())
+}
 
-    // Where the daemons keep their state: less is free than the coordinator keeps free. The command asks again for a
-    // while, as it is told to.
+/// Where the daemons keep their state less is free than the coordinator keeps free. The command asks again for a minute, as it is
+/// told to.
+#[tokio::test]
+async fn a_state_folder_without_room_is_an_error_that_names_the_setting() -> Result<()> {
+    if !may_mount().await {
+        eprintln!("SKIPPED: mounting a small file system needs root");
+        return Ok(());
+    }
     let sandbox = Sandbox::new()?;
     let run = run_on_a_small_disk(&sandbox, "state", "1200k").await?.expect_code(1)?;
     run.expect_said(&["do not fit: the coordinator's disk has", "storage.free_bytes"])?;
