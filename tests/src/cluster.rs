@@ -197,6 +197,17 @@ impl<'a> Cluster<'a> {
         until("the job is in another state", SOON, reached).await
     }
 
+    /// Waits until the coordinator has a file of a job.
+    pub async fn wait_for_artifact(&self, job_id: &str, name: &str) -> Result<()> {
+        let client = self.artifacts().await?;
+        let kept = || async {
+            let request = v1::ListArtifactsRequest { job_id: job_id.to_owned(), ..Default::default() };
+            let listed = client.clone().list_artifacts(request).await?.into_inner().artifacts;
+            Ok(listed.iter().any(|file| file.name == name).then_some(()))
+        };
+        until("a file is kept", SOON, kept).await.with_context(|| name.to_owned())
+    }
+
     /// Waits until a job has ended, and returns it.
     pub async fn wait_for_end(&self, job_id: &str) -> Result<v1::Job> {
         let ended = || async {

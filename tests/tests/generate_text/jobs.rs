@@ -4,11 +4,7 @@ use std::{fs, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use ringtune_proto::v1::JobState;
-use ringtune_tests::{
-    Cluster, Job, Sandbox,
-    job::text,
-    wait::{SOON, until},
-};
+use ringtune_tests::{Cluster, Job, Sandbox, job::text};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -101,11 +97,7 @@ async fn what_a_dead_worker_had_begun_another_makes() -> Result<()> {
     let mut cluster = Cluster::start(&sandbox, 2).await?;
     let id = cluster.submit(&file).await?;
     // Texts are files as soon as they are there, and so a few are there before the others.
-    let begun = || async {
-        let fetched = cluster.finish(&["fetch", &id, "--name", "text-0002.json", "-o", "kept"]).await?;
-        Ok((fetched.code == Some(0)).then_some(()))
-    };
-    until("the first texts are kept", SOON, begun).await?;
+    cluster.wait_for_artifact(&id, "text-0002.json").await?;
     ensure!(cluster.job(&id).await?.state() == JobState::Running, "it was over before a worker died");
     cluster.signal("worker-2", Signal::KILL)?;
     let job = cluster.wait_for_end(&id).await?;

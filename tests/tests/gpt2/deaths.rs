@@ -158,13 +158,7 @@ async fn all_workers_die_and_others_go_on() -> Result<()> {
     let straight = run(&sandbox, "job.toml", 2, "straight").await?;
     let mut cluster = Cluster::start(&sandbox, 2).await?;
     let id = cluster.submit(&file).await?;
-    // A checkpoint is at the coordinator.
-    let kept = || async {
-        let name = "checkpoint-15.safetensors";
-        let fetched = cluster.finish(&["fetch", &id, "--name", name, "-o", "kept"]).await?;
-        Ok((fetched.code == Some(0)).then_some(()))
-    };
-    until("a checkpoint is kept", SOON, kept).await?;
+    cluster.wait_for_artifact(&id, "checkpoint-15.safetensors").await?;
     for label in ["worker-1", "worker-2"] {
         cluster.signal(label, Signal::KILL)?;
         cluster.daemon(label)?.ended().await?;
@@ -191,12 +185,7 @@ async fn neighbours_die_together_and_the_job_goes_on_from_a_checkpoint() -> Resu
     let straight = run(&sandbox, "job.toml", 1, "straight").await?;
     let mut cluster = Cluster::start(&sandbox, 3).await?;
     let id = cluster.submit(&file).await?;
-    let kept = || async {
-        let name = "checkpoint-9.safetensors";
-        let fetched = cluster.finish(&["fetch", &id, "--name", name, "-o", "kept"]).await?;
-        Ok((fetched.code == Some(0)).then_some(()))
-    };
-    until("a checkpoint is kept", SOON, kept).await?;
+    cluster.wait_for_artifact(&id, "checkpoint-9.safetensors").await?;
     for label in ["worker-1", "worker-3"] {
         cluster.signal(label, Signal::KILL)?;
     }

@@ -14,7 +14,8 @@ async fn workers_do_not_matter(precision: &str) -> Result<()> {
     sandbox.write_job("job.toml", &job)?;
     let one = run(&sandbox, "job.toml", 1, "out-1").await?;
     let checkpoints = ["checkpoint-4.safetensors", "checkpoint-8.safetensors", "checkpoint-12.safetensors"];
-    for workers in [2, 3, 4] {
+    // Two are compared where a job is resumed.
+    for workers in [3, 4] {
         let other = run(&sandbox, "job.toml", workers, &format!("out-{workers}")).await?;
         expect_same(&one, &other, &[&RESULTS[..], &checkpoints].concat())
             .with_context(|| format!("{workers} workers"))?;
