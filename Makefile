@@ -46,9 +46,10 @@ nightly: build ## Run all tests, with cargo-nextest: also what takes long and fi
 sanitize: ## Run our native kernels under the address and undefined-behaviour sanitizers (seconds; part of make test)
 	@worker/model/sanitize/run.sh
 
+CLIPPY ?= clippy --release --workspace --all-targets -- -D warnings
 lint: setup ## Check format, lints, the API (with npm), licences and advisories (with cargo-deny)
 	@deploy/stage.sh format $(CARGO) fmt --all --check
-	@deploy/stage.sh clippy $(CARGO) clippy --release --workspace --all-targets -- -D warnings
+	@deploy/stage.sh clippy $(CARGO) $(CLIPPY)
 	@if $(CARGO) deny --version >/dev/null 2>&1; then $(CARGO) deny check; \
 	else echo "note: cargo-deny is not installed, deny.toml was not checked" >&2; fi
 	@deploy/stage.sh API deploy/check-api.sh
