@@ -92,7 +92,7 @@ chaos: ## Play rounds of the fault matrix (ROUNDS=20, JOBS=3, ROWS='some names',
 		$(if $(KILLS),--kills $(KILLS)) $(if $(CALM),--calm $(CALM)) $(if $(MINUTES),--minutes $(MINUTES)) \
 		$(if $(RANKS),--ranks $(RANKS)),--rounds $(ROUNDS) $(ROWS))
 
-pairs: build ## Learn all four pairs of the toy checkpoint, of which make test learns one, and count what is drawn right
+pairs: build ## Learn all four pairs of the toy checkpoint, of which make nightly learns one, and count what is drawn right
 	@RINGTUNE_REQUIRE_TOOLS=1 $(CARGO) test --release --workspace --test four_pairs -- --include-ignored --test-threads=1
 
 upgrade-test: build ## Run the last release's programs, which it builds once, beside this build's
