@@ -46,10 +46,13 @@ async fn run(sandbox: &Sandbox, workers: u32) -> Result<(Vec<u8>, String)> {
 #[tokio::test]
 async fn any_number_of_workers_makes_the_texts_of_the_command() -> Result<()> {
     let sandbox = sandbox()?;
-    sandbox.write_job("job.toml", &job(&sandbox)?)?;
+    let file = sandbox.write_job("job.toml", &job(&sandbox)?)?;
     let (one, said) = run(&sandbox, 1).await?;
+    let mut cluster = Cluster::start(&sandbox, 2).await?;
     for workers in [2, 3] {
-        ensure!(run(&sandbox, workers).await?.0 == one, "{workers} workers make other texts");
+        cluster.grow(workers).await?;
+        let out = cluster.complete(&file, &format!("out-{workers}")).await?;
+        ensure!(fs::read(out.join(ALL))? == one, "{workers} workers make other texts");
     }
     // 1. They are those of the command, in their order.
     let lines: Vec<Value> =
@@ -79,9 +82,10 @@ async fn any_number_of_workers_makes_the_texts_of_the_command() -> Result<()> {
     ensure!(again.contains("[generate_text]") && !again.contains("variant"), "{again}");
     ensure!(sandbox.path("out-3/job.log").is_file());
     // 4. The comparison can fail: another seed makes other texts.
-    sandbox.write_job("job.toml", &job(&sandbox)?.set("generate_text.seed", 7))?;
-    ensure!(run(&sandbox, 2).await?.0 != one, "the seed does not matter");
-    sandbox.expect_no_process().await
+    let other = sandbox.write_job("other.toml", &job(&sandbox)?.set("generate_text.seed", 7))?;
+    let other = cluster.complete(&other, "out-other").await?;
+    ensure!(fs::read(other.join(ALL))? != one, "the seed does not matter");
+    Ok(())
 }
 
 #[tokio::test]

@@ -122,12 +122,14 @@ async fn what_is_dropped_is_the_same_whoever_dies() -> Result<()> {
         .set("gpt2.max_iters", 30)
         .set("gpt2.checkpointing_steps", 10);
     let file = sandbox.write_job("job.toml", &job)?;
-    let straight = run(&sandbox, "job.toml", 1, "straight").await?;
+    let mut cluster = Cluster::start(&sandbox, 1).await?;
+    let straight = cluster.complete(&file, "straight").await?;
     let names = [&RESULTS[..], &["checkpoint-30.safetensors"]].concat();
-    expect_same(&straight, &run(&sandbox, "job.toml", 2, "two").await?, &names)?;
     // It can fail: without dropout it is another model.
-    sandbox.write_job("without.toml", &job.clone().set("gpt2.dropout", 0.0))?;
-    let without = run(&sandbox, "without.toml", 1, "without").await?;
+    let without = sandbox.write_job("without.toml", &job.clone().set("gpt2.dropout", 0.0))?;
+    let without = cluster.complete(&without, "without").await?;
+    cluster.grow(2).await?;
+    expect_same(&straight, &cluster.complete(&file, "two").await?, &names)?;
     ensure!(expect_same(&straight, &without, &RESULTS).is_err(), "dropout changes nothing");
     // From a checkpoint on.
     sandbox.write_job("resume.toml", &job.set("gpt2.resume_from_checkpoint", "latest"))?;
@@ -137,7 +139,7 @@ async fn what_is_dropped_is_the_same_whoever_dies() -> Result<()> {
     run(&sandbox, "resume.toml", 2, "resumed").await?;
     expect_same(&straight, &folder, &names)?;
     // Three workers, of which one dies.
-    let mut cluster = Cluster::start(&sandbox, 3).await?;
+    cluster.grow(3).await?;
     let id = cluster.submit(&file).await?;
     cluster.wait_for_step(&id, 4).await?;
     cluster.signal("worker-2", Signal::KILL)?;
