@@ -1,8 +1,11 @@
 //! A coordinator and workers as real processes, one by one: to be killed, restarted and misused.
 
-use std::{collections::BTreeMap, path::Path};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use ringtune_proto::v1::{
     self, JobState, artifact_service_client::ArtifactServiceClient,
     cluster_service_client::ClusterServiceClient, job_service_client::JobServiceClient,
@@ -56,6 +59,15 @@ impl<'a> Cluster<'a> {
         }
         cluster.wait_for_idle(workers).await?;
         Ok(cluster)
+    }
+
+    /// Starts more workers that compute, until there are so many, and waits until all are free.
+    pub async fn grow(&mut self, workers: usize) -> Result<()> {
+        for number in self.workers.len() + 1..=workers {
+            let label = format!("worker-{number}");
+            self.add_worker(Launch::worker(&label, WORKER, &self.coordinator.grpc)).await?;
+        }
+        self.wait_for_idle(workers).await
     }
 
     /// A cluster without workers yet.
@@ -197,6 +209,17 @@ impl<'a> Cluster<'a> {
         until("the job is in another state", SOON, reached).await
     }
 
+    /// Waits until the coordinator has a file of a job.
+    pub async fn wait_for_artifact(&self, job_id: &str, name: &str) -> Result<()> {
+        let client = self.artifacts().await?;
+        let kept = || async {
+            let request = v1::ListArtifactsRequest { job_id: job_id.to_owned(), ..Default::default() };
+            let listed = client.clone().list_artifacts(request).await?.into_inner().artifacts;
+            Ok(listed.iter().any(|file| file.name == name).then_some(()))
+        };
+        until("a file is kept", SOON, kept).await.with_context(|| name.to_owned())
+    }
+
     /// Waits until a job has ended, and returns it.
     pub async fn wait_for_end(&self, job_id: &str) -> Result<v1::Job> {
         let ended = || async {
@@ -205,6 +228,15 @@ impl<'a> Cluster<'a> {
             Ok(over.then_some(job))
         };
         until("the job ends", SOON, ended).await
+    }
+
+    /// Has a job done to its end, and gives the folder of the sandbox in which its files are then.
+    pub async fn complete(&self, job_file: &Path, out: &str) -> Result<PathBuf> {
+        let job_id = self.submit(job_file).await?;
+        let ended = self.wait_for_end(&job_id).await?;
+        ensure!(ended.state() == JobState::Succeeded, "{:?}: {}", ended.state(), ended.state_reason);
+        self.finish(&["fetch", &job_id, "-o", out]).await?.expect_code(0)?;
+        Ok(self.sandbox.path(out))
     }
 
     fn channel(&self) -> Result<Channel> {

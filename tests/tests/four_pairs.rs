@@ -1,7 +1,7 @@
 //! The four pairs of a shape and a colour that the toy checkpoint never saw together: one run learns a pair as one
 //! vector from six pictures, starting from the shape's word, and picks its best embedding. Most of 16 samples of it show
-//! that shape in that colour, where the word itself shows hardly any. One pair is learned in each run of the tests, all
-//! of them by `make pairs`.
+//! that shape in that colour, where the word itself shows hardly any. One pair is learned by `make nightly`, all of
+//! them by `make pairs`.
 
 use std::fs;
 

@@ -103,7 +103,7 @@ async fn a_checkpoint_goes_on_to_the_same_bytes_in_bf16() -> Result<()> {
 
 #[tokio::test]
 async fn a_job_whose_run_or_worker_is_killed_goes_on_to_the_same_bytes() -> Result<()> {
-    const STEPS: i64 = 60;
+    const STEPS: i64 = 40;
     let sandbox = Sandbox::new()?;
     let job = job("no")?.set("train.max_train_steps", STEPS).set("train.checkpointing_steps", 2);
     sandbox.write_job("job.toml", &job)?;

@@ -16,7 +16,7 @@ use ringtune_tests::{
 /// Of the job; with 20 ms a step at least 20 seconds.
 const STEPS: i64 = 1_000;
 /// Of one that outlives several certificates.
-const MANY_STEPS: i64 = 2_000;
+const MANY_STEPS: i64 = 1_600;
 /// Seconds. Less would do, but for disks that take seconds to keep a file.
 const SHORT_LIFE: &str = "18";
 /// Seconds; whoever has a certificate gets the next one after two thirds of that.

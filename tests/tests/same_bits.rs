@@ -1,6 +1,6 @@
 //! The learned embedding does not depend on how many workers trained it.
 
-use std::{collections::BTreeMap, fs};
+use std::{collections::BTreeMap, fs, path::Path};
 
 use anyhow::{Context as _, Result, ensure};
 use ringtune_tests::{Cluster, Job, Sandbox};
@@ -20,30 +20,29 @@ fn job(precision: &str) -> Result<Job> {
 const RESULTS: [&str; 3] =
     ["learned_embeds.safetensors", "learned_embeds-emb_params.safetensors", "README.md"];
 
-/// Runs the job file on that many workers and returns its results' files.
-async fn learn(sandbox: &Sandbox, job: &str, workers: u32) -> Result<Vec<Vec<u8>>> {
-    let out = sandbox.path(&format!("out-{job}-{workers}"));
-    let workers = workers.to_string();
-    let run = sandbox.finish(&["run", job, "--workers", &workers, "-o", &out.to_string_lossy()]).await?;
-    run.expect_code(0)?;
+/// Has the job done by all workers and returns its results' files.
+async fn learn(cluster: &Cluster<'_>, job: &Path, out: &str) -> Result<Vec<Vec<u8>>> {
+    let out = cluster.complete(job, out).await?;
     RESULTS.iter().map(|name| fs::read(out.join(name)).context(*name)).collect()
 }
 
 async fn workers_do_not_matter(precision: &str) -> Result<()> {
     let sandbox = Sandbox::new()?;
-    sandbox.write_job("job.toml", &job(precision)?)?;
-    let one = learn(&sandbox, "job.toml", 1).await?;
+    let file = sandbox.write_job("job.toml", &job(precision)?)?;
+    let mut cluster = Cluster::start(&sandbox, 1).await?;
+    let one = learn(&cluster, &file, "out-1").await?;
     for workers in [2, 3] {
-        let other = learn(&sandbox, "job.toml", workers).await?;
+        cluster.grow(workers).await?;
+        let other = learn(&cluster, &file, &format!("out-{workers}")).await?;
         for (name, (one, other)) in RESULTS.iter().zip(one.iter().zip(&other)) {
             ensure!(one == other, "{workers} workers leave another {name} than one");
         }
     }
     // The comparison can fail: another seed gives another embedding.
-    sandbox.write_job("other.toml", &job(precision)?.set("train.seed", 8))?;
-    let other = learn(&sandbox, "other.toml", 2).await?;
+    let file = sandbox.write_job("other.toml", &job(precision)?.set("train.seed", 8))?;
+    let other = learn(&cluster, &file, "out-other").await?;
     ensure!(one.iter().zip(&other).all(|(one, other)| one != other), "the seed does not matter");
-    sandbox.expect_no_process().await
+    Ok(())
 }
 
 #[tokio::test]

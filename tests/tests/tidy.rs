@@ -454,6 +454,24 @@ fn the_files_that_the_architecture_names_are_there() -> Result<()> {
     Ok(())
 }
 
+/// A name that fits no test would change in silence what each run plays.
+#[test]
+fn the_tests_that_nextest_names_are_there() -> Result<()> {
+    let text = fs::read_to_string(places::repository().join(".config/nextest.toml"))?;
+    let sources: Vec<String> =
+        rust_files("tests")?.iter().map(fs::read_to_string).collect::<Result<_, _>>()?;
+    let named: Vec<&str> =
+        text.split("test(=").skip(1).filter_map(|rest| rest.split_once(')')?.0.rsplit("::").next()).collect();
+    for name in &named {
+        ensure!(
+            sources.iter().any(|source| source.contains(name)),
+            "nextest.toml names {name}, which is not there"
+        );
+    }
+    ensure!(named.len() > 10, "the search finds only {named:?}");
+    Ok(())
+}
+
 #[test]
 fn nothing_unfinished_is_on_a_live_path() -> Result<()> {
     let words = ["todo!(", "unimplemented!(", "dbg!("];

@@ -29,11 +29,11 @@ fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |text| text.parse().unwrap())
 }
 
-/// `RINGTUNE_SIMULATIONS=N` plays that many, `RINGTUNE_SIMULATION_FIRST=N` others.
+/// `RINGTUNE_SIMULATIONS=N` plays that many, as `make nightly` does, `RINGTUNE_SIMULATION_FIRST=N` others.
 #[test]
 fn random_schedules_keep_the_invariants() {
     let first = number("RINGTUNE_SIMULATION_FIRST", 0);
-    for seed in first..first + number("RINGTUNE_SIMULATIONS", 1000) {
+    for seed in first..first + number("RINGTUNE_SIMULATIONS", 300) {
         let outcome = std::panic::catch_unwind(|| run(seed));
         assert!(outcome.is_ok(), "schedule failed: RINGTUNE_SIMULATION_SEED={seed}");
     }

@@ -27,8 +27,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use faults::Planted;
 use world::World;
 
-/// Schedules in every run of the tests.
-const SCHEDULES: u64 = 50_000;
+/// Schedules in every run of the tests; `make nightly` plays 40,000 more.
+const SCHEDULES: u64 = 10_000;
 
 /// Plays one schedule. What was wrong, if anything was.
 fn play(seed: u64, planted: Option<Planted>) -> Result<(), String> {
@@ -61,16 +61,15 @@ fn random_schedules() {
     }
 }
 
-/// The schedules find a fault within so many seeds, and nothing in the same seeds without it.
+/// The schedules find a fault within so many seeds, in which they find nothing without it: [`random_schedules`] plays those too.
 #[expect(clippy::print_stdout, reason = "what found it, for people")]
 fn is_found(planted: Planted, within: u64) {
     be_quiet();
     let found = (0..within).find_map(|seed| Some((seed, play(seed, Some(planted)).err()?)));
-    let without = (0..within).find_map(|seed| Some((seed, play(seed, None).err()?)));
     let _ = std::panic::take_hook();
     let (seed, problem) = found.unwrap_or_else(|| panic!("{planted:?} is not found"));
     println!("{planted:?} is found by seed {seed}: {problem}");
-    assert_eq!(without, None);
+    assert_eq!(play(seed, None), Ok(()));
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! The fault matrix on fake engines, one round: each row of `ringtune_tests::chaos::rows` is a test. `make chaos` plays
-//! many rounds.
+//! The fault matrix on fake engines, one round: each row of `ringtune_tests::chaos::rows` is a test, of which
+//! `make nightly` runs all and `make test` those that `.config/nextest.toml` names. `make chaos` plays many rounds.
 
 mod faults;
 

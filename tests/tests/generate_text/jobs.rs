@@ -4,11 +4,7 @@ use std::{fs, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use ringtune_proto::v1::JobState;
-use ringtune_tests::{
-    Cluster, Job, Sandbox,
-    job::text,
-    wait::{SOON, until},
-};
+use ringtune_tests::{Cluster, Job, Sandbox, job::text};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -50,10 +46,13 @@ async fn run(sandbox: &Sandbox, workers: u32) -> Result<(Vec<u8>, String)> {
 #[tokio::test]
 async fn any_number_of_workers_makes_the_texts_of_the_command() -> Result<()> {
     let sandbox = sandbox()?;
-    sandbox.write_job("job.toml", &job(&sandbox)?)?;
+    let file = sandbox.write_job("job.toml", &job(&sandbox)?)?;
     let (one, said) = run(&sandbox, 1).await?;
+    let mut cluster = Cluster::start(&sandbox, 2).await?;
     for workers in [2, 3] {
-        ensure!(run(&sandbox, workers).await?.0 == one, "{workers} workers make other texts");
+        cluster.grow(workers).await?;
+        let out = cluster.complete(&file, &format!("out-{workers}")).await?;
+        ensure!(fs::read(out.join(ALL))? == one, "{workers} workers make other texts");
     }
     // 1. They are those of the command, in their order.
     let lines: Vec<Value> =
@@ -83,9 +82,10 @@ async fn any_number_of_workers_makes_the_texts_of_the_command() -> Result<()> {
     ensure!(again.contains("[generate_text]") && !again.contains("variant"), "{again}");
     ensure!(sandbox.path("out-3/job.log").is_file());
     // 4. The comparison can fail: another seed makes other texts.
-    sandbox.write_job("job.toml", &job(&sandbox)?.set("generate_text.seed", 7))?;
-    ensure!(run(&sandbox, 2).await?.0 != one, "the seed does not matter");
-    sandbox.expect_no_process().await
+    let other = sandbox.write_job("other.toml", &job(&sandbox)?.set("generate_text.seed", 7))?;
+    let other = cluster.complete(&other, "out-other").await?;
+    ensure!(fs::read(other.join(ALL))? != one, "the seed does not matter");
+    Ok(())
 }
 
 #[tokio::test]
@@ -101,11 +101,7 @@ async fn what_a_dead_worker_had_begun_another_makes() -> Result<()> {
     let mut cluster = Cluster::start(&sandbox, 2).await?;
     let id = cluster.submit(&file).await?;
     // Texts are files as soon as they are there, and so a few are there before the others.
-    let begun = || async {
-        let fetched = cluster.finish(&["fetch", &id, "--name", "text-0002.json", "-o", "kept"]).await?;
-        Ok((fetched.code == Some(0)).then_some(()))
-    };
-    until("the first texts are kept", SOON, begun).await?;
+    cluster.wait_for_artifact(&id, "text-0002.json").await?;
     ensure!(cluster.job(&id).await?.state() == JobState::Running, "it was over before a worker died");
     cluster.signal("worker-2", Signal::KILL)?;
     let job = cluster.wait_for_end(&id).await?;

@@ -122,12 +122,14 @@ async fn what_is_dropped_is_the_same_whoever_dies() -> Result<()> {
         .set("gpt2.max_iters", 30)
         .set("gpt2.checkpointing_steps", 10);
     let file = sandbox.write_job("job.toml", &job)?;
-    let straight = run(&sandbox, "job.toml", 1, "straight").await?;
+    let mut cluster = Cluster::start(&sandbox, 1).await?;
+    let straight = cluster.complete(&file, "straight").await?;
     let names = [&RESULTS[..], &["checkpoint-30.safetensors"]].concat();
-    expect_same(&straight, &run(&sandbox, "job.toml", 2, "two").await?, &names)?;
     // It can fail: without dropout it is another model.
-    sandbox.write_job("without.toml", &job.clone().set("gpt2.dropout", 0.0))?;
-    let without = run(&sandbox, "without.toml", 1, "without").await?;
+    let without = sandbox.write_job("without.toml", &job.clone().set("gpt2.dropout", 0.0))?;
+    let without = cluster.complete(&without, "without").await?;
+    cluster.grow(2).await?;
+    expect_same(&straight, &cluster.complete(&file, "two").await?, &names)?;
     ensure!(expect_same(&straight, &without, &RESULTS).is_err(), "dropout changes nothing");
     // From a checkpoint on.
     sandbox.write_job("resume.toml", &job.set("gpt2.resume_from_checkpoint", "latest"))?;
@@ -137,7 +139,7 @@ async fn what_is_dropped_is_the_same_whoever_dies() -> Result<()> {
     run(&sandbox, "resume.toml", 2, "resumed").await?;
     expect_same(&straight, &folder, &names)?;
     // Three workers, of which one dies.
-    let mut cluster = Cluster::start(&sandbox, 3).await?;
+    cluster.grow(3).await?;
     let id = cluster.submit(&file).await?;
     cluster.wait_for_step(&id, 4).await?;
     cluster.signal("worker-2", Signal::KILL)?;
@@ -158,13 +160,7 @@ async fn all_workers_die_and_others_go_on() -> Result<()> {
     let straight = run(&sandbox, "job.toml", 2, "straight").await?;
     let mut cluster = Cluster::start(&sandbox, 2).await?;
     let id = cluster.submit(&file).await?;
-    // A checkpoint is at the coordinator.
-    let kept = || async {
-        let name = "checkpoint-15.safetensors";
-        let fetched = cluster.finish(&["fetch", &id, "--name", name, "-o", "kept"]).await?;
-        Ok((fetched.code == Some(0)).then_some(()))
-    };
-    until("a checkpoint is kept", SOON, kept).await?;
+    cluster.wait_for_artifact(&id, "checkpoint-15.safetensors").await?;
     for label in ["worker-1", "worker-2"] {
         cluster.signal(label, Signal::KILL)?;
         cluster.daemon(label)?.ended().await?;
@@ -191,12 +187,7 @@ async fn neighbours_die_together_and_the_job_goes_on_from_a_checkpoint() -> Resu
     let straight = run(&sandbox, "job.toml", 1, "straight").await?;
     let mut cluster = Cluster::start(&sandbox, 3).await?;
     let id = cluster.submit(&file).await?;
-    let kept = || async {
-        let name = "checkpoint-9.safetensors";
-        let fetched = cluster.finish(&["fetch", &id, "--name", name, "-o", "kept"]).await?;
-        Ok((fetched.code == Some(0)).then_some(()))
-    };
-    until("a checkpoint is kept", SOON, kept).await?;
+    cluster.wait_for_artifact(&id, "checkpoint-9.safetensors").await?;
     for label in ["worker-1", "worker-3"] {
         cluster.signal(label, Signal::KILL)?;
     }

