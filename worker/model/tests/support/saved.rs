@@ -14,14 +14,14 @@ pub(crate) type Tensors = BTreeMap<String, (Vec<usize>, Vec<u8>)>;
 pub(crate) fn save(model: &Gpt2, folder: &Path) {
     let info = model.info();
     let mut tensors = Tensors::new();
-    for parameter in &info.parameters {
+    for parameter in &info.parameters.list {
         let layer = parameter.name.strip_suffix(".weight");
         if let Some(layer) = layer.filter(|layer| !layer.ends_with("wte") && !layer.ends_with("wpe")) {
             let width = *parameter.shape.last().unwrap();
             tensors.entry(format!("{layer}.bias")).or_insert((vec![width], vec![0; 4 * width]));
         }
         let mut bytes = vec![0; 4 * parameter.elements()];
-        model.read_state(&format!("model.{}", parameter.name), 0, &mut bytes).unwrap();
+        model.parameters.read_state(&format!("model.{}", parameter.name), 0, &mut bytes).unwrap();
         tensors.insert(parameter.name.clone(), (parameter.shape.clone(), bytes));
     }
     write(folder, &tensors);
