@@ -26,7 +26,7 @@ async fn pass_their_own_tests() -> Result<()> {
 }
 
 /// Modules that only compute: node tests them, and nothing in them depends on what a page shows.
-const PURE: [&str; 18] = [
+const PURE: [&str; 16] = [
     "chart_scale",
     "compare",
     "eta",
