@@ -170,8 +170,8 @@ impl<T> Default for Gathered<T> {
 }
 
 impl<T> Gathered<T> {
-    /// Adds a stream. Returns all of them, in order, once the last one is there. Those of an older attempt are let go, whichever come first: the
-    /// rank has dialled again.
+    /// Adds a stream. Returns all of them, in order, once the last one is there. Those of an older attempt are dropped, whichever
+    /// come first: the rank has dialled again.
     pub(super) fn add(&mut self, stripe: Stripe, stream: T) -> Option<Vec<T>> {
         let Stripe { number, of, attempt } = stripe;
         if (attempt, of) < self.attempt {
