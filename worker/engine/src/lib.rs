@@ -29,6 +29,7 @@ mod encode_images;
 mod engine;
 mod error;
 mod generate_text;
+mod instructions;
 mod language_model;
 mod model;
 mod optimizer_step;
@@ -52,6 +53,7 @@ pub use encode_images::{EncodeImages, Moments, Pixels};
 pub use engine::{Engine, EngineIdentity};
 pub use error::EngineError;
 pub use generate_text::{FeedTokens, GenerateText, OpenTextModel, TextModelInfo};
+pub use instructions::InstructionSet;
 pub use language_model::{
     Dropout, LanguageModelFolder, LanguageModelInfo, LanguageModelSource, NewLanguageModel,
     OpenLanguageModel, TokenBatch, TrainLanguageModel,

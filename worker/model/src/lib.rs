@@ -36,11 +36,17 @@
 //!   need the room; in fp32 only what live and kept blocks have beyond 3 GB. In fp32 no weights are packed while the
 //!   model is hashed: the system clears meanwhile the memory that the first picture is encoded in.
 //!
-//! In fp32 libtorch computes, except on processors with AVX2 and no AVX-512. There 3x3 and 1x1 convolutions that keep
-//! the size and linear layers, both with channels that are multiples of 16, attention, norms and GEGLU are our own
-//! (`float_layers.h`, `plain_convolution.cpp`, `float_fused.cpp`: the same sweeps as in bf16, compiled for other
-//! vectors). They read weights where they lie in the mapped file, forward and backward: nothing is packed or copied,
-//! and all workers of a machine share a model's pages.
+//! In fp32 with AVX2, 3x3 and 1x1 convolutions that keep the size and linear layers, both with channels that are
+//! multiples of 16, attention, norms and GEGLU are our own (`float_layers.h`, `plain_convolution.cpp`; norms are the
+//! sweeps of bf16). The same code is compiled for AVX-512, twice as wide (`float_kernels.cpp`, `lanes_eight.h`,
+//! `lanes_sixteen.h`); there libtorch computes what `FASTER_WITH_AVX512` does not name, which so far is all. Our own
+//! read weights where they lie in the mapped file, forward and backward: nothing is packed or copied, and all workers
+//! of a machine share a model's pages. 3x3 convolutions go by Winograd's method at points that lose little by rounding
+//! (`float_winograd_body.h`).
+//!
+//! Which instructions kernels use is decided in one place (`csrc/instructions.h`): the best that the processor has, or
+//! less by `compute.instruction_set`, which lowers libtorch too by the variables that it reads
+//! (`worker/engine/src/instructions.rs`). So the set in use is part of the numerics class, and bf16 follows it.
 //!
 //! # Invariants
 //!
@@ -64,6 +70,7 @@ pub mod config;
 pub mod convolution;
 pub mod error;
 mod finite;
+mod float_rates;
 mod generate;
 mod gpt2;
 pub mod growing;
@@ -96,16 +103,17 @@ mod support;
 
 pub use api::{GenerateRequest, Microbatch};
 pub use error::{Error, Result};
+pub use float_rates::{FloatRate, float_rates};
 pub use gpt2::{Gpt2, Gpt2Config, Gpt2Text, check_gpt2_folder};
 pub use parameters::{HeldTensors, Parameters};
 pub use probe::{KERNELS_REVISION, probe};
 pub use rates::machine_rates;
 pub use ringtune_engine::{
     AlignedFloats, Applied, BucketSizes, Buckets, Dropout, EmbeddingRows, EngineError, FeedTokens, Gradient,
-    HeldState, LanguageModelFolder, LanguageModelInfo, LanguageModelSource, ModelInfo, ModelOptions, Moments,
-    NewLanguageModel, OpenLanguageModel, OpenTextModel, OptimizerStep, ParametersInfo, PassSummary, Pixels,
-    Precision, PredictionType, RgbImage, SamplerKind, Shares, StateTensor, TextContext, TextModelInfo,
-    TokenBatch,
+    HeldState, InstructionSet, LanguageModelFolder, LanguageModelInfo, LanguageModelSource, ModelInfo,
+    ModelOptions, Moments, NewLanguageModel, OpenLanguageModel, OpenTextModel, OptimizerStep, ParametersInfo,
+    PassSummary, Pixels, Precision, PredictionType, RgbImage, SamplerKind, Shares, StateTensor, TextContext,
+    TextModelInfo, TokenBatch,
 };
 pub use runtime::{Runtime, RuntimeInfo};
 pub use stable_diffusion::{StableDiffusion, check_folder};
