@@ -22,12 +22,14 @@ pub struct FloatRate {
     pub seconds: [f64; 2],
 }
 
+/// By ours, or by libtorch.
+type Forward = Box<dyn Fn(&Tensor, bool) -> Result<Tensor>>;
+
 struct Case {
     family: &'static str,
     what: String,
     input: Tensor,
-    /// By ours, or by libtorch.
-    forward: Box<dyn Fn(&Tensor, bool) -> Result<Tensor>>,
+    forward: Forward,
 }
 
 /// Times layers of Stable Diffusion 1.5 at 512 pixels with the threads of the calling thread: in each round ours, at the set
@@ -113,7 +115,7 @@ fn cases() -> Result<Vec<Case>> {
     }
     let (weight, bias) = (drawn(&[320])?, drawn(&[320])?);
     let (own_weight, own_bias) = (weight.shallow_clone(), bias.shallow_clone());
-    let mut sweep = |what: &str, input, forward| {
+    let mut sweep = |what: &str, input, forward: Forward| {
         cases.push(Case { family: "Sweeps", what: what.to_owned(), input, forward });
     };
     sweep(
