@@ -6,7 +6,7 @@
 
 use std::path::{Path, PathBuf};
 
-const SOURCES: [&str; 26] = [
+const SOURCES: [&str; 23] = [
     "csrc/with_libtorch.cpp",
     "csrc/blocks.cpp",
     "csrc/dropout.cpp",
@@ -21,11 +21,8 @@ const SOURCES: [&str; 26] = [
     "csrc/attention_tiles_forward.cpp",
     "csrc/direct_convolution.cpp",
     "csrc/few_rows.cpp",
-    "csrc/float_attention_backward.cpp",
-    "csrc/float_attention_forward.cpp",
-    "csrc/float_fused.cpp",
-    "csrc/float_rows.cpp",
-    "csrc/float_winograd.cpp",
+    "csrc/float_kernels.cpp",
+    "csrc/instructions.cpp",
     "csrc/language_kernels.cpp",
     "csrc/split_linear.cpp",
     "csrc/text_kernels.cpp",

@@ -28,6 +28,7 @@ mod encode_images;
 mod engine;
 mod error;
 mod generate_text;
+mod instructions;
 mod language_model;
 mod looked_up;
 mod model;
@@ -49,6 +50,7 @@ pub use encode_images::{EncodeImages, Moments, Pixels};
 pub use engine::{Engine, EngineIdentity};
 pub use error::EngineError;
 pub use generate_text::{FeedTokens, GenerateText, OpenTextModel, TextModelInfo};
+pub use instructions::InstructionSet;
 pub use language_model::{
     Applied, Buckets, Dropout, HeldState, LanguageGradient, LanguageModelFolder, LanguageModelInfo,
     LanguageModelSource, NewLanguageModel, OpenLanguageModel, OptimizerStep, StateTensor, TokenBatch,

@@ -52,7 +52,7 @@ struct Attended {
 Attended attend(const at::Tensor &query, const at::Tensor &key, const at::Tensor &value, AttentionKernel kernel) {
     Attended result{at::empty(query.sizes(), query.options().memory_format(at::MemoryFormat::Contiguous)),
                     at::empty({query.size(0), query.size(2), query.size(1)}, query.options().dtype(at::kFloat))};
-    if (kernel == AttentionKernel::Avx2) {
+    if (query.scalar_type() == at::kFloat) {
         const auto backend = flash::vector_backend();
         floats::attend(shape_of(query, key), {backend, at::get_num_threads()}, view<const float>(query),
                        view<const float>(key), view<const float>(value), view<float>(result.output),
@@ -72,7 +72,7 @@ struct Slopes {
 void attend_back(const at::Tensor &query, const at::Tensor &key, const at::Tensor &value, const Attended &attended,
                  const at::Tensor &gradient, AttentionKernel kernel, const Slopes &slopes) {
     const float *log_sum_exp = attended.log_sum_exp.const_data_ptr<float>();
-    if (kernel == AttentionKernel::Avx2) {
+    if (query.scalar_type() == at::kFloat) {
         const auto backend = flash::vector_backend();
         floats::attend_back(shape_of(query, key), {backend, at::get_num_threads()},
                             {view<const float>(query), view<const float>(key), view<const float>(value),
@@ -146,18 +146,20 @@ struct TiledSelfAttention : torch::autograd::Function<TiledSelfAttention> {
 
 // Whether such a kernel of ours takes these.
 bool fits_tiled(const at::Tensor &query, const at::Tensor &key, const at::Tensor &value, AttentionKernel kernel) {
-    const auto type = kernel == AttentionKernel::Avx2 ? at::kFloat : at::kBFloat16;
+    const auto type = query.scalar_type();
+    const bool has_kernels = type == at::kFloat ? floats::used(floats::Family::Attention)
+                                                : type == at::kBFloat16 && kernel != AttentionKernel::Floats;
     const auto fits = [&](const at::Tensor &tensor) {
         return tensor.device().is_cpu() && tensor.scalar_type() == type && tensor.numel() > 0;
     };
-    return kernel != AttentionKernel::Libtorch && fits(query) && fits(key) && fits(value);
+    return kernel != AttentionKernel::Libtorch && has_kernels && fits(query) && fits(key) && fits(value);
 }
 
 } // namespace
 
 AttentionKernel attention_kernel() {
     if (!flash::supported()) {
-        return floats::supported() ? AttentionKernel::Avx2 : AttentionKernel::Libtorch;
+        return floats::used(floats::Family::Attention) ? AttentionKernel::Floats : AttentionKernel::Libtorch;
     }
     return flash::amx_supported() ? AttentionKernel::Amx : AttentionKernel::Avx512;
 }

@@ -3,16 +3,9 @@
 
 #include "attention_blocks.h"
 
-#include <sys/syscall.h>
-#include <unistd.h>
-
 namespace ringtune::flash {
 
 namespace {
-
-// Linux gives a process the tiles' 8 KB of state when it asks: Documentation/arch/x86/xstate.rst.
-constexpr long ARCH_REQ_XCOMP_PERM = 0x1023;
-constexpr long XFEATURE_XTILEDATA = 18;
 
 constexpr int64_t ROWS = AMX_ROWS;   // of a tile of `a` and `c`
 constexpr int64_t COLUMNS = 16;      // of a tile of `b` and `c`
@@ -102,13 +95,6 @@ template <int TALL> RINGTUNE_AMX inline void strip(const Product &product, int64
 }
 
 } // namespace
-
-bool amx_supported() {
-    static const bool answer = supported() && __builtin_cpu_supports("amx-tile") &&
-                               __builtin_cpu_supports("amx-bf16") &&
-                               syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
-    return answer;
-}
 
 RINGTUNE_AMX void acquire_amx() noexcept {
     static constexpr Configuration configuration;

@@ -18,7 +18,9 @@
 #include <cstring>
 
 #define RINGTUNE_AMX __attribute__((target("amx-tile,amx-bf16")))
-// Set for each function, not for the file, so that nothing else of this library needs such a processor.
+// Set for each function, not for the file, so that nothing else of this library needs such a processor. Where flash::wide().
+#define RINGTUNE_WIDE __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,fma")))
+// Where flash::supported().
 #define RINGTUNE_AVX512 __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma")))
 
 namespace ringtune::flash {
@@ -107,7 +109,7 @@ constexpr float EXP2[] = {0.001867130137036807f, 0.009017030135627324f, 0.055799
                           0.24016445008077486f,  0.6931513118146004f,   1.0f};
 
 // 2^x with that error: 0 far below, infinity far above, NaN for NaN.
-RINGTUNE_AVX512 static inline __m512 exp2_of(__m512 x) {
+RINGTUNE_WIDE static inline __m512 exp2_of(__m512 x) {
     const __m512 fraction = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
     __m512 power = _mm512_set1_ps(EXP2[0]);
 #pragma GCC unroll 5
@@ -136,7 +138,7 @@ RINGTUNE_AVX512 static inline __m512i paired(__m512i rows) {
 }
 
 // Sixteen rows of sixteen double words: each column becomes a row.
-RINGTUNE_AVX512 static inline void transpose(__m512i (&rows)[LANES]) {
+RINGTUNE_WIDE static inline void transpose(__m512i (&rows)[LANES]) {
     __m512i pairs[LANES], fours[LANES];
 #pragma GCC unroll 8
     for (int i = 0; i < LANES; i += 2) {

@@ -5,12 +5,6 @@
 
 namespace ringtune::flash {
 
-bool supported() {
-    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-           __builtin_cpu_supports("avx512bf16");
-}
-
 namespace {
 
 constexpr int TILE_ROWS = 8;

@@ -8,6 +8,7 @@
 #pragma once
 
 #include "dropout.h"
+#include "instructions.h"
 
 #include <cstdint>
 #include <functional>
@@ -60,8 +61,11 @@ struct Backend {
     std::function<void(int64_t tasks, const std::function<void(int64_t begin, int64_t end)> &body)> parallel_for;
 };
 
-// Whether this processor runs what is below.
-bool supported();
+// Whether what is below is used here.
+inline bool supported() { return instructions::has(instructions::Set::Avx512Bf16); }
+
+// Whether what needs AVX-512, and no bf16, is.
+inline bool wide() { return instructions::has(instructions::Set::Avx512); }
 
 // Matrix product by vdpbf16ps, for processors with AVX-512 BF16 and no AMX.
 void gemm_avx512(int64_t m, int64_t n, int64_t k, const Bf16 *a, int64_t lda, const Bf16 *b, int64_t ldb,
@@ -71,8 +75,8 @@ void gemm_avx512(int64_t m, int64_t n, int64_t k, const Bf16 *a, int64_t lda, co
 constexpr int64_t AMX_ROWS = 16;
 constexpr int64_t AMX_DEPTH = 32;
 
-// Whether this processor has AMX for bf16 and the system lets this process use it. Asks for it at the first call.
-bool amx_supported();
+// Whether AMX for bf16 is.
+inline bool amx_supported() { return instructions::has(instructions::Set::Amx); }
 
 // Matrix product on AMX's tiles, between acquire_amx and release_amx of the same thread.
 void gemm_amx(int64_t m, int64_t n, int64_t k, const Bf16 *a, int64_t lda, const Bf16 *b, int64_t ldb, float *c,

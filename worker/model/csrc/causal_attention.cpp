@@ -26,7 +26,7 @@ Tensor part(const Tensor &together, int64_t index) { return together.select(2, i
 Tensor tokens_of(const Tensor &together, int64_t index) { return together.select(2, index); }
 
 bool fits_causal(const Tensor &together, AttentionKernel kernel) {
-    return kernel != AttentionKernel::Avx2 && fits_tiled(together, together, together, kernel);
+    return together.scalar_type() == at::kBFloat16 && fits_tiled(together, together, together, kernel);
 }
 
 flash::Shape causal_shape_of(const Tensor &query, const ringtune_mask *mask) {

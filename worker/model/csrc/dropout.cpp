@@ -5,13 +5,13 @@ namespace ringtune::dropout {
 namespace {
 
 // The lanes of `kept` before `count`.
-RINGTUNE_AVX512 void put(float *factors, int64_t at, int64_t count, __mmask16 kept, float scale) {
+RINGTUNE_WIDE void put(float *factors, int64_t at, int64_t count, __mmask16 kept, float scale) {
     const int64_t left = count - at;
     const __mmask16 there = left >= 16 ? 0xFFFF : left > 0 ? __mmask16((1u << left) - 1) : 0;
     _mm512_mask_storeu_ps(factors + at, there, _mm512_maskz_mov_ps(kept, _mm512_set1_ps(scale)));
 }
 
-RINGTUNE_AVX512 void wide_factors(const Mask &mask, int64_t sample, int64_t row, int64_t count, float *factors) {
+RINGTUNE_WIDE void wide_factors(const Mask &mask, int64_t sample, int64_t row, int64_t count, float *factors) {
     const Drawing drawing(mask, sample);
     for (int64_t at = 0; at < count; at += 32) {
         const Kept kept = kept_along(drawing, row, at);
@@ -40,8 +40,8 @@ void portable_factors(const Mask &mask, int64_t sample, int64_t row, int64_t cou
 }
 
 void factors(const Mask &mask, int64_t sample, int64_t row, int64_t count, float *factors) {
-    return flash::supported() ? wide_factors(mask, sample, row, count, factors)
-                              : portable_factors(mask, sample, row, count, factors);
+    return flash::wide() ? wide_factors(mask, sample, row, count, factors)
+                         : portable_factors(mask, sample, row, count, factors);
 }
 
 } // namespace ringtune::dropout

@@ -35,7 +35,7 @@ struct Words {
 };
 
 // `block` and `row`: the counters' first half, in lower halves.
-RINGTUNE_AVX512 static inline Words words_of(const Drawing &drawing, __m512i block, __m512i row) {
+RINGTUNE_WIDE static inline Words words_of(const Drawing &drawing, __m512i block, __m512i row) {
     // What was a low product stays whole: a multiplication looks at lower halves alone.
     __m512i first = block, second = row;
     __m512i third = _mm512_set1_epi64(int64_t(drawing.name[0])), fourth = _mm512_set1_epi64(int64_t(drawing.name[1]));
@@ -54,11 +54,11 @@ RINGTUNE_AVX512 static inline Words words_of(const Drawing &drawing, __m512i blo
 }
 
 // The lower halves of `even` and `odd` in turns.
-RINGTUNE_AVX512 static inline __m512i in_turns(__m512i even, __m512i odd) {
+RINGTUNE_WIDE static inline __m512i in_turns(__m512i even, __m512i odd) {
     return _mm512_mask_shuffle_epi32(even, 0xAAAA, odd, _MM_PERM_CCAA);
 }
 
-RINGTUNE_AVX512 static inline __mmask16 kept_of(__m512i words, uint32_t least) {
+RINGTUNE_WIDE static inline __mmask16 kept_of(__m512i words, uint32_t least) {
     return _mm512_cmpge_epu32_mask(words, _mm512_set1_epi32(int32_t(least)));
 }
 
@@ -68,7 +68,7 @@ struct Kept {
 };
 
 // The counters' words in order: those of the first four, and those of the last four.
-RINGTUNE_AVX512 static inline Kept kept_in_order(const Drawing &drawing, __m512i block, __m512i row) {
+RINGTUNE_WIDE static inline Kept kept_in_order(const Drawing &drawing, __m512i block, __m512i row) {
     const Words words = words_of(drawing, block, row);
     const __m512i front = in_turns(words.word[0], words.word[1]), back = in_turns(words.word[2], words.word[3]);
     const __m512i low = _mm512_permutex2var_epi64(front, _mm512_setr_epi64(0, 8, 1, 9, 2, 10, 3, 11), back);
@@ -77,20 +77,20 @@ RINGTUNE_AVX512 static inline Kept kept_in_order(const Drawing &drawing, __m512i
 }
 
 // Of 32 numbers of one row; `at`: a multiple of 4.
-RINGTUNE_AVX512 static inline Kept kept_along(const Drawing &drawing, int64_t row, int64_t at) {
+RINGTUNE_WIDE static inline Kept kept_along(const Drawing &drawing, int64_t row, int64_t at) {
     const __m512i block = _mm512_add_epi64(_mm512_set1_epi64(at / 4), _mm512_setr_epi64(0, 1, 2, 3, 4, 5, 6, 7));
     return kept_in_order(drawing, block, _mm512_set1_epi64(row));
 }
 
 // Of 16 numbers of `row`, and of the row behind it.
-RINGTUNE_AVX512 static inline Kept kept_of_pair(const Drawing &drawing, int64_t row, int64_t at) {
+RINGTUNE_WIDE static inline Kept kept_of_pair(const Drawing &drawing, int64_t row, int64_t at) {
     const __m512i block = _mm512_add_epi64(_mm512_set1_epi64(at / 4), _mm512_setr_epi64(0, 1, 2, 3, 0, 1, 2, 3));
     const __m512i rows = _mm512_add_epi64(_mm512_set1_epi64(row), _mm512_setr_epi64(0, 0, 0, 0, 1, 1, 1, 1));
     return kept_in_order(drawing, block, rows);
 }
 
 // Of four numbers of 16 rows, one number after the other.
-RINGTUNE_AVX512 static inline void kept_down(const Drawing &drawing, int64_t row, int64_t at, __mmask16 (&kept)[4]) {
+RINGTUNE_WIDE static inline void kept_down(const Drawing &drawing, int64_t row, int64_t at, __mmask16 (&kept)[4]) {
     const __m512i block = _mm512_set1_epi64(at / 4);
     const __m512i steps = _mm512_setr_epi64(0, 2, 4, 6, 8, 10, 12, 14);
     const Words even = words_of(drawing, block, _mm512_add_epi64(_mm512_set1_epi64(row), steps));

@@ -39,14 +39,14 @@ struct Product {
     float *result;
 };
 
-RINGTUNE_AVX512 inline __mmask16 lanes_before(int64_t at, int64_t end) {
+RINGTUNE_WIDE inline __mmask16 lanes_before(int64_t at, int64_t end) {
     return __mmask16((1u << std::clamp<int64_t>(end - at, 0, LANES)) - 1);
 }
 
 // 16 x 16 elements turned. Of the `rows` x `columns` that are read, the first `written` of each column are written, zeros
 // behind the last row.
-RINGTUNE_AVX512 void turn(const float *from, int64_t from_stride, int64_t rows, int64_t columns, float *to,
-                          int64_t to_stride, int64_t written) {
+RINGTUNE_WIDE void turn(const float *from, int64_t from_stride, int64_t rows, int64_t columns, float *to,
+                        int64_t to_stride, int64_t written) {
     __m512i all[LANES];
     const __mmask16 inside = lanes_before(0, columns);
 #pragma GCC unroll 16
@@ -84,8 +84,8 @@ Buffer<float> turned(const Backend &backend, const Product &product) {
 
 // Adds up `depth` products for COUNT columns and 16 ROWS rows; `sums`: [COUNT][BLOCK].
 template <int COUNT, int ROWS>
-RINGTUNE_AVX512 inline void add_products(const Right &right, const float *left, int64_t column_at, int64_t depth, bool first,
-                                         float *sums) {
+RINGTUNE_WIDE inline void add_products(const Right &right, const float *left, int64_t column_at, int64_t depth, bool first,
+                                       float *sums) {
     __m512 all[COUNT][ROWS];
 #pragma GCC unroll 4
     for (int column = 0; column < COUNT; ++column) {
@@ -120,8 +120,8 @@ RINGTUNE_AVX512 inline void add_products(const Right &right, const float *left, 
 }
 
 template <int COUNT>
-RINGTUNE_AVX512 void add_products_of(int64_t vectors, const Right &right, const float *left, int64_t column, int64_t depth,
-                                     bool first, float *sums) {
+RINGTUNE_WIDE void add_products_of(int64_t vectors, const Right &right, const float *left, int64_t column, int64_t depth,
+                                   bool first, float *sums) {
     switch (vectors) {
     case 1: return add_products<COUNT, 1>(right, left, column, depth, first, sums);
     case 2: return add_products<COUNT, 2>(right, left, column, depth, first, sums);
@@ -149,8 +149,8 @@ void fetch(const Product &product, int64_t column, int64_t columns, int64_t dept
 }
 
 // Columns [column, column + count) of a block of rows; `sums`: [STRIP][BLOCK].
-RINGTUNE_AVX512 void multiply_strip(const Product &product, const float *left, int64_t block, int64_t column, int64_t count,
-                                    float *sums) {
+RINGTUNE_WIDE void multiply_strip(const Product &product, const float *left, int64_t block, int64_t column, int64_t count,
+                                  float *sums) {
     const int64_t rows = std::min(BLOCK, product.rows - block * BLOCK), vectors = divide_up(rows, LANES);
     left += block * product.depth * BLOCK;
     for (int64_t depth = 0; depth < product.depth; depth += STRETCH) {

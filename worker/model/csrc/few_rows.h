@@ -1,5 +1,5 @@
 // Products of few rows with large fp32 matrices, which lie in memory as they come from a file: a prompt's 77 tokens in
-// the text encoder's layers. Plain pointers, no libtorch. For processors with AVX-512 BF16, where those of split_linear.h
+// the text encoder's layers. Plain pointers, no libtorch. For processors with AVX-512, where those of split_linear.h
 // do not run. A sum's order depends on nothing but the number of its products.
 #pragma once
 

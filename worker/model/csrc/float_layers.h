@@ -1,5 +1,5 @@
-// Layers with frozen fp32 weights on processors with AVX2 and no AVX-512, rows times a matrix and 3x3 convolutions that
-// keep the size; and attention. Plain pointers, no libtorch. Weights lie as they come from a file, and serve both ways: they
+// Layers with frozen fp32 weights, rows times a matrix and 3x3 convolutions that keep the size; and attention. For AVX2 and, by
+// the same code twice as wide, for AVX-512. Plain pointers, no libtorch. Weights lie as they come from a file, and serve both ways: they
 // need not be copied out of a mapped one. oneDNN, which has the rest, puts them into another order at every call, and its products
 // of few rows are slow.
 //
@@ -19,16 +19,21 @@ namespace ringtune::floats {
 using flash::View;
 using frozen::Pictures;
 
-// Channels of layers come in multiples of this.
-constexpr int64_t WIDTH = 16;
+// What is computed here, by what it is used instead of.
+enum class Family : unsigned { Products = 1, Convolutions = 2, Attention = 4, Sweeps = 8 };
 
-// Whether this processor runs what is below. With AVX-512 oneDNN's products are twice as wide.
-bool supported();
+// What is used with AVX-512 too, where libtorch's products are twice as wide as with AVX2: what was found to be faster there.
+// Nothing was measured yet (`cargo run --release -p ringtune-model --example float_kernels`).
+constexpr unsigned FASTER_WITH_AVX512 = 0;
 
-// Whether channels are such as these kernels take.
-inline bool fits(int64_t inputs, int64_t outputs) {
-    return inputs > 0 && outputs > 0 && inputs % WIDTH == 0 && outputs % WIDTH == 0;
-}
+// Whether this is used here, and not libtorch's.
+bool used(Family family);
+
+// From here on these families, and no others, are used with AVX-512: for tests and benches.
+void use_with_avx512(unsigned families);
+
+// Whether channels are such as these kernels take: multiples of 16, or of 32 with AVX-512.
+bool fits(int64_t inputs, int64_t outputs);
 
 // What runs it: `threads` says into how many tasks work is cut, and moves no bit.
 struct Runner {

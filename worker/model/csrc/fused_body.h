@@ -1,6 +1,5 @@
-// Group norm's and GEGLU's sweeps, in the words of lanes.h or float_lanes.h. Included once for each of them.
-
-namespace ringtune::fused {
+// Group norm's and GEGLU's sweeps, in the words of lanes_sixteen.h and lanes_eight.h. Included once for each
+// kind of Element and width, in a namespace of its own.
 
 namespace {
 
@@ -138,5 +137,3 @@ RINGTUNE_TARGET void geglu_backward(int64_t rows, int64_t width, const Element *
         }
     }
 }
-
-} // namespace ringtune::fused

@@ -1,5 +1,5 @@
 // Elementwise work of the residual blocks and transformers in one pass instead of several: for bf16 on processors
-// with AVX-512 BF16 (flash::supported()), for fp32 on those with AVX2 alone (floats::supported()). Plain pointers, no libtorch.
+// with AVX-512 BF16 (flash::supported()), for fp32 on those with AVX2 or AVX-512. Plain pointers, no libtorch.
 // Everything between reading and writing bf16 is fp32. Each function works on one stretch of rows; whoever calls divides the rows.
 #pragma once
 

@@ -1,4 +1,4 @@
-// The kernels of language_kernels.h twice: for processors with AVX-512 BF16, and for all others.
+// The kernels of language_kernels.h twice: for processors with AVX-512, and for all others.
 #include "language_kernels.h"
 
 #include "attention_kernels.h"
@@ -28,7 +28,7 @@ namespace wide {
 } // namespace
 
 // What the fastest that runs here says.
-#define RINGTUNE_CHOSEN(name, ...) (flash::supported() ? wide::name(__VA_ARGS__) : portable::name(__VA_ARGS__))
+#define RINGTUNE_CHOSEN(name, ...) (flash::wide() ? wide::name(__VA_ARGS__) : portable::name(__VA_ARGS__))
 
 template <typename Element>
 void add_and_norm(int64_t rows, int64_t width, const float *x, const Element *added, Affine affine, float epsilon,

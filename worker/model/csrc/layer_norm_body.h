@@ -1,8 +1,5 @@
-// Layer norm and its gradient, in the words of lanes.h or float_lanes.h. Included once for each of them.
-
-#include <cmath>
-
-namespace ringtune::fused {
+// Layer norm and its gradient, in the words of lanes_sixteen.h and lanes_eight.h. Included once for
+// each kind of Element and width, in a namespace of its own.
 
 RINGTUNE_TARGET void layer_norm(int64_t rows, int64_t width, Affine affine, float epsilon, const Element *x, Element *y,
                                 float *statistics) {
@@ -74,5 +71,3 @@ void layer_norm_backward(int64_t rows, int64_t width, const float *weight, const
     (kept == nullptr ? backward_of<false> : backward_of<true>)(rows, width, weight, x, statistics, gradient,
                                                                kept, result);
 }
-
-} // namespace ringtune::fused

@@ -63,12 +63,27 @@ struct Linear : torch::autograd::Function<Linear> {
     }
 };
 
-// Kernels of our own for fp32: on AMX by bf16 halves (split_linear.h), with AVX-512 BF16 few_rows.h, with AVX2 alone
-// float_layers.h.
-void multiply_own(const split::Sizes &sizes, const float *x, const float *weight, const float *bias, float *result) {
-    if (flash::amx_supported()) {
+// What multiplies by fp32 weights: libtorch, or kernels of our own. Those of split_linear.h, by bf16 halves on AMX, and those of
+// few_rows.h are for few rows.
+enum class Multiplier : int64_t { Libtorch, Halves, FewRows, Floats };
+
+// `halves`: whether there are few rows, which bf16 halves may stand for.
+Multiplier multiplier_of(const at::Tensor &weight, bool halves) {
+    if (weight.scalar_type() != at::kFloat || !weight.is_contiguous()) {
+        return Multiplier::Libtorch;
+    }
+    if (halves && flash::wide()) {
+        return flash::amx_supported() ? Multiplier::Halves : Multiplier::FewRows;
+    }
+    const bool floats = floats::used(floats::Family::Products) && floats::fits(weight.size(1), weight.size(0));
+    return floats ? Multiplier::Floats : Multiplier::Libtorch;
+}
+
+void multiply_own(Multiplier by, const split::Sizes &sizes, const float *x, const float *weight, const float *bias,
+                  float *result) {
+    if (by == Multiplier::Halves) {
         split::multiply(flash::amx_backend(), sizes, x, weight, bias, result);
-    } else if (flash::supported()) {
+    } else if (by == Multiplier::FewRows) {
         few_rows::multiply(flash::vector_backend(), sizes, x, weight, bias, result);
     } else {
         const auto backend = flash::vector_backend();
@@ -77,10 +92,10 @@ void multiply_own(const split::Sizes &sizes, const float *x, const float *weight
     }
 }
 
-void multiply_own_back(const split::Sizes &sizes, const float *gradient, const float *weight, float *result) {
-    if (flash::amx_supported()) {
+void multiply_own_back(Multiplier by, const split::Sizes &sizes, const float *gradient, const float *weight, float *result) {
+    if (by == Multiplier::Halves) {
         split::multiply_back(flash::amx_backend(), sizes, gradient, weight, result);
-    } else if (flash::supported()) {
+    } else if (by == Multiplier::FewRows) {
         few_rows::multiply_back(flash::vector_backend(), sizes, gradient, weight, result);
     } else {
         const auto backend = flash::vector_backend();
@@ -89,11 +104,12 @@ void multiply_own_back(const split::Sizes &sizes, const float *gradient, const f
     }
 }
 
-// The same in fp32 by them.
+// In fp32 by one of them.
 struct OwnLinear : torch::autograd::Function<OwnLinear> {
     static Variable forward(AutogradContext *context, const Variable &input, const Variable &weight,
-                            const std::optional<at::Tensor> &bias) {
+                            const std::optional<at::Tensor> &bias, Multiplier by) {
         context->saved_data["weight"] = weight;
+        context->saved_data["by"] = static_cast<int64_t>(by);
         at::AutoDispatchBelowADInplaceOrView below_autograd;
         RINGTUNE_RECORD("linear", input, weight);
         auto shape = input.sizes().vec();
@@ -101,7 +117,7 @@ struct OwnLinear : torch::autograd::Function<OwnLinear> {
         const at::Tensor x = input.contiguous(), result = at::empty(shape, input.options());
         const at::Tensor offset = bias ? bias->contiguous() : at::Tensor();
         const split::Sizes sizes{input.numel() / weight.size(1), weight.size(1), weight.size(0)};
-        multiply_own(sizes, x.const_data_ptr<float>(), weight.const_data_ptr<float>(),
+        multiply_own(by, sizes, x.const_data_ptr<float>(), weight.const_data_ptr<float>(),
                      bias ? offset.const_data_ptr<float>() : nullptr, result.mutable_data_ptr<float>());
         return result;
     }
@@ -113,9 +129,10 @@ struct OwnLinear : torch::autograd::Function<OwnLinear> {
         shape.back() = weight.size(1);
         const at::Tensor result = at::empty(shape, gradient.options());
         const split::Sizes sizes{gradient.numel() / weight.size(0), weight.size(1), weight.size(0)};
-        multiply_own_back(sizes, gradient.const_data_ptr<float>(), weight.const_data_ptr<float>(),
+        multiply_own_back(static_cast<Multiplier>(context->saved_data["by"].toInt()), sizes,
+                          gradient.const_data_ptr<float>(), weight.const_data_ptr<float>(),
                           result.mutable_data_ptr<float>());
-        return {result, {}, {}};
+        return {result, {}, {}, {}};
     }
 };
 
@@ -142,15 +159,6 @@ struct PackedLinear : torch::autograd::Function<PackedLinear> {
     }
 };
 
-// Whether kernels of our own multiply by fp32 weights. Those of AVX-512 BF16 are for few rows, and on AMX by bf16 halves, so that
-// `halves` has to allow it.
-bool multiplies_floats(const at::Tensor &weight, bool halves) {
-    if (weight.scalar_type() != at::kFloat || !weight.is_contiguous()) {
-        return false;
-    }
-    return floats::supported() ? floats::fits(weight.size(1), weight.size(0)) : halves && flash::supported();
-}
-
 // input [.., inputs] times weightT [inputs, outputs] + bias.
 at::Tensor linear(const at::Tensor &input, const at::Tensor &weight, const std::optional<at::Tensor> &bias,
                   bool halves) {
@@ -162,8 +170,9 @@ at::Tensor linear(const at::Tensor &input, const at::Tensor &weight, const std::
                 input.scalar_type(), " ", input.sizes());
     TORCH_CHECK(!bias || (bias->dim() == 1 && bias->size(0) == weight.size(0)), "a linear layer with weights ",
                 weight.sizes(), " cannot have a bias of ", bias->sizes());
-    if (multiplies_floats(weight, halves)) {
-        return OwnLinear::apply(input, weight, bias);
+    const Multiplier by = multiplier_of(weight, halves);
+    if (by != Multiplier::Libtorch) {
+        return OwnLinear::apply(input, weight, bias, by);
     }
     return Linear::apply(input, weight, bias);
 }

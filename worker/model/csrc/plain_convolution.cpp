@@ -66,7 +66,8 @@ struct FloatConvolution : torch::autograd::Function<FloatConvolution> {
 
 // Whether kernels of our own convolve with fp32 weights of a layer with kernels of `side`; it keeps the size.
 bool has_kernels(const floats::Channels &layer, int64_t side, int64_t stride, int64_t padding) {
-    return floats::supported() && floats::fits(layer.inputs, layer.outputs) && stride == 1 && (side == 1 || side == 3) &&
+    const auto family = side == 1 ? floats::Family::Products : floats::Family::Convolutions;
+    return floats::used(family) && floats::fits(layer.inputs, layer.outputs) && stride == 1 && (side == 1 || side == 3) &&
            padding == side / 2;
 }
 

@@ -1,5 +1,7 @@
 #include "shim.h"
 
+#include "float_layers.h"
+
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>
@@ -69,6 +71,14 @@ at::Tensor *ringtune_self_attention(const at::Tensor *together, int kernel) {
 int ringtune_attention_kernel() {
     return guarded(-1, [] { return static_cast<int>(ringtune::attention_kernel()); });
 }
+
+int ringtune_instructions() { return static_cast<int>(ringtune::instructions::in_use()); }
+
+void ringtune_limit_instructions(int most) {
+    ringtune::instructions::limit(static_cast<ringtune::instructions::Set>(most));
+}
+
+void ringtune_use_floats_with_avx512(bool all) { ringtune::floats::use_with_avx512(all ? ~0u : 0u); }
 
 bool ringtune_set_threads(int threads) {
     return guarded(false, [&] {

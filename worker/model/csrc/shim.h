@@ -42,10 +42,11 @@ void check_frozen(const char *operation, const char *name, const at::Tensor &wei
 // Writes tensors to `results`, whose owner they get; true.
 bool hand_over(at::TensorList tensors, at::Tensor **results);
 
-// What attention runs on: libtorch's own kernels; in bf16 the tiled ones with vdpbf16ps, or those on AMX; in fp32 those with AVX2.
-enum class AttentionKernel : int { Libtorch = 0, Avx512 = 1, Amx = 2, Avx2 = 3 };
+// What attention runs on: libtorch's own kernels; in bf16 the tiled ones with vdpbf16ps, or those on AMX; in fp32 those of
+// float_layers.h, where they are used, with all but the first.
+enum class AttentionKernel : int { Libtorch = 0, Avx512 = 1, Amx = 2, Floats = 3 };
 
-// The fastest that this processor can do.
+// The fastest that may be used here.
 AttentionKernel attention_kernel();
 
 // softmax(query keyT / sqrt(width)) value, with gradient: query [batch, queries, heads, width], key and value
@@ -97,6 +98,11 @@ at::Tensor *ringtune_channels_last(const at::Tensor *tensor);
 at::Tensor *ringtune_attention(const at::Tensor *query, const at::Tensor *key, const at::Tensor *value, int kernel);
 at::Tensor *ringtune_self_attention(const at::Tensor *together, int kernel);
 int ringtune_attention_kernel();
+// Numbers of instructions.h's Set: the best in use, and the best to use from here on.
+int ringtune_instructions();
+void ringtune_limit_instructions(int most);
+// All families of float_layers.h, or none.
+void ringtune_use_floats_with_avx512(bool all);
 // Compute threads of the calling thread's operations.
 bool ringtune_set_threads(int threads);
 // Process-wide and only before the first parallel work; a second call fails.

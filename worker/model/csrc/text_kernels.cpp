@@ -28,26 +28,26 @@ namespace wide {
 } // namespace
 
 void spread(int64_t width, const float *x, float *factors) {
-    flash::supported() ? wide::spread(width, x, factors) : portable::spread(width, x, factors);
+    flash::wide() ? wide::spread(width, x, factors) : portable::spread(width, x, factors);
 }
 
 void spread(int64_t width, const Bf16 *x, float *factors) {
-    flash::supported() ? wide::spread(width, x, factors) : portable::spread(width, x, factors);
+    flash::wide() ? wide::spread(width, x, factors) : portable::spread(width, x, factors);
 }
 
 
 template <typename Element, typename Out>
 void times_rows(int64_t rows, int64_t width, const float *factors, const Element *matrix, const Element *bias,
                 Out *result) {
-    return flash::supported() ? wide::times_rows(rows, width, factors, matrix, bias, result)
-                              : portable::times_rows(rows, width, factors, matrix, bias, result);
+    return flash::wide() ? wide::times_rows(rows, width, factors, matrix, bias, result)
+                         : portable::times_rows(rows, width, factors, matrix, bias, result);
 }
 
 template <typename Element>
 void attend(int64_t tokens, int64_t width, const Element *query, const Element *keys, const Element *values,
             float *weights, Element *result) {
-    return flash::supported() ? wide::attend(tokens, width, query, keys, values, weights, result)
-                              : portable::attend(tokens, width, query, keys, values, weights, result);
+    return flash::wide() ? wide::attend(tokens, width, query, keys, values, weights, result)
+                         : portable::attend(tokens, width, query, keys, values, weights, result);
 }
 
 template void times_rows(int64_t, int64_t, const float *, const float *, const float *, float *);

@@ -1,4 +1,4 @@
-// The kernels of float_layers.h, which need AVX2 and not AVX-512; included by kernels.cpp.
+// The kernels of float_layers.h; included by kernels.cpp.
 
 namespace floats = ringtune::floats;
 
@@ -93,22 +93,25 @@ void float_attention(const Sizes &s) {
     }
 }
 
-void float_layers() {
+void float_layers(const char *with) {
     int shapes = 0;
+    // Channels come in as many as two vectors have.
+    const int64_t strip = floats::fits(16, 16) ? 16 : 32;
     for (const int64_t threads : {1, 3, 56}) {
         const floats::Runner runner{float_backend(), threads};
         for (const floats::Way way : {floats::Way::Forward, floats::Way::Backward}) {
             for (const floats::Pictures &pictures :
                  {floats::Pictures{2, 5, 7}, {1, 1, 1}, {1, 40, 1}, {1, 8, 8}, {3, 9, 6}, {1, 11, 26}}) {
-                for (const floats::Channels &channels : {floats::Channels{16, 16}, {48, 96}, {144, 80}, {352, 16}}) {
-                    float_layer(runner, channels, way, pictures, 1);
-                    float_layer(runner, channels, way, pictures, 3);
+                for (const floats::Channels &channels : {floats::Channels{1, 1}, {3, 6}, {9, 5}, {22, 1}}) {
+                    const floats::Channels whole{strip * channels.inputs, strip * channels.outputs};
+                    float_layer(runner, whole, way, pictures, 1);
+                    float_layer(runner, whole, way, pictures, 3);
                     shapes += 2;
                 }
             }
         }
     }
-    std::printf("  layers in fp32 with AVX2: %d shapes (1 to 286 pixels, for 1 to 56 threads)\n", shapes);
+    std::printf("  layers in fp32 with %s: %d shapes (1 to 286 pixels, for 1 to 56 threads)\n", with, shapes);
     shapes = 0;
     for (const Sizes &sizes : {
              Sizes{1, 1, 1, 1, 1}, Sizes{1, 1, 5, 3, 1}, Sizes{3, 2, 7, 77, 24}, Sizes{1, 2, 200, 200, 24},
@@ -118,7 +121,7 @@ void float_layers() {
         float_attention(sizes);
         ++shapes;
     }
-    std::printf("  attention in fp32 with AVX2: %d shapes, every gradient alone\n", shapes);
+    std::printf("  attention in fp32 with %s: %d shapes, every gradient alone\n", with, shapes);
 }
 
 // One number too many of the operand.

@@ -2,8 +2,8 @@
 // tile and no block, on buffers of exactly their size between pages that nobody may touch, so that one element too many
 // is an error. What comes out is compared with plain loops in double precision.
 //
-// Built and run by run.sh; prints what it covered, and ends with 1 at the first difference. Without AVX-512 BF16 only the kernels
-// that need AVX2 are run; without that it says that it ran nothing and ends with 77.
+// Built and run by run.sh; prints what it covered, and ends with 1 at the first difference. Kernels of several widths are run in each
+// that the processor has; without AVX2 it says that it ran nothing and ends with 77.
 
 #include "../csrc/attention_kernels.h"
 #include "../csrc/blocks.h"
@@ -11,6 +11,7 @@
 #include "../csrc/few_rows.h"
 #include "../csrc/float_layers.h"
 #include "../csrc/fused_kernels.h"
+#include "../csrc/instructions.h"
 #include "../csrc/language_kernels.h"
 #include "../csrc/packing_kernels.h"
 #include "../csrc/split_linear.h"
@@ -400,9 +401,8 @@ void packing(int64_t outputs, int64_t inputs, int64_t places) {
 #include "float_checks.h"
 #include "norm_checks.h"
 
-// Every kernel at every shape; prints what there was.
+// Every kernel that needs bf16 instructions at every shape; prints what there was.
 void run() {
-    std::printf("operands %s a forbidden page:\n", flush == Flush::End ? "right before" : "right behind");
     int shapes = 0;
     for (const Sizes &sizes : {
              Sizes{1, 1, 1, 1, 1}, Sizes{1, 1, 5, 3, 1}, Sizes{3, 2, 7, 77, 24}, Sizes{1, 2, 200, 200, 24},
@@ -429,16 +429,7 @@ void run() {
         }
     }
     std::printf("  products: %d shapes%s\n", shapes, flash::amx_supported() ? ", on AMX too" : "");
-    shapes = 0;
     for (const flash::Backend &backend : backends()) {
-        for (const int64_t rows : {1, 16, 77, 170}) {
-            for (const int64_t inputs : {1, 31, 65, 130, 300}) {
-                for (const int64_t outputs : {1, 33, 64, 515}) {
-                    split_product(backend, rows, inputs, outputs);
-                    ++shapes;
-                }
-            }
-        }
         if (backend.gemm != flash::gemm_amx) {
             continue;
         }
@@ -450,7 +441,6 @@ void run() {
             }
         }
     }
-    std::printf("  products of fp32: %d shapes\n", shapes);
     shapes = 0;
     const flash::Backend vectors = backends().front();
     for (const int64_t threads : {1, 3, 56}) {
@@ -472,7 +462,7 @@ void run() {
         }
     }
     std::printf("  convolutions and layers on vectors: %d shapes (1 to 2100 pixels, for 1 to 56 threads)\n", shapes);
-    all_norms<Bf16>("norms and GEGLU");
+    all_norms<Bf16>("norms and GEGLU", "AVX-512 BF16");
     shapes = 0;
     for (const int64_t outputs : {1, 31, 32, 33, 100}) {
         for (const int64_t inputs : {1, 32, 63, 65}) {
@@ -483,7 +473,25 @@ void run() {
         }
     }
     std::printf("  packing: %d shapes\n", shapes);
-    shapes = 0;
+}
+
+void split_products() {
+    int shapes = 0;
+    for (const flash::Backend &backend : backends()) {
+        for (const int64_t rows : {1, 16, 77, 170}) {
+            for (const int64_t inputs : {1, 31, 65, 130, 300}) {
+                for (const int64_t outputs : {1, 33, 64, 515}) {
+                    split_product(backend, rows, inputs, outputs);
+                    ++shapes;
+                }
+            }
+        }
+    }
+    std::printf("  products of few rows in fp32: %d shapes\n", shapes);
+}
+
+void language_models(const char *with) {
+    int shapes = 0;
     for (const int64_t rows : {1, 3, 64}) {
         for (const int64_t width : {1, 2, 15, 16, 17, 33, 48, 211}) {
             language_kernels<float>(rows, width);
@@ -493,32 +501,25 @@ void run() {
             ++shapes;
         }
     }
-    std::printf("  language models: %d shapes, in fp32 and bf16\n", shapes);
+    std::printf("  language models with %s: %d shapes, in fp32 and bf16\n", with, shapes);
 }
 
 } // namespace
 
 int main(int count, char **arguments) {
-    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) {
+    using namespace ringtune::instructions;
+    const Set here = in_use();
+    if (here == Set::Portable) {
         std::puts("this processor has no AVX2: nothing was run");
         return 77;
     }
-    const bool beyond = count > 1 && std::strcmp(arguments[1], "--one-too-many") == 0;
-    if (!flash::supported()) {
-        if (beyond) {
+    // Whether one element too many is seen at all, by a masked load where there is one.
+    if (count > 1 && std::strcmp(arguments[1], "--one-too-many") == 0) {
+        if (here < Set::Avx512Bf16) {
+            limit(Set::Avx2);
             float_layer_beyond();
             return 0;
         }
-        std::puts("this processor has no AVX-512 BF16: the kernels that need it were not run");
-        for (const Flush place : {Flush::End, Flush::Start}) {
-            flush = place;
-            float_layers();
-            all_norms<float>("norms and GEGLU in fp32 with AVX2");
-        }
-        return 0;
-    }
-    // Whether one element too many is seen at all, by a masked load.
-    if (beyond) {
         const Exact<float> sums(24), squares(24);
         const Exact<Bf16> x(2 * 24 - 1);
         fused::channel_moments({2, 24, 24}, x.get(), sums.get(), squares.get());
@@ -526,9 +527,30 @@ int main(int count, char **arguments) {
     }
     for (const Flush place : {Flush::End, Flush::Start}) {
         flush = place;
-        run();
-        float_layers();
-        all_norms<float>("norms and GEGLU in fp32 with AVX2");
+        std::printf("operands %s a forbidden page:\n", flush == Flush::End ? "right before" : "right behind");
+        if (here >= Set::Avx512Bf16) {
+            run();
+        } else {
+            std::puts("  this processor has no AVX-512 BF16: the kernels that need it were not run");
+        }
+        if (here >= Set::Avx512) {
+            split_products();
+        }
+        limit(Set::Portable);
+        language_models("any processor");
+        for (const auto &[set, with] : {std::pair{Set::Avx2, "AVX2"}, {Set::Avx512, "AVX-512"}}) {
+            if (here < set) {
+                std::printf("  this processor has no %s: what is as wide was not run\n", with);
+                continue;
+            }
+            limit(set);
+            float_layers(with);
+            all_norms<float>("norms and GEGLU in fp32", with);
+            if (set == Set::Avx512) {
+                language_models(with);
+            }
+        }
+        limit(Set::Amx);
     }
     return 0;
 }

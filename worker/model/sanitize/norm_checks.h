@@ -118,7 +118,7 @@ template <typename Element> void geglu(int64_t rows, int64_t width) {
     compare("GEGLU's gradient", result, of_result, LOST<Element>);
 }
 
-template <typename Element> void all_norms(const char *what) {
+template <typename Element> void all_norms(const char *what, const char *with) {
     int shapes = 0;
     for (const int64_t rows : {1, 3, 9, 64}) {
         for (const int64_t channels : {1, 2, 7, 8, 9, 15, 16, 17, 24, 33, 320}) {
@@ -132,5 +132,5 @@ template <typename Element> void all_norms(const char *what) {
             shapes += 2;
         }
     }
-    std::printf("  %s: %d shapes (1 to 320 channels, 1 to 64 rows)\n", what, shapes);
+    std::printf("  %s with %s: %d shapes (1 to 320 channels, 1 to 64 rows)\n", what, with, shapes);
 }

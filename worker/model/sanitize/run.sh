@@ -15,8 +15,8 @@ if ! echo 'int main() {}' | "${compile[@]}" -x c++ - -o "$folder/nothing" 2>"$fo
     [[ "${RINGTUNE_REQUIRE_TOOLS:-}" != 1 ]]
     exit
 fi
-"${compile[@]}" "$here/kernels.cpp" "$here"/../csrc/{attention_{amx,forward,backward,blocks,gemm,tiles,tiles_forward,tiles_backward},direct_convolution,dropout,few_rows,float_attention_backward,float_attention_forward,float_fused,float_rows,float_winograd,split_linear,tiled_product,vector_layers,vector_rows,winograd}.cpp \
-    "$here"/../csrc/{fused,language,text}_kernels.cpp -o "$folder/kernels"
+"${compile[@]}" "$here/kernels.cpp" "$here"/../csrc/{attention_{amx,forward,backward,blocks,gemm,tiles,tiles_forward,tiles_backward},direct_convolution,dropout,few_rows,instructions,split_linear,tiled_product,vector_layers,vector_rows,winograd}.cpp \
+    "$here"/../csrc/{float,fused,language,text}_kernels.cpp -o "$folder/kernels"
 
 # Leaks are looked for with ptrace, which is not allowed everywhere.
 export ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1

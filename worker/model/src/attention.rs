@@ -1,15 +1,15 @@
-//! Softmax attention with gradient. In bf16 on a processor with AVX-512 BF16, and in fp32 on one with AVX2 and no AVX-512, it runs
-//! on this crate's own tiled kernels (`csrc/attention_*.cpp`, `csrc/float_attention_*.cpp`); otherwise on libtorch's.
+//! Softmax attention with gradient. In bf16 with AVX-512 BF16, and in fp32 with AVX2 (with AVX-512 where they are faster), it runs on
+//! this crate's own tiled kernels (`csrc/attention_*.cpp`, `csrc/float_attention_*`); otherwise on libtorch's.
 
 use std::fmt;
-use std::sync::OnceLock;
 
 use tch::Tensor;
 
 use crate::error::Result;
 use crate::native;
 
-/// What attention runs on. The values are those of csrc/shim.h.
+/// What attention runs on in bf16; all but libtorch's have our tiles in fp32 too, where these are used. The values are those of
+/// csrc/shim.h.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum AttentionKernel {
@@ -19,20 +19,19 @@ pub enum AttentionKernel {
     Avx512 = 1,
     /// In bf16 our tiles, multiplied by AMX.
     Amx = 2,
-    /// In fp32 our tiles, multiplied by AVX2.
-    Avx2 = 3,
+    /// Our tiles in fp32 alone.
+    Floats = 3,
 }
 
 impl AttentionKernel {
-    /// The fastest that this processor has.
+    /// The fastest that may be used here.
     pub fn best() -> Self {
-        static BEST: OnceLock<AttentionKernel> = OnceLock::new();
-        *BEST.get_or_init(|| match native::attention_kernel() {
+        match native::attention_kernel() {
             1 => Self::Avx512,
             2 => Self::Amx,
-            3 => Self::Avx2,
+            3 => Self::Floats,
             _ => Self::Libtorch,
-        })
+        }
     }
 }
 
@@ -42,7 +41,7 @@ impl fmt::Display for AttentionKernel {
             Self::Libtorch => "libtorch",
             Self::Avx512 => "tiled, AVX-512 BF16",
             Self::Amx => "tiled, AMX",
-            Self::Avx2 => "tiled, AVX2",
+            Self::Floats => "tiled, fp32",
         })
     }
 }

@@ -36,19 +36,20 @@ impl Case {
     }
 }
 
-/// The kernels of this processor that are not libtorch's.
+/// The kernels that may be used here and are not libtorch's.
 fn tiled_kernels() -> Vec<AttentionKernel> {
-    match AttentionKernel::best() {
-        AttentionKernel::Libtorch => Vec::new(),
+    let mut kernels = match AttentionKernel::best() {
+        AttentionKernel::Libtorch | AttentionKernel::Floats => Vec::new(),
         AttentionKernel::Avx512 => vec![AttentionKernel::Avx512],
         AttentionKernel::Amx => vec![AttentionKernel::Avx512, AttentionKernel::Amx],
-        AttentionKernel::Avx2 => vec![AttentionKernel::Avx2],
-    }
+    };
+    kernels.extend((!crate::runtime::skips_own_fp32()).then_some(AttentionKernel::Floats));
+    kernels
 }
 
 /// What a kernel of ours computes in.
 fn kind_of(kernel: AttentionKernel) -> Kind {
-    if kernel == AttentionKernel::Avx2 { Kind::Float } else { Kind::BFloat16 }
+    if kernel == AttentionKernel::Floats { Kind::Float } else { Kind::BFloat16 }
 }
 
 fn results(inputs: &[Tensor; 4], kind: Kind, attend: impl Fn(&[Tensor; 3]) -> Tensor) -> Results {
@@ -113,7 +114,7 @@ fn is_as_near_to_the_formula_as_libtorch() {
             let libtorch = in_kind(&inputs, kind_of(kernel), AttentionKernel::Libtorch);
             let ours = on_kernel(&inputs, kernel);
             // In fp32 the maximum and the order of sums are others, and which of the two is nearer is chance.
-            let more = if kernel == AttentionKernel::Avx2 { 1e-6 } else { 1e-5 };
+            let more = if kernel == AttentionKernel::Floats { 1e-6 } else { 1e-5 };
             for (index, name) in ["output", "grad query", "grad key", "grad value"].iter().enumerate() {
                 let own_error = error(&ours[index], &reference[index]);
                 let libtorch_error = error(&libtorch[index], &reference[index]);

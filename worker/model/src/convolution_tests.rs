@@ -235,7 +235,7 @@ fn no_bit_depends_on_threads_or_on_the_rest_of_a_batch() {
     }
 }
 
-/// The same in fp32, where a processor without AVX-512 has kernels of our own.
+/// The same in fp32 by kernels of our own.
 #[test]
 fn no_bit_in_fp32_depends_on_threads_or_on_the_rest_of_a_batch() {
     if crate::runtime::skips_own_fp32() {
@@ -243,7 +243,7 @@ fn no_bit_in_fp32_depends_on_threads_or_on_the_rest_of_a_batch() {
     }
     Runtime::initialise(2).unwrap();
     tch::manual_seed(12);
-    for config in [Conv2dConfig::same_3x3(144, 176), Conv2dConfig::pointwise(336, 96)] {
+    for config in [Conv2dConfig::same_3x3(160, 192), Conv2dConfig::pointwise(352, 96)] {
         let filter = Filter::draw(config);
         depends_on_nothing_else(&filter, &filter.exact(), Kind::Float);
     }
@@ -347,19 +347,19 @@ fn fp32_weights_that_our_kernels_read_stay_in_their_file() {
     }
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("layer.safetensors");
-    let bytes = vec![0u8; 4 * 32 * 48 * 9];
+    let bytes = vec![0u8; 4 * 32 * 96 * 9];
     let view = |shape: &[usize]| {
         let length = 4 * shape.iter().product::<usize>();
         TensorView::new(Dtype::F32, shape.to_vec(), &bytes[..length]).unwrap()
     };
-    let tensors = [("weight", view(&[32, 48, 3, 3])), ("bias", view(&[32]))];
+    let tensors = [("weight", view(&[32, 96, 3, 3])), ("bias", view(&[32]))];
     safetensors::serialize_to_file(tensors, None, &file).unwrap();
     let weights = Weights::open_file(&file, |name| Some(name.to_owned())).unwrap();
     let weight = |config| match Conv2d::new(&weights.root(), config, Kind::Float).unwrap().weights {
         ConvolutionWeights::Plain(weight) => weight,
         ConvolutionWeights::Packed { .. } => panic!("fp32 is not packed"),
     };
-    let config = Conv2dConfig::same_3x3(48, 32);
+    let config = Conv2dConfig::same_3x3(96, 32);
     // All at once, so that no copy lies where another one was.
     let [one, other] = [weight(config), weight(config)];
     let halving = weight(Conv2dConfig { stride: 2, ..config });

@@ -14,6 +14,7 @@ pub mod config;
 pub mod convolution;
 pub mod error;
 mod finite;
+mod float_rates;
 mod generate;
 mod gpt2;
 pub mod growing;
@@ -45,15 +46,16 @@ mod support;
 
 pub use api::{GenerateRequest, Microbatch};
 pub use error::{Error, Result};
+pub use float_rates::{FloatRate, float_rates};
 pub use gpt2::{Gpt2, Gpt2Config, Gpt2Text, HeldTensors, check_gpt2_folder};
 pub use probe::{KERNELS_REVISION, probe};
 pub use rates::machine_rates;
 pub use ringtune_engine::{
     AlignedFloats, Applied, BucketSizes, Buckets, Dropout, EngineError, FeedTokens, Gradient, HeldState,
-    LanguageGradient, LanguageModelFolder, LanguageModelInfo, LanguageModelSource, LookedUp, ModelInfo,
-    ModelOptions, Moments, NewLanguageModel, OpenLanguageModel, OpenTextModel, OptimizerStep, Pixels,
-    Precision, PredictionType, RgbImage, SamplerKind, Shares, StateTensor, TextContext, TextModelInfo,
-    TokenBatch,
+    InstructionSet, LanguageGradient, LanguageModelFolder, LanguageModelInfo, LanguageModelSource, LookedUp,
+    ModelInfo, ModelOptions, Moments, NewLanguageModel, OpenLanguageModel, OpenTextModel, OptimizerStep,
+    Pixels, Precision, PredictionType, RgbImage, SamplerKind, Shares, StateTensor, TextContext,
+    TextModelInfo, TokenBatch,
 };
 pub use runtime::{Runtime, RuntimeInfo};
 pub use stable_diffusion::{StableDiffusion, check_folder};

@@ -32,8 +32,9 @@ pub(super) fn with_gradients(
     all
 }
 
-/// What norms and GEGLU are tested in: fp32, and bf16 where the processor has it.
+/// What norms and GEGLU are tested in: fp32, by our own kernels where there are any, and bf16 where the processor has it.
 pub(super) fn kinds() -> Vec<Kind> {
+    let _own = crate::runtime::skips_own_fp32();
     let kinds = [Kind::Float, Kind::BFloat16];
     kinds.into_iter().filter(|kind| *kind == Kind::Float || !crate::runtime::skips_bf16()).collect()
 }

@@ -1,8 +1,7 @@
 //! libtorch's process-wide settings and what it says of itself.
 
-use ringtune_engine::Precision;
+use ringtune_engine::{InstructionSet, Precision};
 
-use crate::attention::AttentionKernel;
 use crate::error::{Error, Result};
 use crate::native;
 
@@ -15,6 +14,8 @@ pub struct RuntimeInfo {
     pub cpu_capability: String,
     /// The best matrix instructions in use here: "amx_bf16", "avx512_bf16", "avx512", "avx2" or "sse".
     pub matrix_instructions: String,
+    /// The best set of instructions that our own kernels use.
+    pub instructions: InstructionSet,
     /// Whether bfloat16 products have instructions of their own.
     pub has_bf16: bool,
     /// Compute threads.
@@ -26,11 +27,12 @@ pub struct RuntimeInfo {
 pub struct Runtime;
 
 impl Runtime {
-    /// Sets one inter-operation thread, `threads` compute threads, and an allocator that keeps large blocks for
-    /// the next step. Call it first, on the thread that will compute: OpenMP keeps the number per calling thread.
+    /// Sets one inter-operation thread, `threads` compute threads, the process' limit of instructions, and an allocator that keeps
+    /// large blocks for the next step. Call it first, on the thread that will compute: OpenMP keeps the number per calling thread.
     pub fn initialise(threads: usize) -> Result<RuntimeInfo> {
         // Fails when it was set before, by a test or an earlier call: then it already is as it shall be.
         let _already_set = native::set_interop_threads(1);
+        native::limit_instructions(InstructionSet::limit());
         native::install_allocator()?;
         Self::set_threads(threads)?;
         Ok(Self::info())
@@ -75,6 +77,7 @@ impl Runtime {
             libtorch_version: native::libtorch_version(),
             cpu_capability: native::cpu_capability(),
             matrix_instructions: matrix_instructions().to_string(),
+            instructions: native::instruction_set(),
             has_bf16: has_bf16(),
             threads: native::threads(),
         }
@@ -82,10 +85,8 @@ impl Runtime {
 }
 
 /// AMX with bf16 comes with AVX-512 BF16 in every processor that has it.
-#[cfg(target_arch = "x86_64")]
 pub(crate) fn has_bf16() -> bool {
-    let leaf = core::arch::x86_64::__cpuid_count(7, 1);
-    leaf.eax & (1 << 5) != 0 && std::arch::is_x86_feature_detected!("avx512f")
+    native::instruction_set() >= InstructionSet::Avx512Bf16
 }
 
 /// That this processor computes so: without instructions for it oneDNN refuses bf16, in the middle of a model.
@@ -97,34 +98,22 @@ pub(crate) fn check_precision(precision: Precision) -> Result<()> {
     Ok(())
 }
 
-/// Attention asks oneDNN whether it uses AMX: the processor may have it, and oneDNN be told (ONEDNN_MAX_CPU_ISA), or the
-/// system forbid, to use it.
-#[cfg(target_arch = "x86_64")]
+/// As numerics classes have it, which are older than [`InstructionSet`].
 fn matrix_instructions() -> &'static str {
-    match AttentionKernel::best() {
-        AttentionKernel::Amx => "amx_bf16",
-        AttentionKernel::Avx512 => "avx512_bf16",
-        AttentionKernel::Libtorch if std::arch::is_x86_feature_detected!("avx512bw") => "avx512",
-        AttentionKernel::Avx2 => "avx2",
-        AttentionKernel::Libtorch if std::arch::is_x86_feature_detected!("avx2") => "avx2",
-        AttentionKernel::Libtorch => "sse",
+    match native::instruction_set() {
+        InstructionSet::Amx | InstructionSet::Auto => "amx_bf16",
+        InstructionSet::Avx512Bf16 => "avx512_bf16",
+        InstructionSet::Avx512 => "avx512",
+        InstructionSet::Avx2 => "avx2",
+        InstructionSet::Portable => "sse",
     }
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-pub(crate) fn has_bf16() -> bool {
-    false
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn matrix_instructions() -> &'static str {
-    "other"
 }
 
 /// Whether a test of bf16 has to be left out, which it says.
 #[cfg(test)]
 #[allow(clippy::print_stderr, reason = "whoever runs the tests is to know")]
 pub(crate) fn skips_bf16() -> bool {
+    native::limit_instructions(InstructionSet::limit());
     let skips = !has_bf16();
     if skips {
         eprintln!("SKIPPED: this processor has no bf16 instructions");
@@ -132,13 +121,35 @@ pub(crate) fn skips_bf16() -> bool {
     skips
 }
 
-/// The same of kernels of our own in fp32, which processors with AVX2 and no AVX-512 have.
+/// The same of kernels of our own in fp32, which are used from here on wherever there are any.
 #[cfg(test)]
 #[allow(clippy::print_stderr, reason = "whoever runs the tests is to know")]
 pub(crate) fn skips_own_fp32() -> bool {
-    let skips = matrix_instructions() != "avx2";
+    native::limit_instructions(InstructionSet::limit());
+    native::use_floats_with_avx512(true);
+    let skips = native::instruction_set() < InstructionSet::Avx2;
     if skips {
-        eprintln!("SKIPPED: fp32 has no kernels of our own on this processor");
+        eprintln!("SKIPPED: fp32 has no kernels of our own without AVX2");
     }
     skips
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// All that lesser machines do, in processes of their own: libtorch looks at its limits once.
+    #[test]
+    fn with_fewer_instructions_our_kernels_pass_the_same_tests() {
+        if InstructionSet::limit() != InstructionSet::Auto {
+            return;
+        }
+        let kernels = ["attention", "convolution", "native", "product_tests", "layer_tests"];
+        for set in InstructionSet::ALL.into_iter().filter(|set| *set < native::instruction_set()) {
+            let mut tests = std::process::Command::new(std::env::current_exe().unwrap());
+            tests.args(kernels).env("RINGTUNE__COMPUTE__INSTRUCTION_SET", set.name());
+            let ended = tests.envs(set.variables().iter().copied()).output().unwrap();
+            assert!(ended.status.success(), "{set}: {}", String::from_utf8_lossy(&ended.stdout));
+        }
+    }
 }

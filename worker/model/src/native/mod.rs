@@ -8,12 +8,14 @@ use torch_sys::C_tensor;
 use crate::error::{Error, Result};
 
 mod convolutions;
+mod instructions;
 mod threads;
 
 pub(crate) use convolutions::{
     ConvolutionArguments, ConvolutionGeometry, PlainConvolution, convolution, convolution_has_kernels,
     pack_convolution, packed_convolution,
 };
+pub(crate) use instructions::{instruction_set, limit_instructions, use_floats_with_avx512};
 pub(crate) use threads::{place_threads, set_interop_threads, set_threads, settle_threads, threads};
 
 unsafe extern "C" {
@@ -36,6 +38,9 @@ unsafe extern "C" {
     ) -> *mut C_tensor;
     fn ringtune_self_attention(together: *const C_tensor, kernel: c_int) -> *mut C_tensor;
     fn ringtune_attention_kernel() -> c_int;
+    fn ringtune_instructions() -> c_int;
+    fn ringtune_limit_instructions(most: c_int);
+    fn ringtune_use_floats_with_avx512(all: bool);
     fn ringtune_group_norm(
         x: *const C_tensor,
         skip: *const C_tensor,
@@ -238,9 +243,9 @@ pub(crate) fn self_attention(together: &Tensor, kernel: i32) -> Result<Tensor> {
     tensor_from(unsafe { ringtune_self_attention(together.as_ptr(), kernel) })
 }
 
-/// The number of the fastest attention kernel that this processor has.
+/// The number of the fastest attention kernel that may be used here.
 pub(crate) fn attention_kernel() -> i32 {
-    // SAFETY: no arguments; asks for the processor's features. A failure is a number of no kernel.
+    // SAFETY: no arguments. A failure is a number of no kernel.
     unsafe { ringtune_attention_kernel() }
 }
 
@@ -330,11 +335,11 @@ pub(crate) fn geglu(x: &Tensor) -> Result<Tensor> {
 /// How a linear layer in fp32 multiplies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Products {
-    /// In fp32: with AVX2 and no AVX-512 by kernels of our own, where the widths are multiples of 16.
+    /// In fp32: with AVX2, and with AVX-512 where they are faster than libtorch, by kernels of our own, where the widths fit them.
     Exact,
     /// On a processor with AMX: by bf16 halves of each value, three products for one, in a fraction of the time. They are
-    /// off by about 2^-16, a hundredth of what bf16 is off by. Elsewhere in fp32, where the processor has AVX-512 BF16 by
-    /// kernels of our own.
+    /// off by about 2^-16, a hundredth of what bf16 is off by. Elsewhere in fp32, where the processor has AVX-512 by
+    /// kernels of our own for few rows.
     Halves,
 }
 

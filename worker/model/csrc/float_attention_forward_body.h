@@ -1,11 +1,5 @@
-// Attention in fp32, for processors with AVX2 and no AVX-512: the method of attention_kernels.h. Scores lie as [keys][16 queries]
-// strips, so that maxima and sums of a query run down a vector's lane, and what follows takes them as they lie.
-
-#include "float_attention.h"
-
-#include <cmath>
-
-namespace ringtune::floats {
+// Attention in fp32 by the method of attention_kernels.h. Scores lie as [keys][STRIP queries] strips,
+// so that maxima and sums of a query run down a vector's lane, and what follows takes them as they lie.
 
 namespace {
 
@@ -39,56 +33,55 @@ PackedKeys pack(const Shape &shape, const Runner &runner, View<const float> key,
 
 // What a thread works in: a block of queries, strip by strip.
 struct Scratch {
-    Buffer<float> query;  // [strips][width][16]
-    Buffer<float> scores; // of one strip: [KEY_BLOCK][16]
-    Buffer<float> output; // [strips][width][16]
-    alignas(32) float maximum[BLOCK]; // of the scores so far, times the scale and log2(e)
-    alignas(32) float sum[BLOCK];     // of 2^(score - maximum)
+    Buffer<float> query;  // [strips][width][STRIP]
+    Buffer<float> scores; // of one strip: [KEY_BLOCK][STRIP]
+    Buffer<float> output; // [strips][width][STRIP]
+    float maximum[BLOCK]; // of the scores so far, times the scale and log2(e)
+    float sum[BLOCK];     // of 2^(score - maximum)
 
     explicit Scratch(int64_t width)
         : query(allocate<float>(BLOCK * width)), scores(allocate<float>(KEY_BLOCK * STRIP)),
           output(allocate<float>(BLOCK * width)) {}
 };
 
-// Scores of eight queries become probabilities relative to the maximum so far; a maximum that grew scales down what was added
-// up before it. `scores`, `output`: [..][16], from the first of the eight on.
-RINGTUNE_AVX2 void online_softmax(float *scores, int64_t keys, float scale, float *output, int64_t width, float *so_far,
-                                  float *sum) {
-    const __m256 factor = _mm256_set1_ps(scale);
-    __m256 even = _mm256_set1_ps(flash::LOWEST_SCORE), odd = even;
+// Scores of LANES queries become probabilities relative to the maximum so far; a maximum that grew scales down what was added
+// up before it. `scores`, `output`: [..][STRIP], from the first of them on.
+RINGTUNE_TARGET void online_softmax(float *scores, int64_t keys, float scale, float *output, int64_t width, float *so_far,
+                                    float *sum) {
+    const Vector factor = all(scale);
+    Vector even = all(flash::LOWEST_SCORE), odd = even;
     int64_t key = 0;
     for (; key + 2 <= keys; key += 2) {
-        even = _mm256_max_ps(even, _mm256_load_ps(scores + key * STRIP));
-        odd = _mm256_max_ps(odd, _mm256_load_ps(scores + (key + 1) * STRIP));
+        even = greater(even, load(scores + key * STRIP));
+        odd = greater(odd, load(scores + (key + 1) * STRIP));
     }
     if (key < keys) {
-        even = _mm256_max_ps(even, _mm256_load_ps(scores + key * STRIP));
+        even = greater(even, load(scores + key * STRIP));
     }
-    const __m256 before = _mm256_load_ps(so_far), highest = _mm256_mul_ps(_mm256_max_ps(even, odd), factor);
-    const __m256 maximum = _mm256_max_ps(before, highest);
-    const __m256 correction = exp2_of(_mm256_sub_ps(before, maximum));
-    _mm256_store_ps(so_far, maximum);
-    __m256 total = _mm256_mul_ps(_mm256_load_ps(sum), correction);
+    const Vector before = load(so_far), highest = times(greater(even, odd), factor);
+    const Vector maximum = greater(before, highest);
+    const Vector correction = small_exp2_of(minus(before, maximum));
+    store(so_far, maximum);
+    Vector total = times(load(sum), correction);
     for (key = 0; key < keys; ++key) {
-        const __m256 probability = exp2_of(_mm256_fmsub_ps(_mm256_load_ps(scores + key * STRIP), factor, maximum));
-        total = _mm256_add_ps(total, probability);
-        _mm256_store_ps(scores + key * STRIP, probability);
+        const Vector probability = small_exp2_of(times_minus(load(scores + key * STRIP), factor, maximum));
+        total = plus(total, probability);
+        store(scores + key * STRIP, probability);
     }
-    _mm256_store_ps(sum, total);
-    if (_mm256_movemask_ps(_mm256_cmp_ps(correction, _mm256_set1_ps(1.0f), _CMP_NEQ_UQ)) != 0) {
+    store(sum, total);
+    if (any_differs(correction, all(1.0f))) {
         for (int64_t row = 0; row < width; ++row) {
-            _mm256_store_ps(output + row * STRIP, _mm256_mul_ps(_mm256_load_ps(output + row * STRIP), correction));
+            store(output + row * STRIP, times(load(output + row * STRIP), correction));
         }
     }
 }
 
-// Every row of a strip, [width][16], by the sums.
-RINGTUNE_AVX2 void divide(float *strip, int64_t width, const float *sums) {
-    const __m256 one = _mm256_set1_ps(1.0f);
-    const __m256 factor = _mm256_div_ps(one, _mm256_load_ps(sums)), more = _mm256_div_ps(one, _mm256_load_ps(sums + EIGHT));
+// Every row of a strip, [width][STRIP], by the sums.
+RINGTUNE_TARGET void divide(float *strip, int64_t width, const float *sums) {
+    const Vector factor = reciprocal(load(sums)), more = reciprocal(load(sums + LANES));
     for (float *row = strip; row < strip + width * STRIP; row += STRIP) {
-        _mm256_store_ps(row, _mm256_mul_ps(_mm256_load_ps(row), factor));
-        _mm256_store_ps(row + EIGHT, _mm256_mul_ps(_mm256_load_ps(row + EIGHT), more));
+        store(row, times(load(row), factor));
+        store(row + LANES, times(load(row + LANES), more));
     }
 }
 
@@ -105,7 +98,7 @@ void attend_block(const Shape &shape, const PackedKeys &packed, int64_t head, in
             float *scores = &scratch.scores[0], *output = &scratch.output[query * shape.width];
             multiply_strip(count, {keys, shape.width}, {&scratch.query[query * shape.width], STRIP}, shape.width, true,
                            {scores, STRIP}, nullptr);
-            for (int64_t half = 0; half < STRIP; half += EIGHT) {
+            for (int64_t half = 0; half < STRIP; half += LANES) {
                 online_softmax(scores + half, count, shape.scale * flash::LOG2_E, output + half, shape.width,
                                scratch.maximum + query + half, scratch.sum + query + half);
             }
@@ -140,5 +133,3 @@ void attend(const Shape &shape, const Runner &runner, View<const float> query, V
         }
     });
 }
-
-} // namespace ringtune::floats

@@ -1,24 +1,16 @@
-#include "float_lanes.h"
+// All of fused_kernels.h for fp32, in the words of lanes_sixteen.h and lanes_eight.h. Included once for each.
+
+using Element = float;
+using flash::LOG2_E;
 
 #include "fused_body.h"
+
 #include "layer_norm_body.h"
-
-namespace ringtune::fused {
-
-namespace {
 
 // Rows that are added up in fp32: a variance is the small rest of two large sums where the mean is far from zero.
 constexpr int64_t AT_ONCE = 8;
 
-// `sums`: eight of them.
-RINGTUNE_AVX2 inline void add_to(double *sums, Vector more) {
-    _mm256_storeu_pd(sums, _mm256_add_pd(_mm256_loadu_pd(sums), _mm256_cvtps_pd(_mm256_castps256_ps128(more))));
-    _mm256_storeu_pd(sums + 4, _mm256_add_pd(_mm256_loadu_pd(sums + 4), _mm256_cvtps_pd(_mm256_extractf128_ps(more, 1))));
-}
-
-} // namespace
-
-RINGTUNE_AVX2 void channel_moments(Rows rows, const float *x, double *sums, double *squares) {
+RINGTUNE_TARGET void channel_moments(Rows rows, const float *x, double *sums, double *squares) {
     for (int64_t c = 0; c < rows.channels; c += LANES) {
         const Lanes lanes = lanes_before(c, rows.channels);
         double sum_of_all[LANES] = {}, square_of_all[LANES] = {};
@@ -32,9 +24,8 @@ RINGTUNE_AVX2 void channel_moments(Rows rows, const float *x, double *sums, doub
             add_to(sum_of_all, sum);
             add_to(square_of_all, square);
         }
-        std::copy_n(sum_of_all, lanes.count, sums + c);
-        std::copy_n(square_of_all, lanes.count, squares + c);
+        const int64_t count = std::min(LANES, rows.channels - c);
+        std::copy_n(sum_of_all, count, sums + c);
+        std::copy_n(square_of_all, count, squares + c);
     }
 }
-
-} // namespace ringtune::fused

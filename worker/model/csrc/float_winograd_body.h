@@ -8,11 +8,6 @@
 // Weights are transformed a piece and a row of points at a time, right before the products, so that they stay in a core's
 // nearest cache.
 
-#include "float_kernels.h"
-#include "task_cuts.h"
-
-namespace ringtune::floats {
-
 namespace {
 
 constexpr int64_t SIDE = 4;
@@ -20,60 +15,60 @@ constexpr int64_t REACH = 6; // of a tile's inputs
 constexpr int64_t POINTS = REACH * REACH;
 constexpr int64_t PLACES = 9;
 // Inputs that are added up at once.
-constexpr int64_t DEPTH = 64;
+constexpr int64_t DEPTH = 1024 / STRIP;
 // Tiles that meet transformed weights: more would not fit a core's larger cache.
 constexpr int64_t MOST_TILES = 64;
 // What transforming weights costs, in tiles.
-constexpr int64_t WEIGHTS_COST = 8;
+constexpr int64_t WLANESS_COST = 8;
 constexpr int64_t GAP = 16; // between points, so that they lie in different sets of the cache
 
 constexpr float NEAR = 0.625f, NEAR2 = NEAR * NEAR;
 constexpr float FAR = 1.5f, FAR2 = FAR * FAR;
 
 // One dimension of a tile's inputs.
-RINGTUNE_AVX2 inline void transform_inputs(const __m256 (&x)[REACH], __m256 (&y)[REACH]) {
-    const __m256 near = _mm256_set1_ps(NEAR), near2 = _mm256_set1_ps(NEAR2), far = _mm256_set1_ps(FAR), far2 = _mm256_set1_ps(FAR2);
-    const __m256 sum = _mm256_set1_ps(NEAR2 + FAR2), product = _mm256_set1_ps(NEAR2 * FAR2);
-    y[0] = _mm256_fmadd_ps(product, x[0], _mm256_fnmadd_ps(sum, x[2], x[4]));
-    const __m256 even = _mm256_fnmadd_ps(far2, x[2], x[4]), odd = _mm256_fnmadd_ps(far2, x[1], x[3]);
-    y[1] = _mm256_fmadd_ps(near, odd, even);
-    y[2] = _mm256_fnmadd_ps(near, odd, even);
-    const __m256 far_even = _mm256_fnmadd_ps(near2, x[2], x[4]), far_odd = _mm256_fnmadd_ps(near2, x[1], x[3]);
-    y[3] = _mm256_fmadd_ps(far, far_odd, far_even);
-    y[4] = _mm256_fnmadd_ps(far, far_odd, far_even);
-    y[5] = _mm256_fmadd_ps(product, x[1], _mm256_fnmadd_ps(sum, x[3], x[5]));
+RINGTUNE_TARGET inline void transform_inputs(const Vector (&x)[REACH], Vector (&y)[REACH]) {
+    const Vector near = all(NEAR), near2 = all(NEAR2), far = all(FAR), far2 = all(FAR2);
+    const Vector sum = all(NEAR2 + FAR2), product = all(NEAR2 * FAR2);
+    y[0] = times_plus(product, x[0], minus_times(sum, x[2], x[4]));
+    const Vector even = minus_times(far2, x[2], x[4]), odd = minus_times(far2, x[1], x[3]);
+    y[1] = times_plus(near, odd, even);
+    y[2] = minus_times(near, odd, even);
+    const Vector far_even = minus_times(near2, x[2], x[4]), far_odd = minus_times(near2, x[1], x[3]);
+    y[3] = times_plus(far, far_odd, far_even);
+    y[4] = minus_times(far, far_odd, far_even);
+    y[5] = times_plus(product, x[1], minus_times(sum, x[3], x[5]));
 }
 
 // One dimension of a kernel, but for the points' factors, which are on the sums: weights are transformed more often.
-RINGTUNE_AVX2 inline void transform_weights(__m256 first, __m256 second, __m256 third, __m256 (&y)[REACH]) {
-    const __m256 near = _mm256_set1_ps(NEAR), far = _mm256_set1_ps(FAR);
-    const __m256 even = _mm256_fmadd_ps(_mm256_set1_ps(NEAR2), third, first);
-    const __m256 far_even = _mm256_fmadd_ps(_mm256_set1_ps(FAR2), third, first);
+RINGTUNE_TARGET inline void transform_weights(Vector first, Vector second, Vector third, Vector (&y)[REACH]) {
+    const Vector near = all(NEAR), far = all(FAR);
+    const Vector even = times_plus(all(NEAR2), third, first);
+    const Vector far_even = times_plus(all(FAR2), third, first);
     y[0] = first;
-    y[1] = _mm256_fmadd_ps(near, second, even);
-    y[2] = _mm256_fnmadd_ps(near, second, even);
-    y[3] = _mm256_fmadd_ps(far, second, far_even);
-    y[4] = _mm256_fnmadd_ps(far, second, far_even);
+    y[1] = times_plus(near, second, even);
+    y[2] = minus_times(near, second, even);
+    y[3] = times_plus(far, second, far_even);
+    y[4] = minus_times(far, second, far_even);
     y[5] = third;
 }
 
 // One dimension of sums, with the points' factors: 1 over the product of a point's distances to the others.
-RINGTUNE_AVX2 inline void transform_sums(const __m256 (&x)[REACH], __m256 (&y)[SIDE]) {
+RINGTUNE_TARGET inline void transform_sums(const Vector (&x)[REACH], Vector (&y)[SIDE]) {
     constexpr float AT_0 = 1 / (NEAR2 * FAR2);
     constexpr float AT_NEAR = 1 / (2 * NEAR2 * (NEAR2 - FAR2)), AT_FAR = 1 / (2 * FAR2 * (FAR2 - NEAR2));
-    const auto set = [](float factor) RINGTUNE_AVX2 { return _mm256_set1_ps(factor); };
-    const __m256 even = _mm256_add_ps(x[1], x[2]), odd = _mm256_sub_ps(x[1], x[2]);
-    const __m256 far_even = _mm256_add_ps(x[3], x[4]), far_odd = _mm256_sub_ps(x[3], x[4]);
-    y[0] = _mm256_fmadd_ps(set(AT_0), x[0], _mm256_fmadd_ps(set(AT_NEAR), even, _mm256_mul_ps(set(AT_FAR), far_even)));
-    y[1] = _mm256_fmadd_ps(set(AT_NEAR * NEAR), odd, _mm256_mul_ps(set(AT_FAR * FAR), far_odd));
-    y[2] = _mm256_fmadd_ps(set(AT_NEAR * NEAR2), even, _mm256_mul_ps(set(AT_FAR * FAR2), far_even));
-    y[3] = _mm256_fmadd_ps(set(AT_NEAR * NEAR2 * NEAR), odd, _mm256_fmadd_ps(set(AT_FAR * FAR2 * FAR), far_odd, x[5]));
+    const auto set = [](float factor) RINGTUNE_TARGET { return all(factor); };
+    const Vector even = plus(x[1], x[2]), odd = minus(x[1], x[2]);
+    const Vector far_even = plus(x[3], x[4]), far_odd = minus(x[3], x[4]);
+    y[0] = times_plus(set(AT_0), x[0], times_plus(set(AT_NEAR), even, times(set(AT_FAR), far_even)));
+    y[1] = times_plus(set(AT_NEAR * NEAR), odd, times(set(AT_FAR * FAR), far_odd));
+    y[2] = times_plus(set(AT_NEAR * NEAR2), even, times(set(AT_FAR * FAR2), far_even));
+    y[3] = times_plus(set(AT_NEAR * NEAR2 * NEAR), odd, times_plus(set(AT_FAR * FAR2 * FAR), far_odd, x[5]));
 }
 
 using Tiles = cuts::Tiles<SIDE>;
 
-// What a thread works in: a piece of the weights of a strip of outputs, as it is, [DEPTH][9][16], and at the points of one row,
-// [REACH][DEPTH][16]; and sums, [POINTS][tiles][16].
+// What a thread works in: a piece of the weights of a strip of outputs, as it is, [DEPTH][9][STRIP], and at the points of one row,
+// [REACH][DEPTH][STRIP]; and sums, [POINTS][tiles][STRIP].
 struct Scratch {
     static constexpr int64_t POINT = DEPTH * STRIP + GAP;
     Buffer<float> kernels, points, sums;
@@ -103,7 +98,7 @@ struct Convolution {
 };
 
 // `to`: a tile of a block.
-RINGTUNE_AVX2 void transform_tile(const Convolution &convolution, int64_t tile, const float *zeros, float *to) {
+RINGTUNE_TARGET void transform_tile(const Convolution &convolution, int64_t tile, const float *zeros, float *to) {
     const int64_t count = convolution.channels.inputs;
     const Inputs &inputs = convolution.inputs;
     const float *pixels[POINTS];
@@ -111,21 +106,21 @@ RINGTUNE_AVX2 void transform_tile(const Convolution &convolution, int64_t tile, 
         const int64_t pixel = convolution.tiles.pixel(tile, at / REACH - 1, at % REACH - 1);
         pixels[at] = pixel < 0 ? zeros : convolution.operands.x + pixel * count;
     }
-    for (int64_t input = 0; input < count; input += EIGHT) {
-        __m256 columns[REACH][REACH];
+    for (int64_t input = 0; input < count; input += LANES) {
+        Vector columns[REACH][REACH];
 #pragma GCC unroll 6
         for (int64_t column = 0; column < REACH; ++column) {
-            __m256 values[REACH];
+            Vector values[REACH];
 #pragma GCC unroll 6
             for (int64_t row = 0; row < REACH; ++row) {
-                values[row] = _mm256_loadu_ps(pixels[row * REACH + column] + input);
+                values[row] = load(pixels[row * REACH + column] + input);
             }
             transform_inputs(values, columns[column]);
         }
         float *piece = to + input / DEPTH * inputs.piece + input % DEPTH;
 #pragma GCC unroll 6
         for (int64_t row = 0; row < REACH; ++row) {
-            __m256 values[REACH], points[REACH];
+            Vector values[REACH], points[REACH];
 #pragma GCC unroll 6
             for (int64_t column = 0; column < REACH; ++column) {
                 values[column] = columns[column][row];
@@ -133,14 +128,14 @@ RINGTUNE_AVX2 void transform_tile(const Convolution &convolution, int64_t tile, 
             transform_inputs(values, points);
 #pragma GCC unroll 6
             for (int64_t column = 0; column < REACH; ++column) {
-                _mm256_store_ps(piece + (row * REACH + column) * inputs.point, points[column]);
+                store(piece + (row * REACH + column) * inputs.point, points[column]);
             }
         }
     }
 }
 
-// The weights of `depth` inputs from `first` on and of a strip of outputs, [16][depth][9] in the layer's order: [depth][9][16].
-RINGTUNE_AVX2 void gather_forward(const Convolution &convolution, int64_t first, int64_t depth, int64_t output, float *to) {
+// The weights of `depth` inputs from `first` on and of a strip of outputs, [STRIP][depth][9] in the layer's order: [depth][9][STRIP].
+RINGTUNE_TARGET void gather_forward(const Convolution &convolution, int64_t first, int64_t depth, int64_t output, float *to) {
     const int64_t line = convolution.channels.inputs * PLACES;
     for (int64_t half = 0; half < STRIP; half += EIGHT) {
         const float *from = convolution.operands.weights + (output + half) * line + first * PLACES;
@@ -159,8 +154,8 @@ RINGTUNE_AVX2 void gather_forward(const Convolution &convolution, int64_t first,
     }
 }
 
-// The same on the way back, [depth][16][9] in the layer's order: its places are taken from the last to the first.
-RINGTUNE_AVX2 void gather_backward(const Convolution &convolution, int64_t first, int64_t depth, int64_t output, float *to) {
+// The same on the way back, [depth][STRIP][9] in the layer's order: its places are taken from the last to the first.
+RINGTUNE_TARGET void gather_backward(const Convolution &convolution, int64_t first, int64_t depth, int64_t output, float *to) {
     const __m256i ninths = _mm256_setr_epi32(0, 9, 18, 27, 36, 45, 54, 63);
     for (int64_t input = 0; input < depth; ++input) {
         const float *from = convolution.operands.weights + ((first + input) * convolution.channels.outputs + output) * PLACES;
@@ -181,42 +176,42 @@ RINGTUNE_AVX2 void gather_backward(const Convolution &convolution, int64_t first
     }
 }
 
-// At the points of one row: [REACH][depth][16].
-template <int64_t ROW> RINGTUNE_AVX2 void transform_kernels(const float *kernels, int64_t depth, float *to) {
-    for (int64_t at = 0; at < depth * STRIP; at += EIGHT) {
+// At the points of one row: [REACH][depth][STRIP].
+template <int64_t ROW> RINGTUNE_TARGET void transform_kernels(const float *kernels, int64_t depth, float *to) {
+    for (int64_t at = 0; at < depth * STRIP; at += LANES) {
         const float *from = kernels + at / STRIP * PLACES * STRIP + at % STRIP;
-        __m256 columns[3], points[REACH];
+        Vector columns[3], points[REACH];
 #pragma GCC unroll 3
         for (int64_t column = 0; column < 3; ++column) {
-            const auto place = [&](int64_t row) RINGTUNE_AVX2 { return _mm256_load_ps(from + (row * 3 + column) * STRIP); };
+            const auto place = [&](int64_t row) RINGTUNE_TARGET { return load(from + (row * 3 + column) * STRIP); };
             transform_weights(place(0), place(1), place(2), points);
             columns[column] = points[ROW];
         }
         transform_weights(columns[0], columns[1], columns[2], points);
 #pragma GCC unroll 6
         for (int64_t column = 0; column < REACH; ++column) {
-            _mm256_store_ps(to + column * Scratch::POINT + at, points[column]);
+            store(to + column * Scratch::POINT + at, points[column]);
         }
     }
 }
 
-// `sums`: eight outputs of a tile from `output` on, a point `sums_point` behind the other.
-RINGTUNE_AVX2 void finish_tile(const Convolution &convolution, const float *sums, int64_t sums_point, int64_t tile,
-                               int64_t output) {
+// `sums`: LANES outputs of a tile from `output` on, a point `sums_point` behind the other.
+RINGTUNE_TARGET void finish_tile(const Convolution &convolution, const float *sums, int64_t sums_point, int64_t tile,
+                                 int64_t output) {
     const Operands &operands = convolution.operands;
-    __m256 columns[REACH][SIDE];
+    Vector columns[REACH][SIDE];
 #pragma GCC unroll 6
     for (int64_t column = 0; column < REACH; ++column) {
-        __m256 values[REACH];
+        Vector values[REACH];
 #pragma GCC unroll 6
         for (int64_t row = 0; row < REACH; ++row) {
-            values[row] = _mm256_load_ps(sums + (row * REACH + column) * sums_point);
+            values[row] = load(sums + (row * REACH + column) * sums_point);
         }
         transform_sums(values, columns[column]);
     }
-    const __m256 bias = operands.bias == nullptr ? _mm256_setzero_ps() : _mm256_loadu_ps(operands.bias + output);
+    const Vector bias = operands.bias == nullptr ? zero() : load(operands.bias + output);
     for (int64_t row = 0; row < SIDE; ++row) {
-        __m256 values[REACH], results[SIDE];
+        Vector values[REACH], results[SIDE];
 #pragma GCC unroll 6
         for (int64_t column = 0; column < REACH; ++column) {
             values[column] = columns[column][row];
@@ -229,11 +224,11 @@ RINGTUNE_AVX2 void finish_tile(const Convolution &convolution, const float *sums
                 continue;
             }
             const int64_t at = pixel * convolution.channels.outputs + output;
-            __m256 value = _mm256_add_ps(results[column], bias);
+            Vector value = plus(results[column], bias);
             if (operands.residual != nullptr) {
-                value = _mm256_add_ps(value, _mm256_loadu_ps(operands.residual + at));
+                value = plus(value, load(operands.residual + at));
             }
-            _mm256_storeu_ps(operands.result + at, value);
+            store(operands.result + at, value);
         }
     }
 }
@@ -268,7 +263,7 @@ void multiply_task(const Convolution &convolution, const Task &task, Scratch &sc
         multiply_rows(tiles, convolution.inputs.point, task.count, depth, input == 0, scratch);
     }
     for (int64_t tile = 0; tile < task.count; ++tile) {
-        for (int64_t at = 0; at < STRIP; at += EIGHT) {
+        for (int64_t at = 0; at < STRIP; at += LANES) {
             finish_tile(convolution, &scratch.sums[tile * STRIP + at], scratch.sums_point, task.first + tile, task.output + at);
         }
     }
@@ -279,7 +274,7 @@ void multiply_task(const Convolution &convolution, const Task &task, Scratch &sc
 void convolve(const Runner &runner, const Channels &channels, Way way, const Pictures &pictures, const Operands &operands) {
     const Tiles tiles(pictures);
     const int64_t count = tiles.count(), groups = channels.outputs / STRIP;
-    const cuts::Blocks cut = cuts::blocks_of(count, groups, runner.threads, {MOST_TILES, ROWS, WEIGHTS_COST});
+    const cuts::Blocks cut = cuts::blocks_of(count, groups, runner.threads, {MOST_TILES, ROWS, WLANESS_COST});
     const Convolution convolution{channels, way, tiles, operands, Inputs(channels, cut.tiles)};
     const int64_t block_elements = convolution.inputs.block;
     const Buffer<float> zeros = allocate<float>(channels.inputs);
@@ -306,5 +301,3 @@ void convolve(const Runner &runner, const Channels &channels, Way way, const Pic
         });
     }
 }
-
-} // namespace ringtune::floats

@@ -1,18 +1,9 @@
 // Rows times a matrix: a block of the matrix, put in order by whoever multiplies, stays in a core's caches while rows go by.
 
-#include "float_kernels.h"
-#include "task_cuts.h"
-
-namespace ringtune::floats {
-
-bool supported() {
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && !__builtin_cpu_supports("avx512f");
-}
-
 namespace {
 
-// Products that are added up at once: 16 columns of them fill two thirds of a core's nearest cache.
-constexpr int64_t MOST_DEPTH = 320;
+// Products that are added up at once: a strip of them fills two thirds of a core's nearest cache.
+constexpr int64_t MOST_DEPTH = 5120 / STRIP;
 // Columns that are put in order at once.
 constexpr int64_t GROUP = 4 * STRIP;
 // Rows that pass by one strip after the other, in a core's larger cache.
@@ -29,9 +20,10 @@ struct Product {
     Operands operands;
 };
 
-// `depth` rows of the matrix from `first` on, and a few strips of its columns: [strips][MOST_DEPTH][16]. The matrix is the
+// `depth` rows of the matrix from `first` on, and a few strips of its columns: [strips][MOST_DEPTH][STRIP]. The matrix is the
 // weights turned: strip by strip, which are rows of them.
-RINGTUNE_AVX2 void order_forward(const Product &product, int64_t first, int64_t depth, int64_t column, int64_t strips, float *to) {
+RINGTUNE_TARGET void order_forward(const Product &product, int64_t first, int64_t depth, int64_t column, int64_t strips,
+                                   float *to) {
     const int64_t inputs = product.channels.inputs;
     for (int64_t at = 0; at < strips * STRIP; at += EIGHT) {
         const float *from = product.operands.weights + (column + at) * inputs + first;
@@ -52,14 +44,15 @@ RINGTUNE_AVX2 void order_forward(const Product &product, int64_t first, int64_t 
 }
 
 // The same on the way back, where the matrix is the weights as they lie: row by row.
-RINGTUNE_AVX2 void order_backward(const Product &product, int64_t first, int64_t depth, int64_t column, int64_t strips, float *to) {
+RINGTUNE_TARGET void order_backward(const Product &product, int64_t first, int64_t depth, int64_t column, int64_t strips,
+                                    float *to) {
     const int64_t outputs = product.channels.outputs;
     for (int64_t row = 0; row < depth; ++row) {
         const float *from = product.operands.weights + (first + row) * outputs + column;
         for (int64_t strip = 0; strip < strips; ++strip, from += STRIP) {
             float *place = to + (strip * MOST_DEPTH + row) * STRIP;
-            _mm256_store_ps(place, _mm256_loadu_ps(from));
-            _mm256_store_ps(place + EIGHT, _mm256_loadu_ps(from + EIGHT));
+            store(place, load(from));
+            store(place + LANES, load(from + LANES));
         }
     }
 }
@@ -107,5 +100,3 @@ void multiply(const Runner &runner, const Channels &channels, Way way, int64_t r
         }
     });
 }
-
-} // namespace ringtune::floats

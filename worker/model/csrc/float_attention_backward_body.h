@@ -1,9 +1,5 @@
 // The gradient of attention in fp32: the method of attention_backward.cpp, with scores as [queries][keys].
 
-#include "float_attention.h"
-
-namespace ringtune::floats {
-
 namespace {
 
 // Into how many tasks the heads of one sample are split, and how many of them share a head's keys, or, where these are few,
@@ -43,14 +39,14 @@ Plan plan_for(const Shape &shape) {
 struct Packed {
     Buffer<float> query_rows, gradient_rows;       // left of scores and dP: [BLOCK][width]
     Buffer<float> query_columns, gradient_columns; // left of dK and dV: [width][BLOCK]
-    Buffer<float> key_columns, value_columns;      // right of scores and dP: strips [width][16]
+    Buffer<float> key_columns, value_columns;      // right of scores and dP: strips [width][STRIP]
     Buffer<float> key_rows;                        // right of dQ: [BLOCK][padded_width]
     Buffer<float> output_dot;                      // rowsum(O * G), [BLOCK]
 };
 
 // The sum of the products of two rows, in the order in which dP is added up: with one key both are the same, and a gradient that
 // is zero comes out as zero.
-RINGTUNE_AVX2 float dot(const float *left, const float *right, int64_t width) {
+RINGTUNE_TARGET float dot(const float *left, const float *right, int64_t width) {
     float sum = 0.0f;
     for (int64_t at = 0; at < width; ++at) {
         sum = __builtin_fmaf(left[at], right[at], sum);
@@ -124,16 +120,16 @@ struct Pair {
     bool first_query, first_key;
 };
 
-// From scores and dP to P and dS, in place: [queries][BLOCK] of both; `keys`: a multiple of eight.
-RINGTUNE_AVX2 void softmax_gradient(const Pair &pair, int64_t keys, float scale, const float *output_dot, float *scores,
-                                    float *slopes) {
-    const __m256 factor = _mm256_set1_ps(scale);
+// From scores and dP to P and dS, in place: [queries][BLOCK] of both; `keys`: a multiple of LANES.
+RINGTUNE_TARGET void softmax_gradient(const Pair &pair, int64_t keys, float scale, const float *output_dot, float *scores,
+                                      float *slopes) {
+    const Vector factor = all(scale);
     for (int64_t query = 0; query < pair.queries; ++query) {
-        const __m256 log = _mm256_set1_ps(pair.log_sum_exp[query]), dot = _mm256_set1_ps(output_dot[query]);
-        for (int64_t at = query * BLOCK; at < query * BLOCK + keys; at += EIGHT) {
-            const __m256 probability = exp2_of(_mm256_fmsub_ps(_mm256_load_ps(scores + at), factor, log));
-            _mm256_store_ps(scores + at, probability);
-            _mm256_store_ps(slopes + at, _mm256_mul_ps(probability, _mm256_sub_ps(_mm256_load_ps(slopes + at), dot)));
+        const Vector log = all(pair.log_sum_exp[query]), dot = all(output_dot[query]);
+        for (int64_t at = query * BLOCK; at < query * BLOCK + keys; at += LANES) {
+            const Vector probability = small_exp2_of(times_minus(load(scores + at), factor, log));
+            store(scores + at, probability);
+            store(slopes + at, times(probability, minus(load(slopes + at), dot)));
         }
     }
 }
@@ -260,5 +256,3 @@ void attend_back(const Shape &shape, const Runner &runner, const Attended &atten
     });
     finish(plan, runner, sums, gradients);
 }
-
-} // namespace ringtune::floats
