@@ -1,6 +1,7 @@
 """Our GPT-2 step beside PyTorch's, with and without torch.compile: all of them in turns.
 
 usage: gpt2.py --ours PROGRAM [--rounds 2] [--steps 4] [--batch 4] [--block 1024] [--threads N] [--first 1] [--out FILE]
+[--precision bf16|fp32]
 
 Beside the seconds by the clock stand those that all threads computed: on a machine that does other things too, these are
 what can be compared. Bound: two thirds of torch.compile's; goal: half.
@@ -24,8 +25,10 @@ def main():
     parser.add_argument("--threads", type=int, default=turns.physical_cores())
     parser.add_argument("--first", type=int, default=1, help="steps of each run that are not counted")
     parser.add_argument("--out", type=Path)
+    turns.add_precision(parser)
     options = parser.parse_args()
     sizes = [word for name in ("steps", "batch", "block", "threads") for word in (f"--{name}", getattr(options, name))]
+    sizes += ["--fp32"] if options.precision == "fp32" else []
     peer = [sys.executable, Path(__file__).with_name("gpt2_step.py"), *sizes]
     # Threads that spin while they wait would count as computing.
     quiet = {"GOMP_SPINCOUNT": "0"}

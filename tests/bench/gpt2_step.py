@@ -1,6 +1,6 @@
 """Time training steps of GPT-2 124M as nanoGPT takes them on a CPU: transformers' model, bf16 autocast, AdamW, clipping.
 
-usage: gpt2_step.py [--batch 4] [--block 1024] [--steps 4] [--threads N] [--compile]
+usage: gpt2_step.py [--batch 4] [--block 1024] [--steps 4] [--threads N] [--compile] [--fp32]
 
 Prints an object for each step: seconds by the clock, and those that all threads computed.
 """
@@ -19,6 +19,7 @@ def main():
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--threads", type=int, help="default: torch's own")
     parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--fp32", action="store_true", help="no autocast")
     options = parser.parse_args()
     if options.threads:
         torch.set_num_threads(options.threads)
@@ -30,7 +31,7 @@ def main():
     for _ in range(options.steps):
         ids = torch.randint(0, config.vocab_size, (options.batch, options.block))
         started, computed = time.perf_counter(), time.process_time()
-        with torch.autocast("cpu", dtype=torch.bfloat16):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=not options.fp32):
             loss = run(input_ids=ids, labels=ids).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

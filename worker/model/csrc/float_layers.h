@@ -23,7 +23,7 @@ using frozen::Pictures;
 enum class Family : unsigned { Products = 1, Convolutions = 2, Attention = 4, Sweeps = 8 };
 
 // What is used with AVX-512 too, where libtorch's products are twice as wide as with AVX2: what was found to be faster there.
-// Nothing was measured yet (`cargo run --release -p ringtune-model --example float_kernels`).
+// Nothing was measured yet (`cargo run --release --workspace --example float_kernels`).
 constexpr unsigned FASTER_WITH_AVX512 = 0;
 
 // Whether this is used here, and not libtorch's.
