@@ -6,7 +6,7 @@ use ringtune_shared::{
     daemon::check,
 };
 
-use crate::{membership::worker_of, settings::Settings};
+use crate::{instructions, membership::worker_of, settings::Settings};
 
 /// The settings, each with its place; all that cannot be used are named.
 ///
@@ -29,7 +29,9 @@ pub fn settings_and_files(sources: Sources) -> Result<Loaded<Settings>, ConfigEr
 }
 
 fn of_values(settings: &Settings) -> Vec<(String, String)> {
-    check::values(&settings.problems(), &settings.log)
+    let mut problems = settings.problems();
+    problems.extend(instructions::problem(settings.compute.instruction_set));
+    check::values(&problems, &settings.log)
 }
 
 fn of_files(settings: &Settings) -> Vec<(String, String)> {

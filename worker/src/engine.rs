@@ -6,12 +6,12 @@ use std::path::Path;
 pub use ringtune_engine::{
     Activity, AlignedFloats, Applied, Bucket, BucketPlan, BucketSizes, Buckets, DrawPictures, Dropout,
     EncodeImages, Engine, EngineError, EngineHandle, EngineIdentity, FeedTokens, GenerateText, Gradient,
-    HeldState, ImageRequest, LanguageGradient, LanguageModelFolder, LanguageModelInfo, LanguageModelSource,
-    LoadModel, LookedUp, MOST_CHUNKS, MOST_PICTURES, MachineRates, Microbatch, ModelInfo, ModelOptions,
-    Moments, NewLanguageModel, OpenLanguageModel, OpenTextModel, Operator, OperatorScope, OptimizerStep,
-    Parameter, Piece, Pixels, Precision, PredictionType, Recording, RgbImage, STEP, SamplerKind, Shares,
-    StateTensor, TEXT_ENCODER, TensorShape, TextContext, TextModelInfo, TextualInversion, Threads,
-    TokenBatch, TrainLanguageModel, TrainingSize, Wanted, WorkerEngine, common,
+    HeldState, ImageRequest, InstructionSet, LanguageGradient, LanguageModelFolder, LanguageModelInfo,
+    LanguageModelSource, LoadModel, LookedUp, MOST_CHUNKS, MOST_PICTURES, MachineRates, Microbatch,
+    ModelInfo, ModelOptions, Moments, NewLanguageModel, OpenLanguageModel, OpenTextModel, Operator,
+    OperatorScope, OptimizerStep, Parameter, Piece, Pixels, Precision, PredictionType, Recording, RgbImage,
+    STEP, SamplerKind, Shares, StateTensor, TEXT_ENCODER, TensorShape, TextContext, TextModelInfo,
+    TextualInversion, Threads, TokenBatch, TrainLanguageModel, TrainingSize, Wanted, WorkerEngine, common,
 };
 #[cfg(test)]
 pub(crate) use ringtune_fake_engine::{FakeEngine, FakeScript};

@@ -26,6 +26,7 @@ pub mod generate;
 pub mod generate_text;
 pub mod http;
 pub mod inputs;
+mod instructions;
 mod journal;
 pub mod kinds;
 pub mod latents;

@@ -11,7 +11,7 @@ use std::{
 use clap::CommandFactory as _;
 use ringtune_security::JoinToken;
 use ringtune_shared::{
-    config::{ConfigError, Loaded, Sources},
+    config::{ConfigError, ENVIRONMENT_PREFIX, Loaded, Sources, load, process_environment},
     daemon::{
         lifecycle::Shutdown,
         listen::Launch,
@@ -34,6 +34,7 @@ use crate::{
     engine::{Library, Precision, StartEngine, Threads},
     generate::{self, GenerateArguments},
     generate_text::{self, GenerateTextArguments},
+    instructions,
     node::Node,
     pipeline, prepare_text,
     settings::{CHANGE_BY_RELOAD, ComputeSettings, Settings},
@@ -77,6 +78,9 @@ pub fn run(arguments: Arguments, library: Library) -> u8 {
         None => return run_daemon(&arguments.daemon, library.start),
         Some(command) => command,
     };
+    if let Err(code) = limit_instructions(&command) {
+        return code;
+    }
     with_runtime(|runtime| match command {
         Command::Generate(generate) => run_generate(runtime, &generate, library.start),
         Command::GenerateText(arguments) => run_generate_text(runtime, *arguments, library.start),
@@ -112,14 +116,17 @@ pub fn run(arguments: Arguments, library: Library) -> u8 {
 /// Runs the daemon to its end.
 pub fn run_daemon(arguments: &DaemonArguments, start: StartEngine) -> u8 {
     private::by_default();
+    let loaded = match loaded(arguments, check::settings) {
+        Ok(loaded) => loaded,
+        Err(error) => return fail(USAGE, &error.to_string()),
+    };
+    if arguments.common.print_config {
+        return PROGRAM.print_config(&loaded);
+    }
+    if let Err(error) = instructions::limit_process(loaded.settings.compute.instruction_set) {
+        return fail(USAGE, &error.to_string());
+    }
     with_runtime(|runtime| {
-        let loaded = match loaded(arguments, check::settings) {
-            Ok(loaded) => loaded,
-            Err(error) => return fail(USAGE, &error.to_string()),
-        };
-        if arguments.common.print_config {
-            return PROGRAM.print_config(&loaded);
-        }
         let logs = match logging::start(&loaded.settings.log) {
             Ok(logs) => logs,
             Err(error) => return fail(USAGE, &error.to_string()),
@@ -135,6 +142,21 @@ pub fn run_daemon(arguments: &DaemonArguments, start: StartEngine) -> u8 {
             Err(error) => fail(FAILED, &error.to_string()),
         }
     })
+}
+
+/// What computes without being a daemon is limited by the environment, and `doctor` by the settings that it is given too.
+fn limit_instructions(command: &Command) -> Result<(), u8> {
+    let file = match command {
+        Command::Doctor(doctor) => doctor.config.clone(),
+        _ => None,
+    };
+    // Of what else is there only daemons take notice.
+    let mut environment = process_environment().unwrap_or_default();
+    environment.retain(|(name, _)| name.strip_prefix(ENVIRONMENT_PREFIX) == Some("COMPUTE__INSTRUCTION_SET"));
+    let sources = Sources { file, environment, ..Sources::default() };
+    let settings: Settings = load(sources).map_err(|error| fail(USAGE, &error.to_string()))?;
+    instructions::limit_process(settings.compute.instruction_set)
+        .map_err(|error| fail(USAGE, &error.to_string()))
 }
 
 async fn live(

@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     access::{AccessSettings, Rules},
     coordinator::CoordinatorAddress,
+    engine::InstructionSet,
     node::Share,
     state_folder,
 };
@@ -154,11 +155,16 @@ pub struct ComputeSettings {
     ///
     /// Allowed: `NUMBER/OF`, such as `1/2` for the first of two workers, with at most 256 parts.
     pub share: String,
+    /// The best instructions that the worker and libtorch use, to test or time what lesser machines do; `auto`: whatever the
+    /// processor has; below `avx512_bf16` there is no bf16.
+    ///
+    /// Allowed: `auto`, `portable`, `avx2`, `avx512`, `avx512_bf16` or `amx`; none that the processor has not.
+    pub instruction_set: InstructionSet,
 }
 
 impl Default for ComputeSettings {
     fn default() -> Self {
-        Self { threads: 0, share: Share::WHOLE.to_string() }
+        Self { threads: 0, share: Share::WHOLE.to_string(), instruction_set: InstructionSet::Auto }
     }
 }
 

@@ -16,8 +16,13 @@ fn toy() -> PathBuf {
 }
 
 fn bench(arguments: &[&str]) -> Output {
+    limited("auto", arguments)
+}
+
+fn limited(set: &str, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ringtune-worker"));
-    command.env_clear().stdin(Stdio::null()).args(["bench", "step"]).args(arguments).output().unwrap()
+    command.env_clear().env("RINGTUNE__COMPUTE__INSTRUCTION_SET", set).stdin(Stdio::null());
+    command.args(["bench", "step"]).args(arguments).output().unwrap()
 }
 
 fn lines(output: &Output) -> Vec<Value> {
@@ -174,4 +179,34 @@ fn what_is_wrong_is_said_and_nothing_is_written() {
         }
         assert!(output.stdout.is_empty());
     }
+}
+
+/// Each set that this processor has, from the least on, and without a limit.
+#[test]
+fn a_limit_of_instructions_lowers_all_that_computes_and_nothing_else() {
+    let toy = toy();
+    let arguments = [toy.to_str().unwrap(), "--resolution", "64", "--steps", "1", "--threads", "1"];
+    let arguments = [&arguments[..], &["--precision", "fp32", "--output", "json"]].concat();
+    let names = ["DEFAULT+sse", "AVX2+avx2", "AVX512+avx512", "AVX512+avx512_bf16", "AVX512+amx_bf16"];
+    let mut best: Option<(&str, f64)> = None;
+    for (set, name) in ["portable", "avx2", "avx512", "avx512_bf16", "amx"].into_iter().zip(names) {
+        let output = limited(set, &arguments);
+        if output.status.code() == Some(2) {
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(said.contains(&format!("compute.instruction_set: \"{set}\" is not allowed")), "{said}");
+            assert!(best.is_some(), "{said}");
+            continue;
+        }
+        let said = lines(&output);
+        assert_eq!(said[0]["instruction_set"], name);
+        let loss = number(&said[1]["loss"]);
+        if let Some((_, before)) = best {
+            assert!((loss - before).abs() < 1e-4 * loss, "{set}: {loss}, before {before}");
+        }
+        best = Some((name, loss));
+    }
+    let said = lines(&bench(&arguments));
+    assert_eq!((said[0]["instruction_set"].as_str().unwrap(), number(&said[1]["loss"])), best.unwrap());
+    let output = limited("sse9", &arguments);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
 }

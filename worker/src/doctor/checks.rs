@@ -6,7 +6,7 @@ use serde::Serialize;
 use crate::{
     access::{Buckets, Hubs, Roots},
     capabilities::default_threads,
-    engine::{EngineError, EngineIdentity, StartEngine, Threads},
+    engine::{EngineError, EngineIdentity, InstructionSet, StartEngine, Threads},
     node::Node,
     settings::{ComputeSettings, Settings},
 };
@@ -88,7 +88,7 @@ fn node_checks(node: &Node) -> Vec<Check> {
     vec![
         Check::new("host", &node.host_name),
         Check::new("processor", &cpu.model).unless(
-            cpu.has("avx2"),
+            cpu.has("avx2") || InstructionSet::limit() == InstructionSet::Portable,
             Verdict::Bad,
             "it has no avx2, which libtorch's kernels need",
         ),

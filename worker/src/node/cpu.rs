@@ -4,11 +4,22 @@ use std::{collections::BTreeSet, fs, path::Path};
 
 use ringtune_shared::names;
 
+use crate::engine::InstructionSet;
+
 use super::{control_group_values, parse_list};
 
-/// The flags that decide which kernels run and how fast, in the order they are reported.
-const FLAGS_THAT_MATTER: [&str; 9] =
-    ["avx", "avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile", "amx_bf16", "amx_int8"];
+/// The flags that decide which kernels run and how fast, in the order they are reported, with the first set that uses them.
+const FLAGS_THAT_MATTER: [(&str, InstructionSet); 9] = [
+    ("avx", InstructionSet::Avx2),
+    ("avx2", InstructionSet::Avx2),
+    ("fma", InstructionSet::Avx2),
+    ("avx512f", InstructionSet::Avx512),
+    ("avx512_vnni", InstructionSet::Avx512),
+    ("avx512_bf16", InstructionSet::Avx512Bf16),
+    ("amx_tile", InstructionSet::Amx),
+    ("amx_bf16", InstructionSet::Amx),
+    ("amx_int8", InstructionSet::Amx),
+];
 
 /// The processor.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,8 +47,8 @@ impl Cpu {
         };
         let all_flags = field("flags");
         let has: BTreeSet<&str> = all_flags.split_whitespace().collect();
-        let flags =
-            FLAGS_THAT_MATTER.iter().filter(|flag| has.contains(**flag)).map(|f| (*f).to_owned()).collect();
+        let matter = FLAGS_THAT_MATTER.iter().map(|(flag, _)| *flag);
+        let flags = matter.filter(|flag| has.contains(flag)).map(str::to_owned).collect();
         let model = Some(names::visible(&field("model name")).into_owned())
             .filter(|m| !m.is_empty())
             .unwrap_or_else(|| "unknown".to_owned());
@@ -61,12 +72,18 @@ impl Cpu {
         self.has("avx512_bf16") || self.has("amx_bf16")
     }
 
-    /// The best instruction set that matters for a job's numbers, for the numerics class.
-    pub fn instruction_set(&self) -> &'static str {
-        ["amx_bf16", "avx512_bf16", "avx512f", "avx2"]
-            .into_iter()
-            .find(|flag| self.has(flag))
-            .unwrap_or("base")
+    /// The best set of instructions that it has.
+    pub fn instruction_set(&self) -> InstructionSet {
+        let decide = ["amx_bf16", "avx512_bf16", "avx512f", "avx2"];
+        let of_flags = FLAGS_THAT_MATTER.iter().filter(|(flag, _)| decide.contains(flag) && self.has(flag));
+        of_flags.map(|(_, set)| *set).max().unwrap_or(InstructionSet::Portable)
+    }
+
+    /// Without what `most` has not.
+    pub(super) fn limited(mut self, most: InstructionSet) -> Self {
+        let beyond = |flag: &str| FLAGS_THAT_MATTER.iter().any(|(name, set)| *name == flag && *set > most);
+        self.flags.retain(|flag| !beyond(flag));
+        self
     }
 }
 

@@ -17,6 +17,8 @@ pub(crate) use interface::Interface;
 pub use memory::{memory_bytes, numa_nodes, private_bytes};
 use ringtune_shared::names;
 
+use crate::engine::InstructionSet;
+
 /// The machine as far as a job cares.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
@@ -35,9 +37,11 @@ pub struct Node {
 }
 
 impl Node {
-    /// Reads the machine this runs on. What cannot be read is left at its most modest value.
+    /// Reads the machine this runs on, as far as this process uses its instructions. What cannot be read is left at its most
+    /// modest value.
     pub fn detect() -> Self {
-        Self::read(Path::new("/"))
+        let node = Self::read(Path::new("/"));
+        Self { cpu: node.cpu.limited(InstructionSet::limit()), ..node }
     }
 
     /// Reads `/proc` and `/sys` below `root`.
@@ -138,6 +142,15 @@ mod tests {
         assert_eq!(node.cpu.model, "Xeon 8480+");
         assert_eq!(node.cpu.flags, ["avx2", "avx512f", "amx_tile", "amx_bf16"]);
         assert!(node.cpu.has_bf16());
+        assert_eq!(node.cpu.instruction_set(), InstructionSet::Amx);
+        let lowered = node.cpu.clone().limited(InstructionSet::Avx512);
+        assert_eq!((lowered.flags.join(" ").as_str(), lowered.has_bf16()), ("avx2 avx512f", false));
+        for most in InstructionSet::ALL {
+            let limited = node.cpu.clone().limited(most).instruction_set();
+            // This machine has no flag avx512_bf16.
+            let best = if most == InstructionSet::Avx512Bf16 { InstructionSet::Avx512 } else { most };
+            assert_eq!(limited, best.min(InstructionSet::Amx));
+        }
         // CPUs 0, 1, 2 are allowed; 0 and 2 share a core; the quota of 1.5 processors rounds up.
         assert_eq!((node.cpu.allowed, node.cpu.physical_cores), (2, 2));
         assert_eq!((node.memory_bytes, node.numa_nodes), (1 << 20, 2));

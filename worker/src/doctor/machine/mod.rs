@@ -24,7 +24,7 @@ pub(super) fn of_machine(root: &Path, settings: &Settings) -> Vec<Check> {
     let computing = if portion.shared { allowed.clone() } else { portion.cores.processors() };
     let threads = default_threads(&node, &settings.compute);
     let mut checks = vec![
-        processor::instruction_sets(&node.cpu, processor::offered()),
+        processor::instruction_sets(&node.cpu, processor::offered(), settings.compute.instruction_set),
         processor::governor(root, &allowed),
         processor::turbo(root),
         processor::threads(root, &node, threads),

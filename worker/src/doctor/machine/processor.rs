@@ -9,6 +9,7 @@ use std::{
 use super::read;
 use crate::{
     doctor::checks::{Check, Verdict},
+    engine::InstructionSet,
     node::{Cpu, Node, Place, parse_list},
 };
 
@@ -32,13 +33,21 @@ pub(super) fn offered() -> Option<Vec<&'static str>> {
     None
 }
 
-/// What the processor offers against what the kernel lets through.
-pub(super) fn instruction_sets(cpu: &Cpu, offered: Option<Vec<&'static str>>) -> Check {
+/// What the processor offers against what the kernel lets through, and what of that is used.
+pub(super) fn instruction_sets(
+    cpu: &Cpu,
+    offered: Option<Vec<&'static str>>,
+    limit: InstructionSet,
+) -> Check {
     const NAME: &str = "instruction sets";
+    let best = cpu.instruction_set();
+    if limit < best {
+        return Check::new(NAME, format!("{limit}, to which compute.instruction_set lowers {best}"));
+    }
     let Some(offered) = offered else { return Check::unknown(NAME, "this processor is none of x86") };
     let hidden: Vec<&str> = offered.into_iter().filter(|flag| !cpu.has(flag)).collect();
     if hidden.is_empty() {
-        return Check::new(NAME, "the kernel lets through all that the processor offers");
+        return Check::new(NAME, format!("{best}; the kernel lets through all that the processor offers"));
     }
     let found = format!("the processor has {}, and the kernel hides it", hidden.join(", "));
     Check::new(NAME, found).unless(
@@ -173,6 +182,8 @@ mod tests {
     use super::{super::testing::root, *};
     use crate::node::Cores;
 
+    const AUTO: InstructionSet = InstructionSet::Auto;
+
     fn cpu(flags: &[&str]) -> Cpu {
         let flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
         Cpu { model: "m".to_owned(), flags, allowed: 4, physical_cores: 2 }
@@ -182,13 +193,15 @@ mod tests {
     fn what_the_kernel_hides_is_named() {
         let all = Some(vec!["avx512_bf16", "amx_tile", "amx_bf16"]);
         assert_eq!(
-            instruction_sets(&cpu(&["avx512_bf16", "amx_tile", "amx_bf16"]), all.clone()).verdict,
-            Verdict::Good
+            instruction_sets(&cpu(&["avx512_bf16", "amx_tile", "amx_bf16"]), all.clone(), AUTO).found,
+            "amx; the kernel lets through all that the processor offers"
         );
-        let check = instruction_sets(&cpu(&["avx512_bf16"]), all);
+        let check = instruction_sets(&cpu(&["avx512_bf16"]), all.clone(), AUTO);
         assert_eq!(check.verdict, Verdict::Warn);
         assert!(check.found.contains("amx_tile, amx_bf16"), "{check:?}");
-        assert!(instruction_sets(&cpu(&[]), None).found.starts_with("not known"));
+        assert!(instruction_sets(&cpu(&[]), None, AUTO).found.starts_with("not known"));
+        let lowered = instruction_sets(&cpu(&["avx512_bf16"]), all, InstructionSet::Avx2);
+        assert_eq!(lowered.found, "avx2, to which compute.instruction_set lowers avx512_bf16");
     }
 
     #[test]
