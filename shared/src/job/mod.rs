@@ -12,7 +12,6 @@ mod choices;
 mod common;
 mod contents;
 mod draft;
-mod due;
 mod embedding_place;
 mod error;
 mod foreign_keys;
@@ -26,6 +25,7 @@ mod read_toml;
 mod reader;
 mod resume_from;
 mod settings;
+mod steps;
 mod stored;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -51,8 +51,9 @@ pub use stored::{STORED_VERSION, StoredSpecError};
 use check::Check;
 use kinds::{
     gpt2_finetune::Gpt2Spec,
-    textual_inversion::{ConceptSpec, InitializerEmbedding, TextualInversionSpec},
+    textual_inversion::{InitializerEmbedding, TextualInversionSpec},
 };
+use steps::Steps;
 
 /// How the pictures of a folder are used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,19 +97,29 @@ impl JobSpec {
         self.work.kind()
     }
 
+    /// None: it has no steps.
+    pub(crate) fn steps(&self) -> Option<Steps<'_>> {
+        self.work.facts().steps()
+    }
+
+    /// Whether its model is a language model.
+    pub fn has_language_model(&self) -> bool {
+        self.work.facts().has_language_model()
+    }
+
     /// Optimizer updates; 0 for a job that trains nothing, or while they are not known yet.
     pub fn total_steps(&self) -> u64 {
-        self.work.total_steps()
+        self.steps().map_or(0, |steps| steps.total)
     }
 
     /// What the ranks are to compute in.
     pub fn mixed_precision(&self) -> MixedPrecision {
-        self.work.mixed_precision()
+        self.work.facts().mixed_precision()
     }
 
     /// M: parts of a step that ranks share out, whatever the ring's size; a job without steps has one for each rank.
     pub fn global_microbatches(&self) -> u32 {
-        self.work.global_microbatches(&self.common.cluster)
+        self.work.facts().global_microbatches(&self.common.cluster)
     }
 
     /// The work, where it is textual inversion.
@@ -131,7 +142,7 @@ impl JobSpec {
 
     /// Whether the number of steps still has to follow from the number of images.
     pub fn needs_image_count(&self) -> bool {
-        self.textual_inversion().is_some_and(TextualInversionSpec::needs_image_count)
+        self.work.facts().needs_image_count()
     }
 
     /// Replaces a number of passes over the pictures by the number of steps that they take with `images` images; does
@@ -140,19 +151,23 @@ impl JobSpec {
     /// # Errors
     /// No image, or more steps than a job may have.
     pub fn count_steps(&mut self, images: u64) -> Result<(), SpecError> {
-        let Work::TextualInversion(work) = &mut self.work else { return Ok(()) };
-        work.count_steps(images, &self.common.cluster)
+        self.work.facts_mut().count_steps(images, &self.common.cluster)
     }
 
     /// An option that nobody refuses but that is without effect as it is given, in words.
     pub fn warning(&self) -> Option<String> {
-        self.work.warning(&self.common.cluster)
+        self.work.facts().warning(&self.common.cluster)
     }
 
     /// Whether the number of ranks in its ring decides bits of the result: then the bits are those of a ring of
     /// `cluster.world_size` only where no other one took a step.
     pub fn ring_decides(&self) -> bool {
-        self.work.ring_decides(&self.common.cluster)
+        self.exact_instead().is_some()
+    }
+
+    /// The setting with which it would not, in a job where it does.
+    pub fn exact_instead(&self) -> Option<&'static str> {
+        self.work.facts().exact_instead(&self.common.cluster)
     }
 
     /// Whether that ring may be another one from step to step.
@@ -163,52 +178,52 @@ impl JobSpec {
     /// Where its ranks fetch from, or read if it is a folder of theirs, with the field's name: the model, and tokens.
     pub fn locations(&self) -> Vec<(&'static str, ModelLocation)> {
         let model = self.common.model.location().ok().map(|location| ("model.base", location));
-        model.into_iter().chain(self.work.locations()).collect()
+        model.into_iter().chain(self.work.facts().locations()).collect()
     }
 
     /// Where all pictures of the job are, by the names of their fields.
     pub fn image_sources(&mut self) -> Vec<(String, &mut String)> {
-        self.textual_inversion_mut().map(TextualInversionSpec::image_sources).unwrap_or_default()
+        self.work.facts_mut().image_sources()
     }
 
     /// How the pictures of each of [`JobSpec::image_sources`] are used, in the same order.
     pub fn image_uses(&self) -> Vec<ImageUse> {
-        self.textual_inversion().map(TextualInversionSpec::image_uses).unwrap_or_default()
+        self.work.facts().image_uses()
     }
 
     /// Where it goes on, as [`crate::checkpoint::ResumeFrom`] reads it; empty: nowhere.
     pub fn resume_from(&self) -> &str {
-        self.work.resume().map(|(_, place)| place).unwrap_or_default()
+        self.steps().map(|steps| steps.resume_from).unwrap_or_default()
     }
 
     /// The option of [`JobSpec::resume_from`], by its full name; none for a job that has no steps.
     pub fn resume_option(&self) -> Option<&'static str> {
-        self.work.resume().map(|(option, _)| option)
+        self.steps().map(|steps| steps.resume_option)
     }
 
     /// The same, to be changed; none for a job that has no steps.
     pub fn resume_from_mut(&mut self) -> Option<&mut String> {
-        self.work.resume_from_mut()
+        self.work.facts_mut().resume_from_mut()
     }
 
     /// So many of its checkpoints are kept, the newest; 0: all.
     pub fn checkpoints_total_limit(&self) -> u64 {
-        self.work.checkpoints_total_limit()
+        self.steps().map_or(0, |steps| steps.checkpoints_total_limit)
     }
 
     /// Whether it may be over before its last step.
     pub fn may_stop_early(&self) -> bool {
-        self.work.may_stop_early()
+        self.steps().is_some_and(|steps| steps.early_stop_patience > 0)
     }
 
     /// After every so many steps, and after the last one, its ranks say the hash of their state.
     pub fn state_interval(&self) -> u64 {
-        self.work.state_interval()
+        self.work.facts().state_interval()
     }
 
     /// Whether whoever takes its files home is to make a full pipeline of them.
     pub fn wants_full_pipeline(&self) -> bool {
-        self.textual_inversion().is_some_and(|work| work.train.save_as_full_pipeline)
+        self.work.facts().wants_full_pipeline()
     }
 
     /// The embeddings that concepts start from, one of each.
@@ -218,29 +233,26 @@ impl JobSpec {
 
     /// The embeddings that it draws with, as [`EmbeddingPlace`] reads them.
     pub fn drawn_embeddings(&self) -> &[String] {
-        let Work::Generate(generate) = &self.work else { return &[] };
-        &generate.embeddings
+        self.work.facts().drawn_embeddings()
     }
 
     /// The same, to be changed.
     pub fn drawn_embeddings_mut(&mut self) -> &mut [String] {
-        let Work::Generate(generate) = &mut self.work else { return &mut [] };
-        &mut generate.embeddings
+        self.work.facts_mut().drawn_embeddings_mut()
     }
 
     /// The words that it teaches, in the order of its files.
     pub fn learned_tokens(&self) -> Vec<String> {
-        let concepts = self.textual_inversion().map(TextualInversionSpec::concepts).unwrap_or_default();
-        concepts.into_iter().map(|ConceptSpec { placeholder_token, .. }| placeholder_token).collect()
+        self.work.facts().learned_tokens()
     }
 
     /// What its ranks do when they are prepared.
     pub fn activity(&self) -> Activity {
-        self.work.activity()
+        self.work.facts().activity()
     }
 
     /// What is said of a job that succeeded after `done` steps.
     pub fn success(&self, done: u64) -> String {
-        self.work.success(done)
+        self.work.facts().success(done)
     }
 }

@@ -10,7 +10,8 @@ impl Check {
         if bytes <= limits::JOB_BYTES {
             return;
         }
-        let Some((field, part, each)) = spec.work.lists().into_iter().max_by_key(|(_, bytes, _)| *bytes)
+        let Some((field, part, each)) =
+            spec.work.facts().lists().into_iter().max_by_key(|(_, bytes, _)| *bytes)
         else {
             return;
         };

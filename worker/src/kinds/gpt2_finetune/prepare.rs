@@ -4,7 +4,7 @@ use std::{path::Path, sync::Arc};
 
 use ringtune_shared::job::{
     ReportTo,
-    kinds::gpt2_finetune::{Gpt2Init, Gpt2Spec},
+    kinds::gpt2_finetune::{Gpt2Init, Gpt2Spec, OPTIONS_WITHOUT_EFFECT},
 };
 use serde_json::{Value, json};
 
@@ -245,16 +245,6 @@ fn check_block(job: &Gpt2Spec, config: &Value) -> Result<(), Refusal> {
 /// Everything that decides the learned bits and nothing that does not: where model and tokens lie is replaced by what they
 /// are.
 fn facts(rank: &Rank, options: &Gpt2Spec, origin: &Origin) -> Result<Value, Error> {
-    /// Options that decide no bit of a model.
-    const WITHOUT_EFFECT: [&str; 7] = [
-        "tokens",
-        "checkpointing_steps",
-        "checkpoints_total_limit",
-        "resume_from_checkpoint",
-        "report_to",
-        "compare_interval",
-        "shard_optimizer",
-    ];
     let spec = &rank.assignment.spec;
     let mut job = serde_json::to_value(spec).map_err(|error| Refusal::of(JOB_FILE, error.to_string()))?;
     if let Value::Object(sections) = &mut job {
@@ -262,7 +252,9 @@ fn facts(rank: &Rank, options: &Gpt2Spec, origin: &Origin) -> Result<Value, Erro
             sections.remove(place);
         }
         if let Some(Value::Object(options)) = sections.get_mut("gpt2") {
-            WITHOUT_EFFECT.iter().for_each(|option| drop(options.remove(*option)));
+            OPTIONS_WITHOUT_EFFECT.iter().for_each(|option| drop(options.remove(*option)));
+            // Where they lie: `data_hash` says what they are.
+            options.remove("tokens");
         }
         sections.insert("precision".to_owned(), Value::from(rank.assignment.precision.name()));
     }

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 pub(super) use check::check;
 
+use super::{Activity, facts::Facts};
 use crate::{
     ids::ContentHash,
     job::{ContentUse, EmbeddingPlace, MixedPrecision, PathUse, reader::section, text::text_bytes},
@@ -92,9 +93,22 @@ impl GenerateSpec {
             mixed_precision: MixedPrecision::No,
         }
     }
+}
 
-    /// The uploaded embeddings that it names.
-    pub(in crate::job) fn contents(&self) -> Vec<(ContentUse, ContentHash)> {
+impl Facts for GenerateSpec {
+    fn mixed_precision(&self) -> MixedPrecision {
+        self.mixed_precision
+    }
+
+    fn activity(&self) -> Activity {
+        Activity::Drawing
+    }
+
+    fn success(&self, _: u64) -> String {
+        "all pictures are drawn".to_owned()
+    }
+
+    fn contents(&self) -> Vec<(ContentUse, ContentHash)> {
         let uploaded = |entry: &String| match EmbeddingPlace::parse(entry) {
             Ok(EmbeddingPlace::Uploaded { hash, .. }) => Some((ContentUse::Embedding, hash)),
             _ => None,
@@ -102,19 +116,25 @@ impl GenerateSpec {
         self.embeddings.iter().filter_map(uploaded).collect()
     }
 
-    /// See [`crate::job::kinds::Work`].
-    pub(in crate::job) fn places(&mut self) -> Vec<(String, PathUse, &mut String)> {
+    fn places(&mut self) -> Vec<(String, PathUse, &mut String)> {
         let place = |embedding| ("generate.embeddings".to_owned(), PathUse::Embedding, embedding);
         self.embeddings.iter_mut().map(place).collect()
     }
 
-    /// See [`crate::job::kinds::Work`].
-    pub(in crate::job) fn lists(&self) -> Vec<(String, usize, &'static str)> {
+    fn lists(&self) -> Vec<(String, usize, &'static str)> {
         vec![
             ("generate.prompts".to_owned(), text_bytes(&self.prompts), ""),
             ("generate.embeddings".to_owned(), text_bytes(&self.embeddings), ""),
             ("generate.tokens".to_owned(), text_bytes(&self.tokens), ""),
         ]
+    }
+
+    fn drawn_embeddings(&self) -> &[String] {
+        &self.embeddings
+    }
+
+    fn drawn_embeddings_mut(&mut self) -> &mut [String] {
+        &mut self.embeddings
     }
 }
 

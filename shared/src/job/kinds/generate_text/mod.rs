@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 pub(super) use check::check;
 pub use check::{COLDEST, HOTTEST};
 
+use super::{Activity, facts::Facts};
 use crate::job::{MixedPrecision, reader::section, text::text_bytes};
 
 /// The sections of a job file that jobs of this kind have and not all others.
@@ -55,9 +56,26 @@ impl GenerateTextSpec {
     pub fn texts(&self) -> u32 {
         u32::try_from(self.prompts.len()).unwrap_or(u32::MAX).saturating_mul(self.num_samples)
     }
+}
 
-    /// See [`crate::job::kinds::Work`].
-    pub(in crate::job) fn lists(&self) -> Vec<(String, usize, &'static str)> {
+impl Facts for GenerateTextSpec {
+    fn mixed_precision(&self) -> MixedPrecision {
+        self.mixed_precision
+    }
+
+    fn activity(&self) -> Activity {
+        Activity::Writing
+    }
+
+    fn has_language_model(&self) -> bool {
+        true
+    }
+
+    fn success(&self, _: u64) -> String {
+        "all texts are made".to_owned()
+    }
+
+    fn lists(&self) -> Vec<(String, usize, &'static str)> {
         vec![("generate_text.prompts".to_owned(), text_bytes(&self.prompts), "")]
     }
 }

@@ -1,6 +1,6 @@
 //! Defaults and limits of `[gpt2]`.
 
-use super::{Gpt2Draft, Gpt2Exchange, Gpt2Init, Gpt2Spec, limits, places::parse_tokens};
+use super::{Gpt2Draft, Gpt2Exchange, Gpt2Init, Gpt2Spec, limits, tokens::parse_tokens};
 use crate::job::{CommonSpec, MixedPrecision, ReportTo, check::Check, text::shortened};
 
 /// Fills in the defaults and checks every value.

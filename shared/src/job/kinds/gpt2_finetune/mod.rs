@@ -5,20 +5,20 @@
 
 mod check;
 mod choices;
-mod deciding;
+mod facts;
 pub mod limits;
-mod places;
 #[cfg(test)]
 mod tests;
+mod tokens;
 
 use serde::{Deserialize, Serialize};
 
 pub use choices::{Gpt2Exchange, Gpt2Init};
+pub use facts::OPTIONS_WITHOUT_EFFECT;
 
 pub(super) use check::check;
 
-use super::trained;
-use crate::job::{ClusterSpec, MixedPrecision, ReportTo, due::is_due, reader::section};
+use crate::job::{ClusterSpec, MixedPrecision, ReportTo, reader::section, steps::is_due};
 
 /// The sections of a job file that jobs of this kind have and not all others.
 pub(super) const SECTIONS: [&str; 1] = ["gpt2"];
@@ -164,36 +164,5 @@ impl Gpt2Spec {
     /// Whether the validation loss is taken after `step` of `total_steps`.
     pub fn validation_is_due(&self, step: u64, total_steps: u64) -> bool {
         is_due(self.eval_interval, step, total_steps)
-    }
-
-    /// See [`crate::job::JobSpec::ring_decides`].
-    pub(in crate::job) fn ring_decides(&self, cluster: &ClusterSpec) -> bool {
-        self.exchange.follows_the_ring() && cluster.world_size > 1
-    }
-
-    /// What is said of a job that succeeded after `done` steps.
-    pub(in crate::job) fn success(&self, done: u64) -> String {
-        trained(done, self.max_iters, self.early_stop_patience)
-    }
-
-    /// Says that the rate is still rising when the job ends, and that a loss of workers may decide the result.
-    pub(in crate::job) fn warning(&self, cluster: &ClusterSpec) -> Option<String> {
-        let Self { max_iters, warmup_iters, exchange, .. } = self;
-        let never_warm = (self.decay_lr && warmup_iters >= max_iters).then(|| {
-            format!(
-                "gpt2.warmup_iters = {warmup_iters} and gpt2.max_iters = {max_iters}: the job ends before the learning \
-                 rate has come up to gpt2.learning_rate"
-            )
-        });
-        let ClusterSpec { world_size, min_world_size, .. } = cluster;
-        let may_shrink = (self.ring_decides(cluster) && min_world_size < world_size).then(|| {
-            format!(
-                "gpt2.exchange = \"{exchange}\" and cluster.min_world_size = {min_world_size} of {world_size}: with fewer ranks \
-                 than {world_size} gradients are added up in another order, and the result has other bits; with \
-                 min_world_size = {world_size} the job waits for them instead"
-            )
-        });
-        let all: Vec<String> = never_warm.into_iter().chain(may_shrink).collect();
-        (!all.is_empty()).then(|| all.join("; "))
     }
 }

@@ -255,7 +255,7 @@ fn what_a_language_model_does_not_have_is_refused() {
 #[test]
 fn it_names_its_tokens_and_its_checkpoint() {
     let mut spec = job("resume_from_checkpoint = \"out/checkpoint-5\"");
-    spec.work.places().into_iter().for_each(|(_, used, path)| {
+    spec.work.facts_mut().places().into_iter().for_each(|(_, used, path)| {
         if used == PathUse::Tokens {
             *path = "words".to_owned();
         }

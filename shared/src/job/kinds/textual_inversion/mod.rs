@@ -8,14 +8,11 @@
 mod check;
 mod choices;
 mod concepts;
-mod deciding;
 mod draft;
+mod facts;
 mod folders;
-mod image_sources;
 pub mod limits;
 mod passes;
-mod places;
-mod size;
 mod train;
 mod validation;
 
@@ -23,15 +20,15 @@ use serde::{Deserialize, Serialize};
 
 pub use choices::LearnableProperty;
 pub use concepts::{ConceptDraft, ConceptSpec, InitializerEmbedding};
-pub use deciding::TRAIN_OPTIONS_WITHOUT_EFFECT;
 pub use draft::{DataDraft, TrainDraft};
+pub use facts::TRAIN_OPTIONS_WITHOUT_EFFECT;
 pub use folders::{FolderDraft, FolderSpec};
 pub use train::TrainSpec;
 pub use validation::{PreviewSpec, ValidationSpec};
 
 pub(super) use check::check;
 
-use super::{super::ClusterSpec, trained};
+use super::super::ClusterSpec;
 
 /// The sections of a job file that jobs of this kind have and not all others.
 pub(super) const SECTIONS: [&str; 3] = ["data", "train", "concepts"];
@@ -89,10 +86,5 @@ impl TextualInversionSpec {
     pub fn learning_rate_scale(&self, cluster: &ClusterSpec) -> f64 {
         // At most 2^36 samples (see `limits`): exact in f64.
         if self.train.scale_lr { self.global_batch(cluster) as f64 } else { 1.0 }
-    }
-
-    /// What is said of a job that succeeded after `done` steps.
-    pub(in crate::job) fn success(&self, done: u64) -> String {
-        trained(done, self.train.max_train_steps, self.train.validation.early_stop_patience)
     }
 }

@@ -9,15 +9,6 @@ impl TextualInversionSpec {
         self.train.max_train_steps == 0
     }
 
-    /// Says that a number of passes is without effect beside a number of steps.
-    pub(in crate::job) fn warning(&self) -> Option<String> {
-        let steps = self.train.max_train_steps;
-        let passes = self.train.num_train_epochs.filter(|_| steps > 0)?;
-        Some(format!(
-            "train.num_train_epochs = {passes} has no effect: train.max_train_steps = {steps} takes precedence"
-        ))
-    }
-
     /// Replaces `num_train_epochs` by the `max_train_steps` that so many passes take with `images` images; does
     /// nothing where `max_train_steps` is known: it counts more, as in diffusers' script.
     ///

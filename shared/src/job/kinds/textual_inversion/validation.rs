@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::job::due::is_due;
+use crate::job::steps::is_due;
 
 /// `[train]`'s options about the loss on held-out draws: noise, timesteps, latents and prompts that are drawn once
 /// and that training never uses.

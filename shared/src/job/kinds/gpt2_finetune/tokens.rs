@@ -1,10 +1,7 @@
-//! What it takes from elsewhere: files, folders and uploaded contents.
+//! Where its tokens are.
 
 use super::Gpt2Spec;
-use crate::{
-    ids::ContentHash,
-    job::{ContentUse, ModelLocation, PathUse, ResumeFrom, SpecError, Violation},
-};
+use crate::job::{ModelLocation, SpecError, Violation};
 
 impl Gpt2Spec {
     /// Where the tokens are: a folder or a bucket, never a hub.
@@ -14,23 +11,6 @@ impl Gpt2Spec {
     pub fn tokens_location(&self) -> Result<ModelLocation, SpecError> {
         let refused = |problem| SpecError { violations: vec![Violation::new("gpt2.tokens", problem)] };
         parse_tokens(&self.tokens).map_err(refused)
-    }
-
-    /// The uploaded contents that it names.
-    pub(in crate::job) fn contents(&self) -> Vec<(ContentUse, ContentHash)> {
-        let uploaded = ContentHash::from_uri(&self.resume_from_checkpoint);
-        uploaded.map(|hash| (ContentUse::Checkpoint, hash)).into_iter().collect()
-    }
-
-    /// See [`crate::job::kinds::Work`].
-    pub(in crate::job) fn places(&mut self) -> Vec<(String, PathUse, &mut String)> {
-        let mut all = vec![("gpt2.tokens".to_owned(), PathUse::Tokens, &mut self.tokens)];
-        // Others are words and numbers.
-        if matches!(ResumeFrom::parse(&self.resume_from_checkpoint), Ok(ResumeFrom::File(_))) {
-            let field = "gpt2.resume_from_checkpoint".to_owned();
-            all.push((field, PathUse::Checkpoint, &mut self.resume_from_checkpoint));
-        }
-        all
     }
 }
 
