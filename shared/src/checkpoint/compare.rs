@@ -172,7 +172,7 @@ impl About {
 #[cfg(test)]
 mod tests {
     use super::{super::file::tests::example, *};
-    use crate::job::{kinds::textual_inversion::FolderSpec, tests::job_with as spec};
+    use crate::job::{pictures::FolderSpec, tests::job_with as spec};
 
     fn about(spec: &JobSpec, step: u64) -> About {
         About { step, options: deciding_options(spec, step), ..example() }

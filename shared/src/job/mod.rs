@@ -2,8 +2,8 @@
 //!
 //! A job is what jobs of all kinds have in common, [`CommonSpec`], and the [`Work`] of its kind. It comes as TOML (people)
 //! or over gRPC (programs). Both become a [`JobDraft`], in which everything may be missing, and [`JobSpec::from_draft`]
-//! alone fills in the defaults and checks the values. What a [`JobSpec`] holds has been checked, also when it was read
-//! from JSON: by the checks of its day where it was stored ([`JobSpec::from_stored`]), by today's otherwise.
+//! alone fills in the defaults and checks the values. What a [`JobSpec`] holds has been checked: by the checks of its day
+//! where it was stored ([`JobSpec::from_stored`]), by today's otherwise.
 //!
 //! Everything that belongs to one kind stands in its folder under `kinds`; [`Work`] is where the kinds are registered.
 
@@ -11,19 +11,19 @@ mod check;
 mod choices;
 mod common;
 mod contents;
-mod draft;
 mod embedding_place;
 mod error;
-mod foreign_keys;
 mod form;
 pub mod kinds;
 mod learning_rates;
 mod model_location;
 mod paths;
+pub mod pictures;
 mod queue;
 mod read_toml;
 mod reader;
 mod resume_from;
+mod section;
 mod settings;
 mod steps;
 mod stored;
@@ -35,10 +35,9 @@ pub use check::limits;
 pub use choices::{LrScheduler, MixedPrecision, NotAChoice, PredictionType, ReportTo};
 pub use common::{ClusterDraft, ClusterSpec, CommonSpec, DebugDraft, DebugSpec, ModelDraft, ModelSpec};
 pub use contents::ContentUse;
-pub use draft::JobDraft;
 pub use embedding_place::EmbeddingPlace;
 pub use error::{SpecError, Violation};
-pub use kinds::{Activity, JobKind, Work, generate::SCHEDULERS};
+pub use kinds::{Activity, JobDraft, JobKind, Work, generate::SCHEDULERS};
 pub use learning_rates::LearningRates;
 pub use model_location::{DEFAULT_REVISION, HubModel, ModelLocation, S3Model, check_variant, is_plain_name};
 pub use paths::{JobPath, PathUse};
@@ -48,11 +47,14 @@ pub use resume_from::{NotAResume, ResumeFrom};
 pub use settings::Setting;
 pub use stored::{STORED_VERSION, StoredSpecError};
 
+use std::mem::take;
+
 use check::Check;
 use kinds::{
     gpt2_finetune::Gpt2Spec,
     textual_inversion::{InitializerEmbedding, TextualInversionSpec},
 };
+use section::Spec;
 use steps::Steps;
 
 /// How the pictures of a folder are used.
@@ -75,16 +77,36 @@ pub struct JobSpec {
 
 impl JobSpec {
     /// Fills in the defaults and checks every value; names all that is wrong, not only the first.
-    pub fn from_draft(draft: JobDraft) -> Result<Self, SpecError> {
+    pub fn from_draft(mut draft: JobDraft) -> Result<Self, SpecError> {
         let mut check = Check::default();
-        let (kind, common, work) = draft.parts();
-        let kind = kinds::check_kind(&mut check, kind);
-        let common = check.common(common, kind.as_str());
-        let work = kinds::check(&mut check, kind, work, &common);
+        let kind = kinds::check_kind(&mut check, draft.kind.take());
+        let common = CommonSpec {
+            name: check.name(draft.name.take(), kind.as_str()),
+            model: Spec::checked(take(&mut draft.model), &mut check, "model"),
+            cluster: Spec::checked(take(&mut draft.cluster), &mut check, "cluster"),
+            debug: Spec::checked(take(&mut draft.debug), &mut check, "debug"),
+        };
+        common.check(&mut check);
+        let work = kinds::checked(kind, draft, &mut check, &common);
         let spec = Self { common, work };
-        check.ranks(&spec.common.cluster);
         check.whole_job(&spec);
         check.end(spec)
+    }
+
+    /// The draft that becomes this job: everything is given but what has no value.
+    pub fn to_draft(&self) -> JobDraft {
+        let CommonSpec { name, model, cluster, debug } = &self.common;
+        let mut draft = JobDraft {
+            kind: Some(self.kind().as_str().to_owned()),
+            name: Some(name.clone()),
+            model: model.draft(),
+            cluster: cluster.draft(),
+            debug: debug.draft(),
+            ..JobDraft::default()
+        };
+        draft.model.tokenizer.take_if(|tokenizer| tokenizer.is_empty());
+        self.work.fill(&mut draft);
+        draft
     }
 
     /// The job as a job file that [`parse_job_toml`] reads back to the same spec.

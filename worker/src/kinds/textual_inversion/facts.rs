@@ -1,6 +1,8 @@
 //! What a job's files say about where they come from.
 
-use ringtune_shared::job::kinds::textual_inversion::{TRAIN_OPTIONS_WITHOUT_EFFECT, TextualInversionSpec};
+use ringtune_shared::job::{
+    kinds::textual_inversion::TextualInversionSpec, pictures::OPTIONS_WITHOUT_EFFECT,
+};
 use serde_json::{Value, json};
 
 use super::prepare::Prepared;
@@ -31,7 +33,7 @@ pub(super) fn facts(
             sections.insert("model".to_owned(), json!({ "prediction_type": prediction.as_str() }));
         }
         if let Some(Value::Object(options)) = sections.get_mut("train") {
-            for option in TRAIN_OPTIONS_WITHOUT_EFFECT {
+            for option in OPTIONS_WITHOUT_EFFECT {
                 options.remove(option);
             }
         }

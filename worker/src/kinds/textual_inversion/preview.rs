@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use ringtune_shared::job::kinds::textual_inversion::{PreviewSpec, TrainSpec};
+use ringtune_shared::job::pictures::{PreviewSpec, TrainSpec};
 
 use crate::{
     data::{ClipTokenizer, Placeholders},

@@ -8,10 +8,7 @@ use std::{
 
 use ringtune_shared::{
     ids::Epoch,
-    job::{
-        PathUse, ReportTo,
-        kinds::textual_inversion::{TextualInversionSpec, TrainSpec},
-    },
+    job::{PathUse, ReportTo, kinds::textual_inversion::TextualInversionSpec, pictures::TrainSpec},
     version::ON_DEMAND_RING_PROTOCOL,
 };
 use ringtune_sources::LocalModel;

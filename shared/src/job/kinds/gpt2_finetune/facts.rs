@@ -5,12 +5,8 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::Gpt2Spec;
-use crate::{
-    ids::ContentHash,
-    job::{
-        ClusterSpec, ContentUse, MixedPrecision, ModelLocation, PathUse, ResumeFrom, kinds::facts::Facts,
-        steps::Steps,
-    },
+use crate::job::{
+    ClusterSpec, MixedPrecision, ModelLocation, PathUse, ResumeFrom, kinds::facts::Facts, steps::Steps,
 };
 
 /// Options of `[gpt2]` that decide no bit of what is learned: what is kept, where it went on, what is shown, how often
@@ -94,11 +90,6 @@ impl Facts for Gpt2Spec {
         });
         let all: Vec<String> = never_warm.into_iter().chain(may_shrink).collect();
         (!all.is_empty()).then(|| all.join("; "))
-    }
-
-    fn contents(&self) -> Vec<(ContentUse, ContentHash)> {
-        let uploaded = ContentHash::from_uri(&self.resume_from_checkpoint);
-        uploaded.map(|hash| (ContentUse::Checkpoint, hash)).into_iter().collect()
     }
 
     fn places(&mut self) -> Vec<(String, PathUse, &mut String)> {

@@ -1,12 +1,12 @@
 //! How many steps a number of passes over the pictures takes.
 
-use super::{TextualInversionSpec, limits};
+use super::{TrainSpec, limits};
 use crate::job::{ClusterSpec, SpecError, Violation};
 
-impl TextualInversionSpec {
+impl TrainSpec {
     /// Whether `max_train_steps` still has to follow from `num_train_epochs`.
-    pub fn needs_image_count(&self) -> bool {
-        self.train.max_train_steps == 0
+    pub(in crate::job) fn needs_image_count(&self) -> bool {
+        self.max_train_steps == 0
     }
 
     /// Replaces `num_train_epochs` by the `max_train_steps` that so many passes take with `images` images; does
@@ -22,23 +22,22 @@ impl TextualInversionSpec {
         if !self.needs_image_count() {
             return Ok(());
         }
-        let train = &self.train;
-        let passes = train.num_train_epochs.unwrap_or(0);
-        let samples = images.saturating_mul(u64::from(train.repeats));
-        let batches = samples.div_ceil(u64::from(train.train_batch_size));
+        let passes = self.num_train_epochs.unwrap_or(0);
+        let samples = images.saturating_mul(u64::from(self.repeats));
+        let batches = samples.div_ceil(u64::from(self.train_batch_size));
         let batches_of_a_rank = batches.div_ceil(u64::from(cluster.world_size));
-        let steps_of_a_pass = batches_of_a_rank.div_ceil(u64::from(train.gradient_accumulation_steps));
+        let steps_of_a_pass = batches_of_a_rank.div_ceil(u64::from(self.gradient_accumulation_steps));
         let steps = passes.saturating_mul(steps_of_a_pass);
         if steps == 0 || steps > limits::STEPS.unsigned_abs() {
             let problem = format!(
                 "got {passes}, that is {steps} steps with {images} images, repeated {} times each; allowed: 1 to {} steps",
-                train.repeats,
+                self.repeats,
                 limits::STEPS
             );
             return Err(SpecError { violations: vec![Violation::new("train.num_train_epochs", problem)] });
         }
-        self.train.max_train_steps = steps;
-        self.train.num_train_epochs = None;
+        self.max_train_steps = steps;
+        self.num_train_epochs = None;
         Ok(())
     }
 }

@@ -1,5 +1,12 @@
 //! A rank's preparation without a job, on this machine alone.
 
+mod found;
+
+pub(crate) use found::{
+    DrawingReport, EmbeddingReport, Estimate, Found, LanguageReport, ModelReport, RehearsedWord, SizeReport,
+    TextsReport, TrainingReport,
+};
+
 use ringtune_shared::{
     ids::{Epoch, JobId, WorkerId},
     job::JobSpec,
@@ -15,6 +22,17 @@ use crate::{
     session::{Assignment, Level, RankEvent},
 };
 
+/// As what a job is rehearsed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct As {
+    /// What a rank would compute in here.
+    pub(crate) precision: Precision,
+    /// Its threads.
+    pub(crate) threads: usize,
+    /// Compute a little, to see how long it takes.
+    pub(crate) compute: bool,
+}
+
 /// What was prepared, and as what.
 pub(super) struct Alone<Prepared> {
     pub(super) prepared: Prepared,
@@ -28,8 +46,8 @@ pub(super) struct Alone<Prepared> {
 /// # Errors
 /// What would end the job.
 pub(super) async fn alone<Prepared>(
-    spec: JobSpec,
-    (precision, threads): (Precision, usize),
+    spec: &JobSpec,
+    As { precision, threads, .. }: As,
     context: &Context,
     prepare: impl AsyncFnOnce(&Rank) -> Result<Prepared, Error>,
 ) -> Result<Alone<Prepared>, Error> {
@@ -37,7 +55,7 @@ pub(super) async fn alone<Prepared>(
     let assignment = Assignment {
         ring: RingView { job: JobId::new(), epoch: Epoch::FIRST, members: vec![myself] },
         rank: Some(0),
-        spec,
+        spec: spec.clone(),
         threads,
         precision,
         numerics_class: "rehearsal".to_owned(),
