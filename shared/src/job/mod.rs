@@ -66,6 +66,15 @@ pub struct ImageUse {
     pub captions: bool,
 }
 
+/// Whether a text is the name of a section's field, as in "train.num_vectors" or "concepts[1].images".
+pub fn is_field(text: &str) -> bool {
+    let section = text.split(['.', '[']).next().unwrap_or_default();
+    let is_name = text.chars().all(|letter| letter.is_ascii_alphanumeric() || "_.[]".contains(letter));
+    let is_section = ["model", "cluster", "debug", "queue"].contains(&section)
+        || kinds::sections().any(|known| known == section);
+    is_name && is_section && text.contains('.') && !text.contains("..")
+}
+
 /// A job as it will be run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct JobSpec {

@@ -124,6 +124,11 @@ pub(super) fn sections_of_keys(kind: Option<JobKind>) -> Vec<(&'static str, &'st
         .collect()
 }
 
+/// The names of all sections that not all kinds have.
+pub(super) fn sections() -> impl Iterator<Item = &'static str> {
+    parts().into_iter().map(|part| part.section).chain(["concepts"])
+}
+
 /// Whether jobs of this kind have something of a section.
 fn has_section(kind: JobKind, section: &str) -> bool {
     parts().iter().any(|part| part.section == section && kind.parts().contains(&part.part))

@@ -28,6 +28,7 @@ use tempfile::TempDir;
 use ringtune_sources::{Environment, ModelSources, Patience, hub_endpoint};
 use ringtune_traces::Tracer;
 
+use crate::kinds::{As, Found, rehearse};
 use crate::settings::{ComputeSettings, LATENT_MEMORY_BYTES, Settings};
 use crate::{
     access::{Access, Roots, Rules},
@@ -38,12 +39,12 @@ use crate::{
     engine::{Precision, StartEngine, Threads},
     http::Metrics,
     inputs::Target,
-    kinds::{As, Found, rehearse},
     latents::LatentCache,
     node::Node,
     rank::Context,
     ring::{RingOptions, Rings},
 };
+
 use pictures::FolderReport;
 use problem::Problem;
 pub(super) use report::JobReport;
