@@ -6,13 +6,10 @@
 use proptest::prelude::*;
 use ringtune_proto::convert::{spec_from_wire, spec_to_wire};
 use ringtune_shared::job::{
-    ClusterDraft, DebugDraft, JobDraft, JobSpec, LrScheduler, ModelDraft,
-    kinds::{
-        generate::GenerateDraft,
-        gpt2_finetune::Gpt2Draft,
-        textual_inversion::{DataDraft, TrainDraft},
-    },
+    ClusterDraft, DebugDraft, JobDraft, JobSpec, LrScheduler, ModelDraft, STORED_VERSION,
+    kinds::{generate::GenerateDraft, gpt2_finetune::Gpt2Draft, textual_inversion::WordDraft},
     parse_job_toml,
+    pictures::{DataDraft, PreviewDraft, TrainDraft, ValidationDraft},
 };
 
 fn any_training() -> impl Strategy<Value = JobDraft> {
@@ -31,12 +28,14 @@ fn any_training() -> impl Strategy<Value = JobDraft> {
             name: Some(around.trim().into()),
             model: ModelDraft { base: Some(path.clone()), ..ModelDraft::default() },
             data: DataDraft { images: Some(path.clone()), folders: None },
-            train: TrainDraft {
+            word: WordDraft {
                 placeholder_token: Some(format!("<{placeholder}>1")),
                 initializer_token: flags[1].then_some(initializer),
                 initializer_embedding: (!flags[1]).then(|| path.clone()),
                 learnable_property: Some("style".into()),
                 num_vectors: Some(vectors),
+            },
+            train: TrainDraft {
                 resolution: Some(batch),
                 train_batch_size: Some(batch),
                 gradient_accumulation_steps: Some(accumulation),
@@ -66,13 +65,17 @@ fn any_training() -> impl Strategy<Value = JobDraft> {
                 checkpoints_total_limit: Some(vectors),
                 resume_from_checkpoint: Some(format!("checkpoint-{vectors}")),
                 save_as_full_pipeline: Some(flags[0]),
-                validation_loss_steps: Some(steps.max(1)),
-                validation_loss_samples: Some(batch),
-                select_best: Some(flags[0]),
-                early_stop_patience: Some(steps),
-                validation_prompt: Some(around.clone()),
-                num_validation_images: Some(vectors),
-                validation_steps: Some(steps.max(1)),
+                validation: ValidationDraft {
+                    validation_loss_steps: Some(steps.max(1)),
+                    validation_loss_samples: Some(batch),
+                    select_best: Some(flags[0]),
+                    early_stop_patience: Some(steps),
+                },
+                previews: PreviewDraft {
+                    validation_prompt: Some(around.clone()),
+                    num_validation_images: Some(vectors),
+                    validation_steps: Some(steps.max(1)),
+                },
                 caption_dropout: None,
                 shuffle_tags: Some(false),
                 keep_tags: Some(0),
@@ -170,8 +173,8 @@ proptest! {
     fn a_job_is_the_same_wherever_it_was(draft in prop_oneof![any_training(), any_drawing(), any_words()]) {
         let spec = JobSpec::from_draft(draft).unwrap();
         prop_assert_eq!(&parse_job_toml(&spec.to_toml().unwrap()).unwrap(), &spec);
-        let json = serde_json::to_string(&spec).unwrap();
-        prop_assert_eq!(&serde_json::from_str::<JobSpec>(&json).unwrap(), &spec);
+        let stored = spec.to_stored().unwrap();
+        prop_assert_eq!(&JobSpec::from_stored(STORED_VERSION, &stored).unwrap(), &spec);
         let received = spec_from_wire(spec_to_wire(&spec)).unwrap();
         prop_assert_eq!(&received, &spec);
         prop_assert_eq!(received.hash().unwrap(), spec.hash().unwrap());

@@ -4,7 +4,8 @@ use ringtune_coordinator::core::{ArtifactRecord, Input, Phase, StepRecord, Time}
 use ringtune_shared::ids::{ContentHash, Epoch, JobId, WorkerId};
 use ringtune_shared::job::{
     ClusterDraft, JobDraft, JobSpec, ModelDraft,
-    kinds::textual_inversion::{DataDraft, TrainDraft},
+    kinds::textual_inversion::WordDraft,
+    pictures::{DataDraft, TrainDraft},
 };
 
 /// Steps of a job.
@@ -40,12 +41,12 @@ pub(crate) fn spec(world_size: i64, min_world_size: i64) -> JobSpec {
         kind: Some("textual_inversion".to_owned()),
         model: ModelDraft { base: Some("/models/sd".to_owned()), ..ModelDraft::default() },
         data: DataDraft { images: Some("/images".to_owned()), folders: None },
-        train: TrainDraft {
+        word: WordDraft {
             placeholder_token: Some("<star>".to_owned()),
             initializer_token: Some("star".to_owned()),
-            max_train_steps: Some(i64::try_from(STEPS).unwrap()),
-            ..TrainDraft::default()
+            ..WordDraft::default()
         },
+        train: TrainDraft { max_train_steps: Some(i64::try_from(STEPS).unwrap()), ..TrainDraft::default() },
         cluster: ClusterDraft {
             world_size: Some(world_size),
             min_world_size: Some(min_world_size),

@@ -2,17 +2,15 @@
 //!
 //! Wire texts are parsed once, where they come in; beyond that point only domain types are used.
 
-mod fields;
 mod job;
-mod kinds;
 mod names;
 mod queue;
+mod sections;
 
 use std::fmt;
 use std::str::FromStr;
 
-pub use job::{draft_from_wire, spec_from_wire, spec_to_wire};
-pub use kinds::activity_to_wire;
+pub use job::{activity_to_wire, draft_from_wire, spec_from_wire, spec_to_wire};
 pub use names::{
     is_terminal, job_reason_name, job_state_from_name, job_state_name, log_level_name, progress_stage_name,
     rank_phase_name, worker_state_from_name, worker_state_name,

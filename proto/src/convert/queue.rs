@@ -2,7 +2,7 @@
 
 use ringtune_shared::job::{QueueDraft, QueueSpec, SpecError};
 
-use super::fields::given;
+use super::sections::given;
 use crate::v1;
 
 /// The checked entry of a message.

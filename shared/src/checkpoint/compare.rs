@@ -71,9 +71,9 @@ pub fn deciding_options(spec: &JobSpec, step: u64) -> BTreeMap<String, Value> {
         }
     }
     options.retain(|option, _| decides(spec, option));
-    spec.work.add_deciding(&spec.common.cluster, &mut options);
-    if let Some(steps) = spec.work.steps_option().filter(|_| !spec.work.total_decides(step)) {
-        options.remove(steps);
+    spec.work.facts().add_deciding(&spec.common.cluster, &mut options);
+    if let Some(steps) = spec.steps().filter(|steps| !steps.total_decides(step)) {
+        options.remove(steps.option);
     }
     options
 }
@@ -81,7 +81,8 @@ pub fn deciding_options(spec: &JobSpec, step: u64) -> BTreeMap<String, Value> {
 /// By an option's full name.
 fn decides(spec: &JobSpec, option: &str) -> bool {
     let section = option.split_once('.').map_or("", |(section, _)| section);
-    !WITHOUT_EFFECT.iter().any(|known| *known == option || *known == section) && spec.work.decides(option)
+    !WITHOUT_EFFECT.iter().any(|known| *known == option || *known == section)
+        && spec.work.facts().decides(option)
 }
 
 /// A table of a list without the keys that say where something is: contents are compared.
@@ -100,7 +101,7 @@ impl About {
     /// The deciding options in which the checkpoint's job and `spec` differ.
     pub fn differences(&self, spec: &JobSpec) -> Vec<Difference> {
         let mut now = deciding_options(spec, self.step);
-        let steps = spec.work.steps_option();
+        let steps = spec.steps().map(|steps| steps.option);
         // Whether the number of steps has decided anything so far, the checkpoint says.
         if let Some(steps) = steps {
             match self.options.contains_key(steps) {
@@ -138,7 +139,7 @@ impl About {
         if !spec.needs_image_count() && done > total {
             return Err(format!(
                 "the checkpoint is after step {done} and {} is {total}: take an earlier one",
-                spec.work.steps_option().unwrap_or("the number of steps")
+                spec.steps().map_or("the number of steps", |steps| steps.option)
             ));
         }
         Ok(())
@@ -171,7 +172,7 @@ impl About {
 #[cfg(test)]
 mod tests {
     use super::{super::file::tests::example, *};
-    use crate::job::{kinds::textual_inversion::FolderSpec, tests::job_with as spec};
+    use crate::job::{pictures::FolderSpec, tests::job_with as spec};
 
     fn about(spec: &JobSpec, step: u64) -> About {
         About { step, options: deciding_options(spec, step), ..example() }

@@ -42,6 +42,12 @@ macro_rules! choice {
             }
         }
 
+        impl $crate::job::section::Value<Option<String>> for $name {
+            fn draft(&self) -> Option<String> {
+                Some(self.as_str().to_owned())
+            }
+        }
+
         impl ::serde::Serialize for $name {
             fn serialize<S: ::serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
                 serializer.serialize_str(self.as_str())

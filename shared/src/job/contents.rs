@@ -28,7 +28,7 @@ impl ContentUse {
 impl JobSpec {
     /// Every uploaded content that the job names, each once for each use. What is in files or folders is not among them.
     pub fn contents(&self) -> Vec<(ContentUse, ContentHash)> {
-        let mut all = self.work.contents();
+        let mut all = self.work.facts().contents();
         all.sort_unstable();
         all.dedup();
         all

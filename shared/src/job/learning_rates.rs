@@ -11,7 +11,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use super::limits;
+use super::{limits, section::value};
 
 /// Pieces of a list, at most.
 const MOST_PIECES: usize = 100;
@@ -99,6 +99,10 @@ fn piece(given: &str) -> Result<Piece, String> {
         }
     };
     Ok(Piece { rate, until })
+}
+
+value! {
+    LearningRates => String: |rates| rates.to_string();
 }
 
 impl fmt::Display for LearningRates {

@@ -2,8 +2,8 @@
 //!
 //! A job is what jobs of all kinds have in common, [`CommonSpec`], and the [`Work`] of its kind. It comes as TOML (people)
 //! or over gRPC (programs). Both become a [`JobDraft`], in which everything may be missing, and [`JobSpec::from_draft`]
-//! alone fills in the defaults and checks the values. What a [`JobSpec`] holds has been checked, also when it was read
-//! from JSON: by the checks of its day where it was stored ([`JobSpec::from_stored`]), by today's otherwise.
+//! alone fills in the defaults and checks the values. What a [`JobSpec`] holds has been checked: by the checks of its day
+//! where it was stored ([`JobSpec::from_stored`]), by today's otherwise.
 //!
 //! Everything that belongs to one kind stands in its folder under `kinds`; [`Work`] is where the kinds are registered.
 //!
@@ -13,21 +13,21 @@ mod check;
 mod choices;
 mod common;
 mod contents;
-mod draft;
-mod due;
 mod embedding_place;
 mod error;
-mod foreign_keys;
 mod form;
 pub mod kinds;
 mod learning_rates;
 mod model_location;
 mod paths;
+pub mod pictures;
 mod queue;
 mod read_toml;
 mod reader;
 mod resume_from;
+mod section;
 mod settings;
+mod steps;
 mod stored;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -37,10 +37,9 @@ pub use check::limits;
 pub use choices::{LrScheduler, MixedPrecision, NotAChoice, PredictionType, ReportTo};
 pub use common::{ClusterDraft, ClusterSpec, CommonSpec, DebugDraft, DebugSpec, ModelDraft, ModelSpec};
 pub use contents::ContentUse;
-pub use draft::JobDraft;
 pub use embedding_place::EmbeddingPlace;
 pub use error::{SpecError, Violation};
-pub use kinds::{Activity, JobKind, Work, generate::SCHEDULERS};
+pub use kinds::{Activity, JobDraft, JobKind, Work, generate::SCHEDULERS};
 pub use learning_rates::LearningRates;
 pub use model_location::{DEFAULT_REVISION, HubModel, ModelLocation, S3Model, check_variant, is_plain_name};
 pub use paths::{JobPath, PathUse};
@@ -50,11 +49,15 @@ pub use resume_from::{NotAResume, ResumeFrom};
 pub use settings::Setting;
 pub use stored::{STORED_VERSION, StoredSpecError};
 
+use std::mem::take;
+
 use check::Check;
 use kinds::{
     gpt2_finetune::Gpt2Spec,
-    textual_inversion::{ConceptSpec, InitializerEmbedding, TextualInversionSpec},
+    textual_inversion::{InitializerEmbedding, TextualInversionSpec},
 };
+use section::Spec;
+use steps::Steps;
 
 /// The use of a folder's pictures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,6 +66,15 @@ pub struct ImageUse {
     pub repeats: u32,
     /// Whether their captions stand in prompts.
     pub captions: bool,
+}
+
+/// Whether a text is the name of a section's field, as in "train.num_vectors" or "concepts[1].images".
+pub fn is_field(text: &str) -> bool {
+    let section = text.split(['.', '[']).next().unwrap_or_default();
+    let is_name = text.chars().all(|letter| letter.is_ascii_alphanumeric() || "_.[]".contains(letter));
+    let is_section = ["model", "cluster", "debug", "queue"].contains(&section)
+        || kinds::sections().any(|known| known == section);
+    is_name && is_section && text.contains('.') && !text.contains("..")
 }
 
 /// A job as it will be run.
@@ -76,16 +88,36 @@ pub struct JobSpec {
 
 impl JobSpec {
     /// Fills in the defaults and checks every value; names all that is wrong, not only the first.
-    pub fn from_draft(draft: JobDraft) -> Result<Self, SpecError> {
+    pub fn from_draft(mut draft: JobDraft) -> Result<Self, SpecError> {
         let mut check = Check::default();
-        let (kind, common, work) = draft.parts();
-        let kind = kinds::check_kind(&mut check, kind);
-        let common = check.common(common, kind.as_str());
-        let work = kinds::check(&mut check, kind, work, &common);
+        let kind = kinds::check_kind(&mut check, draft.kind.take());
+        let common = CommonSpec {
+            name: check.name(draft.name.take(), kind.as_str()),
+            model: Spec::checked(take(&mut draft.model), &mut check, "model"),
+            cluster: Spec::checked(take(&mut draft.cluster), &mut check, "cluster"),
+            debug: Spec::checked(take(&mut draft.debug), &mut check, "debug"),
+        };
+        common.check(&mut check);
+        let work = kinds::checked(kind, draft, &mut check, &common);
         let spec = Self { common, work };
-        check.ranks(&spec.common.cluster);
         check.whole_job(&spec);
         check.end(spec)
+    }
+
+    /// The draft that becomes this job: everything is given but what has no value.
+    pub fn to_draft(&self) -> JobDraft {
+        let CommonSpec { name, model, cluster, debug } = &self.common;
+        let mut draft = JobDraft {
+            kind: Some(self.kind().as_str().to_owned()),
+            name: Some(name.clone()),
+            model: model.draft(),
+            cluster: cluster.draft(),
+            debug: debug.draft(),
+            ..JobDraft::default()
+        };
+        draft.model.tokenizer.take_if(|tokenizer| tokenizer.is_empty());
+        self.work.fill(&mut draft);
+        draft
     }
 
     /// The job as a job file that [`parse_job_toml`] reads back to the same spec.
@@ -98,19 +130,29 @@ impl JobSpec {
         self.work.kind()
     }
 
+    /// None: it has no steps.
+    pub(crate) fn steps(&self) -> Option<Steps<'_>> {
+        self.work.facts().steps()
+    }
+
+    /// Whether its model is a language model.
+    pub fn has_language_model(&self) -> bool {
+        self.work.facts().has_language_model()
+    }
+
     /// Optimizer updates; 0 for a job that trains nothing, or while they are not known yet.
     pub fn total_steps(&self) -> u64 {
-        self.work.total_steps()
+        self.steps().map_or(0, |steps| steps.total)
     }
 
     /// The ranks' precision.
     pub fn mixed_precision(&self) -> MixedPrecision {
-        self.work.mixed_precision()
+        self.work.facts().mixed_precision()
     }
 
     /// M: parts of a step that ranks share out, whatever the ring's size; a job without steps has one for each rank.
     pub fn global_microbatches(&self) -> u32 {
-        self.work.global_microbatches(&self.common.cluster)
+        self.work.facts().global_microbatches(&self.common.cluster)
     }
 
     /// The work, where it is textual inversion.
@@ -133,7 +175,7 @@ impl JobSpec {
 
     /// Whether the number of steps still has to follow from the number of images.
     pub fn needs_image_count(&self) -> bool {
-        self.textual_inversion().is_some_and(TextualInversionSpec::needs_image_count)
+        self.work.facts().needs_image_count()
     }
 
     /// Replaces a number of passes over the pictures by the number of steps that they take with `images` images; does
@@ -142,19 +184,23 @@ impl JobSpec {
     /// # Errors
     /// No image, or more steps than a job may have.
     pub fn count_steps(&mut self, images: u64) -> Result<(), SpecError> {
-        let Work::TextualInversion(work) = &mut self.work else { return Ok(()) };
-        work.count_steps(images, &self.common.cluster)
+        self.work.facts_mut().count_steps(images, &self.common.cluster)
     }
 
     /// An option that nobody refuses but that is without effect as it is given, in words.
     pub fn warning(&self) -> Option<String> {
-        self.work.warning(&self.common.cluster)
+        self.work.facts().warning(&self.common.cluster)
     }
 
     /// Whether the number of ranks in its ring decides bits of the result: then the bits are those of a ring of
     /// `cluster.world_size` only where no other one took a step.
     pub fn ring_decides(&self) -> bool {
-        self.work.ring_decides(&self.common.cluster)
+        self.exact_instead().is_some()
+    }
+
+    /// The setting with which it would not, in a job where it does.
+    pub fn exact_instead(&self) -> Option<&'static str> {
+        self.work.facts().exact_instead(&self.common.cluster)
     }
 
     /// Whether that ring may be another one from step to step.
@@ -165,52 +211,52 @@ impl JobSpec {
     /// Locations of the model and tokens, from which ranks fetch or read, with their fields' names.
     pub fn locations(&self) -> Vec<(&'static str, ModelLocation)> {
         let model = self.common.model.location().ok().map(|location| ("model.base", location));
-        model.into_iter().chain(self.work.locations()).collect()
+        model.into_iter().chain(self.work.facts().locations()).collect()
     }
 
     /// Locations of all pictures, by their fields' names.
     pub fn image_sources(&mut self) -> Vec<(String, &mut String)> {
-        self.textual_inversion_mut().map(TextualInversionSpec::image_sources).unwrap_or_default()
+        self.work.facts_mut().image_sources()
     }
 
     /// The use of each of [`JobSpec::image_sources`], in the same order.
     pub fn image_uses(&self) -> Vec<ImageUse> {
-        self.textual_inversion().map(TextualInversionSpec::image_uses).unwrap_or_default()
+        self.work.facts().image_uses()
     }
 
     /// The checkpoint to resume from, as [`crate::checkpoint::ResumeFrom`] reads it; empty: none.
     pub fn resume_from(&self) -> &str {
-        self.work.resume().map(|(_, place)| place).unwrap_or_default()
+        self.steps().map(|steps| steps.resume_from).unwrap_or_default()
     }
 
     /// The option of [`JobSpec::resume_from`], by its full name; none for a job that has no steps.
     pub fn resume_option(&self) -> Option<&'static str> {
-        self.work.resume().map(|(option, _)| option)
+        self.steps().map(|steps| steps.resume_option)
     }
 
     /// As above, mutable; None for a job without steps.
     pub fn resume_from_mut(&mut self) -> Option<&mut String> {
-        self.work.resume_from_mut()
+        self.work.facts_mut().resume_from_mut()
     }
 
     /// Number of newest checkpoints that are kept; 0: all.
     pub fn checkpoints_total_limit(&self) -> u64 {
-        self.work.checkpoints_total_limit()
+        self.steps().map_or(0, |steps| steps.checkpoints_total_limit)
     }
 
     /// Whether it may be over before its last step.
     pub fn may_stop_early(&self) -> bool {
-        self.work.may_stop_early()
+        self.steps().is_some_and(|steps| steps.early_stop_patience > 0)
     }
 
     /// After every so many steps, and after the last one, its ranks say the hash of their state.
     pub fn state_interval(&self) -> u64 {
-        self.work.state_interval()
+        self.work.facts().state_interval()
     }
 
     /// Whether whoever takes its files home is to make a full pipeline of them.
     pub fn wants_full_pipeline(&self) -> bool {
-        self.textual_inversion().is_some_and(|work| work.train.save_as_full_pipeline)
+        self.work.facts().wants_full_pipeline()
     }
 
     /// The embeddings that concepts start from, one of each.
@@ -220,29 +266,26 @@ impl JobSpec {
 
     /// The embeddings that it draws with, as [`EmbeddingPlace`] reads them.
     pub fn drawn_embeddings(&self) -> &[String] {
-        let Work::Generate(generate) = &self.work else { return &[] };
-        &generate.embeddings
+        self.work.facts().drawn_embeddings()
     }
 
     /// As above, mutable.
     pub fn drawn_embeddings_mut(&mut self) -> &mut [String] {
-        let Work::Generate(generate) = &mut self.work else { return &mut [] };
-        &mut generate.embeddings
+        self.work.facts_mut().drawn_embeddings_mut()
     }
 
     /// The words that it teaches, in the order of its files.
     pub fn learned_tokens(&self) -> Vec<String> {
-        let concepts = self.textual_inversion().map(TextualInversionSpec::concepts).unwrap_or_default();
-        concepts.into_iter().map(|ConceptSpec { placeholder_token, .. }| placeholder_token).collect()
+        self.work.facts().learned_tokens()
     }
 
     /// The activity of prepared ranks.
     pub fn activity(&self) -> Activity {
-        self.work.activity()
+        self.work.facts().activity()
     }
 
     /// The message of a job that succeeded after `done` steps.
     pub fn success(&self, done: u64) -> String {
-        self.work.success(done)
+        self.work.facts().success(done)
     }
 }

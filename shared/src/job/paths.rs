@@ -89,7 +89,7 @@ impl JobSpec {
         let model = [("model.base", base), ("model.tokenizer", tokenizer)];
         let model = model.map(|(field, path)| (field.to_owned(), PathUse::Model, path));
         let trace = [("debug.trace_dir".to_owned(), PathUse::Trace, &mut self.common.debug.trace_dir)];
-        let all = model.into_iter().chain(self.work.places()).chain(trace);
+        let all = model.into_iter().chain(self.work.facts_mut().places()).chain(trace);
         all.filter(|(_, _, path)| is_path(path)).collect()
     }
 }

@@ -1,6 +1,4 @@
-//! Reads the sections of a TOML file key by key. Each section's keys and their types are written down once, with
-//! [`section!`]: what its draft holds, how it is read, and which keys there are for "did you mean" and "belongs to" all
-//! follow from that.
+//! Reads the sections of a TOML file key by key.
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
@@ -17,8 +15,9 @@ pub(super) fn line_of(text: &str, span: Range<usize>) -> usize {
     1 + text.as_bytes().iter().take(span.start).filter(|byte| **byte == b'\n').count()
 }
 
-/// See [`Reader::advice`].
-pub(super) type Advice = fn(&str) -> Option<&'static str>;
+/// What other trainers call an option that a job file does not know so, and what to write instead or why there is nothing
+/// to write.
+pub(super) type ForeignKeys = &'static [(&'static str, &'static str)];
 
 /// Reads the keys of a job file, and keeps all that is wrong with them.
 pub(super) struct Reader<'text> {
@@ -31,7 +30,7 @@ pub(super) struct Reader<'text> {
     /// Every key of a job file with its section, for "belongs to".
     pub(super) sections_of_keys: Vec<(&'static str, &'static str)>,
     /// Advice for keys of other trainers.
-    pub(super) advice: Advice,
+    pub(super) foreign_keys: ForeignKeys,
 }
 
 /// The known keys of one table are taken one by one; what is left over is unknown.
@@ -41,43 +40,28 @@ pub(super) struct Section<'document> {
     pub(super) known: Vec<&'static str>,
 }
 
-/// A section whose keys are written down with [`section!`].
-pub(super) trait Keys: Sized {
-    /// In the order of their description.
-    const KEYS: &'static [&'static str];
-
-    /// Reads all of them.
+/// The draft of a section.
+pub(super) trait Keys: Default + PartialEq {
+    /// Reads all of its keys.
     fn read(reader: &mut Reader<'_>, section: &mut Section<'_>) -> Self;
+
+    /// Those that are given.
+    fn given(&self) -> Vec<&'static str>;
+
+    /// All of its keys, in the order of their declaration.
+    fn keys() -> Vec<&'static str> {
+        let mut section = Section { name: String::new(), table: None, known: Vec::new() };
+        Self::read(&mut Reader::new("", &[]), &mut section);
+        section.known
+    }
 }
 
-/// Declares the draft of a section: for each key a field, which is none where the key is not given, and the method of
-/// [`Reader`] that reads it.
-macro_rules! section {
-    ($(#[$doc:meta])* $name:ident { $($key:ident: $type:ty as $read:ident,)+ }) => {
-        $(#[$doc])*
-        #[derive(Debug, Clone, Default, PartialEq, ::serde::Serialize, ::serde::Deserialize)]
-        #[serde(default, deny_unknown_fields)]
-        #[expect(missing_docs, reason = "documented in the spec that it becomes")]
-        pub struct $name {
-            $(pub $key: Option<$type>,)+
-        }
+impl<'text> Reader<'text> {
+    pub(super) fn new(text: &'text str, foreign_keys: ForeignKeys) -> Self {
+        let (violations, lines, sections_of_keys) = (Vec::new(), BTreeMap::new(), Vec::new());
+        Self { text, violations, lines, sections_of_keys, foreign_keys }
+    }
 
-        impl $crate::job::reader::Keys for $name {
-            const KEYS: &'static [&'static str] = &[$(stringify!($key),)+];
-
-            fn read(
-                reader: &mut $crate::job::reader::Reader<'_>,
-                section: &mut $crate::job::reader::Section<'_>,
-            ) -> Self {
-                Self { $($key: reader.$read(section, stringify!($key)),)+ }
-            }
-        }
-    };
-}
-
-pub(super) use section;
-
-impl Reader<'_> {
     /// A section of the file.
     pub(super) fn keys<T: Keys>(&mut self, top: &mut Section<'_>, name: &'static str) -> T {
         let mut section = self.section(top, name);
@@ -93,7 +77,7 @@ impl Reader<'_> {
         let wanted = if section.name.is_empty() {
             format!("tables, each under [[{key}]]")
         } else {
-            format!("a list of tables such as {{ {} = … }}", T::KEYS.first().copied().unwrap_or_default())
+            format!("a list of tables such as {{ {} = … }}", T::keys().first().copied().unwrap_or_default())
         };
         let entries = self.expect(&field, value, &wanted, value.get_ref().as_array())?;
         let mut drafts = Vec::new();
@@ -226,7 +210,8 @@ impl Reader<'_> {
             }
             let shown: String = name.chars().take(100).collect();
             let elsewhere = self.sections_of_keys.iter().find(|(known, _)| *known == name);
-            let problem = if let Some(advice) = (self.advice)(name) {
+            let foreign = self.foreign_keys.iter().find(|(foreign, _)| *foreign == name);
+            let problem = if let Some((_, advice)) = foreign {
                 format!("not an option here: {advice}")
             } else if let Some(word) = suggest::nearest(name, section.known.iter().copied()) {
                 format!("unknown key; did you mean {word:?}?")

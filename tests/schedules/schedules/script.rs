@@ -7,7 +7,8 @@ use ringtune_shared::{
     ids::JobId,
     job::{
         ClusterDraft, JobDraft, JobSpec, ModelDraft,
-        kinds::textual_inversion::{DataDraft, TrainDraft},
+        kinds::textual_inversion::WordDraft,
+        pictures::{DataDraft, TrainDraft},
     },
 };
 
@@ -244,9 +245,12 @@ fn made(world: usize, least: usize) -> JobSpec {
         kind: Some("textual_inversion".to_owned()),
         model: ModelDraft { base: Some("/models/sd".to_owned()), ..ModelDraft::default() },
         data: DataDraft { images: Some("/images".to_owned()), folders: None },
-        train: TrainDraft {
+        word: WordDraft {
             placeholder_token: Some("<star>".to_owned()),
             initializer_token: Some("star".to_owned()),
+            ..WordDraft::default()
+        },
+        train: TrainDraft {
             max_train_steps: Some(STEPS as i64),
             gradient_accumulation_steps: Some(2),
             checkpointing_steps: Some(EVERY as i64),

@@ -87,7 +87,7 @@ async fn a_resolution_that_does_not_fit_the_vae() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_placeholder_that_is_in_the_vocabulary() {
     let change = |_: &Coordinator, spec: &mut JobSpec| {
-        spec.textual_inversion_mut().unwrap().train.placeholder_token = "star</w>".to_owned()
+        spec.textual_inversion_mut().unwrap().word.placeholder_token = "star</w>".to_owned()
     };
     assert_reason(plain(), change, &["train.placeholder_token", "star"]).await;
 }
@@ -95,7 +95,7 @@ async fn a_placeholder_that_is_in_the_vocabulary() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_initializer_that_is_several_tokens() {
     let change = |_: &Coordinator, spec: &mut JobSpec| {
-        spec.textual_inversion_mut().unwrap().train.initializer_token = "one green star".to_owned()
+        spec.textual_inversion_mut().unwrap().word.initializer_token = "one green star".to_owned()
     };
     assert_reason(plain(), change, &["train.initializer_token", "one green star", "num_vectors = 3"]).await;
 }

@@ -8,17 +8,14 @@ mod rehearsal;
 mod shared_out;
 mod textual_inversion;
 
-use ringtune_shared::job::Work;
+use ringtune_shared::job::{JobSpec, Work};
 use tokio::sync::mpsc;
 
-pub use generate::rehearsal::{DrawingOptions, DrawingTiming, RehearsedDrawing, rehearse_drawing};
-pub use generate_text::rehearsal::{RehearsedTexts, rehearse_texts};
 pub use gpt2_finetune::bench::{GradientBench, GradientTimes, Leaving};
-pub use gpt2_finetune::rehearsal::{RehearsedWords, rehearse_words};
-pub use textual_inversion::rehearsal::{Rehearsal, RehearsalOptions, RehearsedWord, Timing, rehearse};
+pub(crate) use rehearsal::{As, DrawingReport, Estimate, Found};
 
 use crate::{
-    rank::{Context, live},
+    rank::{self, Context, live},
     session::{Assignment, RankControl, RankEvent, RankKey, RankLauncher},
 };
 
@@ -45,5 +42,20 @@ impl RankLauncher for Context {
             }
         }
         control
+    }
+}
+
+/// Prepares a job as the only rank of a ring would, and, where it is asked for, computes a little of it.
+///
+/// # Errors
+/// What would end the job.
+pub(crate) async fn rehearse(spec: &JobSpec, with: As, context: &Context) -> Result<Found, rank::Error> {
+    match &spec.work {
+        Work::TextualInversion(job) => {
+            Box::pin(textual_inversion::rehearsal::rehearse(spec, job, with, context)).await
+        }
+        Work::Gpt2Finetune(job) => gpt2_finetune::rehearsal::rehearse(spec, job, with, context).await,
+        Work::GenerateText(job) => generate_text::rehearsal::rehearse(spec, job, with, context).await,
+        Work::Generate(job) => generate::rehearsal::rehearse(spec, job, with, context).await,
     }
 }

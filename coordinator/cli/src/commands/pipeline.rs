@@ -115,7 +115,7 @@ pub(super) fn try_it(spec: &JobSpec, folder: &Path) -> Option<String> {
         }
         let picture = folder.join("picture.png").display().to_string();
         words.extend(["--prompt".to_owned(), format!("a photo of {token}"), "-o".to_owned(), picture]);
-    } else if spec.gpt2().is_some() {
+    } else if spec.has_language_model() && spec.resume_option().is_some() {
         words.extend(["generate-text".to_owned(), folder.display().to_string()]);
         words.extend(["--prompt".to_owned(), "Once upon a time".to_owned()]);
     } else {

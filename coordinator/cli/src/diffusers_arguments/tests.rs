@@ -1,4 +1,6 @@
-use ringtune_shared::job::{LrScheduler, MixedPrecision, parse_job_toml};
+use ringtune_shared::job::{
+    LrScheduler, MixedPrecision, kinds::textual_inversion::TextualInversionSpec, parse_job_toml,
+};
 
 use super::*;
 
@@ -27,8 +29,8 @@ fn the_documentations_command_line_becomes_a_job() {
         (job.common.model.base.as_str(), job.textual_inversion().unwrap().data.images.as_str()),
         ("/models/stable diffusion", "./cat")
     );
-    let train = &job.textual_inversion().unwrap().train;
-    assert_eq!((train.placeholder_token.as_str(), train.initializer_token.as_str()), ("<cat-toy>", "toy"));
+    let TextualInversionSpec { word, train, .. } = job.textual_inversion().unwrap();
+    assert_eq!((word.placeholder_token.as_str(), word.initializer_token.as_str()), ("<cat-toy>", "toy"));
     assert_eq!((train.learning_rate, train.adam_epsilon), (5e-4, 1e-8));
     assert_eq!((train.max_train_steps, train.gradient_accumulation_steps), (3000, 4));
     assert!(train.scale_lr);

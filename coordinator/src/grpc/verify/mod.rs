@@ -171,10 +171,10 @@ fn check_job(job: &Job) -> Result<Arc<Pin>, FieldError> {
             "job {id} is of kind {kind:?}, which has no steps; allowed: a job that learns"
         ));
     }
-    if job.spec.ring_decides() {
+    if let Some(exact) = job.spec.exact_instead() {
         return refuse(format!(
             "the sums of job {id} depend on the number of ranks, and a verification has one; allowed: a job with \
-             gpt2.exchange = \"exact\", or with cluster.world_size = 1"
+             {exact}, or with cluster.world_size = 1"
         ));
     }
     match &job.pin {

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use ringtune_shared::checkpoint::{Numerics, Resumed};
 use ringtune_shared::ids::{ContentHash, Epoch, JobId, WorkerId};
 use ringtune_shared::job::{
-    JobDraft, JobSpec, MixedPrecision, ModelDraft, QueueSpec,
-    kinds::textual_inversion::{DataDraft, TrainDraft},
+    JobDraft, JobSpec, MixedPrecision, ModelDraft, QueueSpec, kinds::textual_inversion::WordDraft,
+    pictures::DataDraft,
 };
 use ringtune_shared::trace::TraceContext;
 
@@ -46,10 +46,10 @@ pub(crate) fn queued_job(number: u64) -> Arc<Job> {
         name: Some(format!("job {number}")),
         model: ModelDraft { base: Some("/models/sd".to_owned()), ..ModelDraft::default() },
         data: DataDraft { images: images(number), folders: None },
-        train: TrainDraft {
+        word: WordDraft {
             placeholder_token: Some("<star>".to_owned()),
             initializer_token: Some("star".to_owned()),
-            ..TrainDraft::default()
+            ..WordDraft::default()
         },
         ..JobDraft::default()
     });

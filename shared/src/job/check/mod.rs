@@ -1,6 +1,5 @@
-//! Defaults and limits of what jobs of all kinds have, and what the checks of every kind are made of.
+//! What the checks of all sections are made of.
 
-mod model;
 mod resume;
 mod size;
 
@@ -9,12 +8,10 @@ use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 use super::{
-    ClusterDraft, ClusterSpec, CommonSpec, DebugSpec, SpecError, Violation,
-    common::CommonDraft,
+    SpecError, Violation,
     error::MISSING,
-    text::{printable, scheme},
+    text::{printable, scheme, shortened},
 };
-use crate::names;
 
 /// The largest values that are accepted: far above what is useful, low enough that no size
 /// computed from them overflows or exhausts a machine by accident. Those of a kind stand in its folder.
@@ -54,56 +51,16 @@ impl Check {
         if self.violations.is_empty() { Ok(values) } else { Err(SpecError { violations: self.violations }) }
     }
 
-    /// Checks the fields of all kinds. `name`: the default name.
-    pub(super) fn common(&mut self, draft: CommonDraft, name: &str) -> CommonSpec {
-        CommonSpec {
-            name: self.name(draft.name, name),
-            model: self.model(draft.model),
-            cluster: self.cluster(draft.cluster),
-            debug: DebugSpec { trace_dir: self.trace_dir(draft.debug.trace_dir) },
-        }
-    }
-
-    fn name(&mut self, given: Option<String>, default: &str) -> String {
-        let Some(name) = given.filter(|name| !name.is_empty()) else { return default.to_owned() };
-        if let Err(problem) = names::check(&name, limits::NAME_CHARACTERS) {
-            self.refuse("name", problem);
-        } else if name.trim() != name {
-            self.refuse("name", format!("got {name:?}; allowed: no space at either end"));
-        }
-        name
-    }
-
-    fn trace_dir(&mut self, given: Option<String>) -> String {
+    /// A folder of its own; empty: none.
+    pub(super) fn own_folder(&mut self, field: &str, given: Option<String>) -> String {
         let folder = given.unwrap_or_default();
         if let Err(problem) = printable(&folder, limits::PATH_CHARACTERS) {
-            self.refuse("debug.trace_dir", problem);
+            self.refuse(field, problem);
         } else if let Some(scheme) = scheme(&folder) {
-            self.refuse(
-                "debug.trace_dir",
-                format!("got {folder:?}; {scheme}:// is not supported: give a folder"),
-            );
+            let given = shortened(&folder);
+            self.refuse(field, format!("got {given:?}; {scheme}:// is not supported: give a folder"));
         }
         folder
-    }
-
-    fn cluster(&mut self, draft: ClusterDraft) -> ClusterSpec {
-        let world_size = self.count("cluster.world_size", draft.world_size, 1, 1..=limits::WORLD_SIZE);
-        let min_world_size =
-            self.count("cluster.min_world_size", draft.min_world_size, world_size, 1..=limits::WORLD_SIZE);
-        let threads_per_rank =
-            self.count("cluster.threads_per_rank", draft.threads_per_rank, 0, 0..=limits::THREADS_PER_RANK);
-        ClusterSpec { world_size, min_world_size, threads_per_rank }
-    }
-
-    pub(super) fn ranks(&mut self, cluster: &ClusterSpec) {
-        let ClusterSpec { world_size, min_world_size, .. } = *cluster;
-        if min_world_size > world_size && !self.has_refused("cluster.world_size") {
-            self.refuse(
-                "cluster.min_world_size",
-                format!("got {min_world_size}; allowed: 1 to {world_size}, the job's world_size"),
-            );
-        }
     }
 
     /// Whether something is wrong with a field already.
@@ -120,6 +77,24 @@ impl Check {
             self.refuse(field, problem);
         }
         text
+    }
+
+    /// A text of which everything is looked at together with other options.
+    pub(super) fn text(&mut self, _field: &str, given: Option<String>) -> String {
+        given.unwrap_or_default()
+    }
+
+    /// A text without control characters.
+    pub(super) fn line(&mut self, field: &str, given: Option<String>, characters: usize) -> String {
+        let text = given.unwrap_or_default();
+        if let Err(problem) = printable(&text, characters) {
+            self.refuse(field, problem);
+        }
+        text
+    }
+
+    pub(super) fn flag(&mut self, _field: &str, given: Option<bool>, default: bool) -> bool {
+        given.unwrap_or(default)
     }
 
     pub(super) fn choice<T: FromStr<Err: Display>>(
@@ -156,6 +131,27 @@ impl Check {
             self.refuse(field, format!("got {number}; allowed: {} to {}", allowed.start(), allowed.end()));
             default
         })
+    }
+
+    /// A whole number, where there is one.
+    pub(super) fn count_if_given(
+        &mut self,
+        field: &str,
+        given: Option<i64>,
+        allowed: RangeInclusive<i64>,
+    ) -> Option<u64> {
+        given.map(|number| self.count(field, Some(number), 1, allowed))
+    }
+
+    /// The microbatches of a step over all ranks.
+    pub(super) fn microbatches(&mut self, field: &str, of_a_rank: u32, ranks: u32, most: u32) {
+        let microbatches = ranks.saturating_mul(of_a_rank);
+        if microbatches > most {
+            let problem = format!(
+                "got {of_a_rank} with world_size {ranks}, that is {microbatches} microbatches a step; allowed: {most}"
+            );
+            self.refuse(field, problem);
+        }
     }
 
     /// A number from 0 to `most`. A zero comes out without a sign, so that equal jobs are written equally.

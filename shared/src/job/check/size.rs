@@ -10,7 +10,8 @@ impl Check {
         if bytes <= limits::JOB_BYTES {
             return;
         }
-        let Some((field, part, each)) = spec.work.lists().into_iter().max_by_key(|(_, bytes, _)| *bytes)
+        let Some((field, part, each)) =
+            spec.work.facts().lists().into_iter().max_by_key(|(_, bytes, _)| *bytes)
         else {
             return;
         };
@@ -33,8 +34,9 @@ mod tests {
         kinds::{
             generate::GenerateDraft,
             generate_text::GenerateTextDraft,
-            textual_inversion::{ConceptDraft, DataDraft, TrainDraft},
+            textual_inversion::{ConceptDraft, WordDraft},
         },
+        pictures::{DataDraft, TrainDraft},
     };
 
     fn refused(draft: JobDraft) -> (String, String) {
@@ -93,12 +95,12 @@ mod tests {
     #[test]
     fn the_most_templates_of_one_concept_fit() {
         let data = DataDraft { images: Some("/i".to_owned()), ..DataDraft::default() };
-        let train = TrainDraft {
+        let word = WordDraft {
             placeholder_token: Some("<a>".to_owned()),
             initializer_token: Some("b".to_owned()),
-            templates: templates(1000),
-            ..TrainDraft::default()
+            ..WordDraft::default()
         };
-        assert!(JobSpec::from_draft(JobDraft { data, train, ..draft("textual_inversion") }).is_ok());
+        let train = TrainDraft { templates: templates(1000), ..TrainDraft::default() };
+        assert!(JobSpec::from_draft(JobDraft { data, word, train, ..draft("textual_inversion") }).is_ok());
     }
 }

@@ -2,7 +2,7 @@
 
 mod queue;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use toml::Spanned;
 use toml::de::DeTable;
@@ -11,14 +11,7 @@ use crate::suggest;
 
 use super::{
     ClusterDraft, DebugDraft, JobDraft, JobKind, JobRequest, JobSpec, ModelDraft, QueueDraft, QueueSpec,
-    SpecError, Violation, foreign_keys,
-    kinds::{
-        self,
-        generate::GenerateDraft,
-        generate_text::GenerateTextDraft,
-        gpt2_finetune::Gpt2Draft,
-        textual_inversion::{DataDraft, TrainDraft},
-    },
+    SpecError, Violation, kinds, pictures,
     reader::{Keys, Reader, Section, line_of},
     settings::{Appended, Setting},
 };
@@ -51,13 +44,7 @@ pub fn parse_job_request(text: &str, settings: &[Setting]) -> Result<JobRequest,
     let mut document = parse_document(&appended.text)?;
     appended.put_in_place(&mut document).map_err(|violation| SpecError { violations: vec![violation] })?;
 
-    let mut reader = Reader {
-        text: &appended.text,
-        violations: Vec::new(),
-        lines: BTreeMap::new(),
-        sections_of_keys: sections_of_keys(None),
-        advice: foreign_keys::advice(None),
-    };
+    let mut reader = Reader::new(&appended.text, pictures::FOREIGN_KEYS);
     let (draft, queue) = reader.job(&document);
     let Reader { mut violations, lines, .. } = reader;
     let (spec, queue) = match (JobSpec::from_draft(draft), QueueSpec::from_draft(queue)) {
@@ -106,23 +93,15 @@ fn parse_document(text: &str) -> Result<DeTable<'_>, SpecError> {
 
 /// Every key of a job file with its section, for "belongs to"; sections that a job of this kind does not have come last.
 fn sections_of_keys(kind: Option<JobKind>) -> Vec<(&'static str, &'static str)> {
-    let mut sections = [
-        ("model", ModelDraft::KEYS),
-        ("data", DataDraft::KEYS),
-        ("train", TrainDraft::KEYS),
-        ("cluster", ClusterDraft::KEYS),
-        ("debug", DebugDraft::KEYS),
-        ("queue", queue::KEYS),
-        ("generate", GenerateDraft::KEYS),
-        ("gpt2", Gpt2Draft::KEYS),
-        ("generate_text", GenerateTextDraft::KEYS),
+    let common = [
+        ("model", ModelDraft::keys()),
+        ("cluster", ClusterDraft::keys()),
+        ("debug", DebugDraft::keys()),
+        ("queue", queue::KEYS.to_vec()),
     ];
-    let is_foreign = |section: &str, kind: JobKind| {
-        let of_a_kind = JobKind::ALL.iter().any(|kind| kinds::sections(*kind).contains(&section));
-        of_a_kind && !kinds::sections(kind).contains(&section)
-    };
-    sections.sort_by_key(|(section, _)| kind.is_some_and(|kind| is_foreign(section, kind)));
-    sections.into_iter().flat_map(|(section, keys)| keys.iter().map(move |key| (*key, section))).collect()
+    let common =
+        common.into_iter().flat_map(|(section, keys)| keys.into_iter().map(move |key| (key, section)));
+    common.chain(kinds::sections_of_keys(kind)).collect()
 }
 
 impl Reader<'_> {
@@ -130,39 +109,23 @@ impl Reader<'_> {
         let mut top = Section { name: String::new(), table: Some(document), known: Vec::new() };
         let kind = self.string(&mut top, "kind");
         let known: Option<JobKind> = kind.as_deref().and_then(|kind| kind.parse().ok());
-        self.advice = foreign_keys::advice(known);
+        self.foreign_keys = known.map_or(pictures::FOREIGN_KEYS, JobKind::foreign_keys);
         self.sections_of_keys = sections_of_keys(known);
         let name = self.string(&mut top, "name");
 
         let model = self.keys(&mut top, "model");
-        let data = self.keys(&mut top, "data");
-        let train = self.keys(&mut top, "train");
-        let generate = self.keys(&mut top, "generate");
-        let gpt2 = self.keys(&mut top, "gpt2");
-        let generate_text = self.keys(&mut top, "generate_text");
-        let cluster = self.keys(&mut top, "cluster");
-        let debug = self.keys(&mut top, "debug");
+        let mut draft = JobDraft { kind, name, model, ..JobDraft::default() };
+        draft.read_sections(self, &mut top);
+        draft.cluster = self.keys(&mut top, "cluster");
+        draft.debug = self.keys(&mut top, "debug");
 
         let mut section = self.section(&mut top, "queue");
         let queue = self.queue(&mut section);
         self.refuse_unknown(section);
 
-        let concepts = self.tables(&mut top, "concepts").unwrap_or_default();
+        draft.concepts = self.tables(&mut top, "concepts").unwrap_or_default();
 
         self.refuse_unknown(top);
-        let draft = JobDraft {
-            kind,
-            name,
-            model,
-            data,
-            train,
-            generate,
-            gpt2,
-            generate_text,
-            cluster,
-            debug,
-            concepts,
-        };
         (draft, queue)
     }
 }

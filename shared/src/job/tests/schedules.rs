@@ -17,8 +17,8 @@ fn a_list_of_rates_replaces_rate_and_schedule() {
     );
     assert_eq!(
         (
-            spec.textual_inversion().unwrap().learning_rate_scale(&spec.common.cluster),
-            spec.textual_inversion().unwrap().effective_learning_rate(&spec.common.cluster)
+            spec.textual_inversion().unwrap().train.learning_rate_scale(&spec.common.cluster),
+            spec.textual_inversion().unwrap().train.effective_learning_rate(&spec.common.cluster)
         ),
         (16.0, 0.08)
     );

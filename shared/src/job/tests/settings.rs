@@ -1,7 +1,7 @@
 //! `KEY=VALUE` over a job file.
 
 use super::*;
-use crate::job::{kinds::generate::GenerateDraft, reader::Keys};
+use crate::job::{kinds::generate::GenerateDraft, reader::Keys as _};
 
 #[track_caller]
 fn settings(given: &[&str]) -> Vec<Setting> {
@@ -47,14 +47,14 @@ fn a_setting_replaces_or_adds_a_key_of_any_section() {
     assert_eq!((spec.common.name.as_str(), spec.common.model.base.as_str()), ("star", "./other model"));
     assert_eq!(
         (
-            spec.textual_inversion().unwrap().effective_learning_rate(&spec.common.cluster),
+            spec.textual_inversion().unwrap().train.effective_learning_rate(&spec.common.cluster),
             spec.common.cluster.world_size
         ),
         (0.048, 3)
     );
     assert_eq!(spec.textual_inversion().unwrap().train.templates, ["a {}", "b {}"]);
-    assert_eq!(spec.textual_inversion().unwrap().train.placeholder_token, "<dicoo>");
-    assert_eq!(spec.textual_inversion().unwrap().train.initializer_token, "2024");
+    assert_eq!(spec.textual_inversion().unwrap().word.placeholder_token, "<dicoo>");
+    assert_eq!(spec.textual_inversion().unwrap().word.initializer_token, "2024");
     assert_eq!(spec.common.debug.trace_dir, "");
     let lines = parse_job_toml(SMALLEST).unwrap();
     assert_eq!(job(&[]), lines);
@@ -180,13 +180,13 @@ fn the_pages_of_the_kinds_have_every_key() {
     let repository = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let read = |page: &str| std::fs::read_to_string(repository.join(page)).unwrap();
     let (training, generate) = (read("docs/textual-inversion.md"), read("docs/generate.md"));
-    for key in <TrainDraft as Keys>::KEYS {
+    for key in WordDraft::keys().into_iter().chain(TrainDraft::keys()) {
         assert!(
             training.contains(&format!("train.{key}`")) || training.contains(&format!("`{key}`")),
             "train.{key}"
         );
     }
-    for key in <GenerateDraft as Keys>::KEYS {
+    for key in GenerateDraft::keys() {
         assert!(
             generate.contains(&format!("`{key}`")) || generate.contains(&format!("{key} =")),
             "generate.{key}"

@@ -20,9 +20,7 @@ use std::{
 use clap::Args;
 use ringtune_security::Trust;
 use ringtune_shared::job::{
-    ImageUse, JobSpec, MixedPrecision, Setting, SpecError, Work,
-    kinds::{generate::GenerateSpec, gpt2_finetune::Gpt2Spec, textual_inversion::TextualInversionSpec},
-    parse_job_toml_with,
+    Activity, ImageUse, JobSpec, MixedPrecision, Setting, SpecError, parse_job_toml_with,
 };
 
 use tempfile::TempDir;
@@ -30,23 +28,23 @@ use tempfile::TempDir;
 use ringtune_sources::{Environment, ModelSources, Patience, hub_endpoint};
 use ringtune_traces::Tracer;
 
+use crate::kinds::{As, Found, rehearse};
 use crate::settings::{ComputeSettings, LATENT_MEMORY_BYTES, Settings};
 use crate::{
     access::{Access, Roots, Rules},
     base_model::Fingerprints,
     capabilities::default_threads,
     contents::{ArtifactClient, ContentCache},
+    data::images::ListedImage,
     engine::{Precision, StartEngine, Threads},
     http::Metrics,
-    kinds::{
-        DrawingOptions, Rehearsal, RehearsalOptions, RehearsedDrawing, RehearsedWords, rehearse,
-        rehearse_drawing, rehearse_texts, rehearse_words,
-    },
+    inputs::Target,
     latents::LatentCache,
     node::Node,
-    rank::{self, Context},
+    rank::Context,
     ring::{RingOptions, Rings},
 };
+
 use pictures::FolderReport;
 use problem::Problem;
 pub(super) use report::JobReport;
@@ -95,59 +93,23 @@ pub(super) async fn examine(
         }
     };
     report.name = spec.common.name.clone();
-    if let Work::Generate(job) = &spec.work {
-        if arguments.out.is_some() {
-            report.warnings.push("--out: there is no sheet of a job that draws".to_owned());
-        }
-        let rehearsed = async {
-            let machine = Machine::set_up(&spec, arguments, there, start).await?;
-            machine.draw(&spec, job).await
-        };
-        match rehearsed.await {
-            Ok((rehearsal, computes)) => report.take_drawing(&spec.common, job, rehearsal, computes),
-            Err(error) => report.problems.push(Problem::of_text(&error)),
-        }
-        return report;
-    }
     let resume_option = spec.resume_option().unwrap_or_default();
     if let Some(resume_from) = spec.resume_from_mut().filter(|place| !place.is_empty()) {
         // It is compared with what it goes on from when it is uploaded; everything else is as in a job of its own.
         resume_from.clear();
         report.warnings.push(format!("{resume_option}: not looked at in a dry run"));
     }
-    report.warnings.extend(spec.gpt2().and_then(|_| spec.warning()));
-    if let Work::GenerateText(job) = &spec.work {
-        if arguments.out.is_some() {
-            report.warnings.push("--out: there is no sheet of a job that makes texts".to_owned());
-        }
-        let rehearsed = async {
-            let machine = Machine::set_up(&spec, arguments, there, start).await?;
-            let rehearsed =
-                rehearse_texts(spec.clone(), job.clone(), machine.computes, &machine.context).await;
-            rehearsed.map_err(|error| machine.said(&error))
-        };
-        match rehearsed.await {
-            Ok(rehearsal) => report.take_texts(&spec.common, job, rehearsal),
-            Err(error) => report.problems.push(Problem::of_text(&error)),
-        }
-        return report;
-    }
-    if let Work::Gpt2Finetune(job) = &spec.work {
-        if arguments.out.is_some() {
-            report.warnings.push("--out: there is no sheet of a job that learns from words".to_owned());
-        }
-        let rehearsed = async {
-            let machine = Machine::set_up(&spec, arguments, there, start).await?;
-            machine.read_words(&spec, job).await
-        };
-        match rehearsed.await {
-            Ok(rehearsal) => report.take_words(&spec.common, job, rehearsal),
-            Err(error) => report.problems.push(Problem::of_text(&error)),
-        }
-        return report;
-    }
+    report.warnings.extend(spec.warning());
     // 2. The folders: everything that is wrong with them at once, and what nobody refuses but may not be meant.
     let uses = spec.image_uses();
+    if uses.is_empty() && arguments.out.is_some() {
+        let what = match spec.activity() {
+            Activity::Training => "learns from words",
+            Activity::Drawing => "draws",
+            Activity::Writing => "makes texts",
+        };
+        report.warnings.push(format!("--out: there is no sheet of a job that {what}"));
+    }
     let source = |((field, place), used): ((String, &mut String), &ImageUse)| pictures::Source {
         field,
         place: place.clone(),
@@ -172,16 +134,17 @@ pub(super) async fn examine(
         return report;
     }
     // 3. All that a worker would check, on this machine.
-    let Some(job) = spec.textual_inversion() else { return report };
     let rehearsed = async {
         let machine = Machine::set_up(&spec, arguments, there, start).await?;
-        Box::pin(machine.train(&spec, job)).await
+        machine.rehearse(&spec).await
     };
     match Box::pin(rehearsed).await {
-        Ok((rehearsal, (precision, threads))) => {
-            report.take(&spec.common, job, &rehearsal, precision, threads);
-            if let Some(out) = &arguments.out {
-                write_sheet(&mut report, rehearsal, out).await;
+        Ok(mut found) => {
+            report.warnings.append(&mut found.warnings);
+            let pictures = std::mem::take(&mut found.pictures);
+            report.found = found;
+            if let Some(out) = arguments.out.as_ref().filter(|_| !pictures.is_empty()) {
+                write_sheet(&mut report, pictures, out).await;
             }
         }
         Err(error) => {
@@ -223,8 +186,7 @@ pub(super) struct There<'a> {
 /// An engine, and folders that last as long as this. Its errors are texts for people.
 struct Machine {
     context: Context,
-    computes: (Precision, usize),
-    compute: bool,
+    with: As,
     _folder: TempDir,
 }
 
@@ -253,8 +215,10 @@ impl Machine {
         let environment = Environment::of_process();
         let Rules { models, data, hubs, buckets, .. } = settings.access_rules(&environment);
         let cache = settings.model_cache.options(&environment, &settings.storage.state_dir);
-        // What is named by path here is uploaded when the job is submitted, but for the model and for tokens.
-        let data = if spec.gpt2().is_some() { data } else { Roots::Everything };
+        // What is named by path here is uploaded when the job is submitted, but for what ranks read where it is: the model,
+        // and in some jobs data.
+        let reads_data = spec.locations().iter().any(|(field, _)| *field != "model.base");
+        let data = if reads_data { data } else { Roots::Everything };
         let rules = Rules { models, data, hubs, buckets, ..Rules::everything() };
         let hub = hub_endpoint(&environment).unwrap_or_default();
         let context = Context {
@@ -277,49 +241,22 @@ impl Machine {
             allow_trace_dir: true,
             about: String::new(),
         };
-        Ok(Self { context, computes: (precision, threads), compute: !arguments.no_compute, _folder: folder })
+        let with = As { precision, threads, compute: !arguments.no_compute };
+        Ok(Self { context, with, _folder: folder })
     }
 
-    /// What went wrong, with the files' own paths.
-    fn said(&self, error: &rank::Error) -> String {
-        self.context.access.shown(error.to_string())
-    }
-
-    async fn train(
-        self,
-        spec: &JobSpec,
-        job: &TextualInversionSpec,
-    ) -> Result<(Rehearsal, (Precision, usize)), String> {
-        let Self { context, computes: (precision, threads), compute, .. } = &self;
-        let (precision, threads, compute) = (*precision, *threads, *compute);
-        let options = RehearsalOptions { spec: spec.clone(), job: job.clone(), precision, threads, compute };
-        let rehearsed = rehearse(options, context).await.map_err(|error| self.said(&error))?;
-        Ok((rehearsed, self.computes))
-    }
-
-    async fn read_words(self, spec: &JobSpec, job: &Gpt2Spec) -> Result<RehearsedWords, String> {
-        let rehearsed = rehearse_words(spec.clone(), job.clone(), self.computes, &self.context).await;
-        rehearsed.map_err(|error| self.said(&error))
-    }
-
-    async fn draw(
-        self,
-        spec: &JobSpec,
-        job: &GenerateSpec,
-    ) -> Result<(RehearsedDrawing, (Precision, usize)), String> {
-        let Self { context, computes: (precision, threads), compute, .. } = &self;
-        let (precision, threads, compute) = (*precision, *threads, *compute);
-        let options = DrawingOptions { spec: spec.clone(), job: job.clone(), precision, threads, compute };
-        let rehearsed = rehearse_drawing(options, context).await.map_err(|error| self.said(&error))?;
-        Ok((rehearsed, self.computes))
+    /// Errors have the files' own paths.
+    async fn rehearse(self, spec: &JobSpec) -> Result<Found, String> {
+        let rehearsed = rehearse(spec, self.with, &self.context).await;
+        rehearsed.map_err(|error| self.context.access.shown(error.to_string()))
     }
 }
 
-async fn write_sheet(report: &mut JobReport, rehearsal: Rehearsal, out: &Path) {
+async fn write_sheet(report: &mut JobReport, pictures: Vec<Vec<(ListedImage, Target)>>, out: &Path) {
     let is_file = out.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("png"));
     let file = if is_file { out.to_owned() } else { out.join("contact-sheet.png") };
     let target = file.clone();
-    let written = tokio::task::spawn_blocking(move || sheet::write(&rehearsal, &target)).await;
+    let written = tokio::task::spawn_blocking(move || sheet::write(&pictures, &target)).await;
     match written.map_err(|error| error.to_string()).and_then(|written| written) {
         Ok((shown, total)) => report.sheet = Some(SheetReport { file, shown, total }),
         Err(error) => report.problems.push(Problem::of_text(&format!("--out: {error}"))),

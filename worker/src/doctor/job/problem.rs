@@ -1,6 +1,6 @@
 //! Why a job would not start, field by field.
 
-use ringtune_shared::job::Violation;
+use ringtune_shared::job::{Violation, is_field};
 use serde::Serialize;
 
 /// Why the job would not start.
@@ -20,26 +20,8 @@ impl Problem {
 
     /// Of an error's text, which begins with the field's name and a colon where it is about one.
     pub(super) fn of_text(text: &str) -> Self {
-        let is_name = |name: &str| {
-            name.contains('.')
-                && !name.contains("..")
-                && name.chars().all(|c| c.is_ascii_alphanumeric() || "_.[]".contains(c))
-                && [
-                    "model.",
-                    "data.",
-                    "train.",
-                    "generate.",
-                    "gpt2.",
-                    "cluster.",
-                    "debug.",
-                    "queue.",
-                    "concepts[",
-                ]
-                .iter()
-                .any(|section| name.starts_with(section))
-        };
         match text.split_once(": ") {
-            Some((field, problem)) if is_name(field) => {
+            Some((field, problem)) if is_field(field) => {
                 Self { field: field.to_owned(), problem: problem.to_owned() }
             }
             _ => Self { field: String::new(), problem: text.to_owned() },

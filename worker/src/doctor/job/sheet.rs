@@ -10,7 +10,6 @@ use crate::{
     engine::Pixels,
     generate::sheet::{Row, compose},
     inputs::Target,
-    kinds::Rehearsal,
 };
 
 /// Pictures side by side.
@@ -19,11 +18,11 @@ const COLUMNS: usize = 6;
 const MOST_PICTURES: usize = 96;
 
 /// Writes the sheet. Gives how many pictures it shows and how many there are. Blocks.
-pub(super) fn write(rehearsal: &Rehearsal, file: &Path) -> Result<(usize, usize), String> {
-    let total = rehearsal.pictures.iter().map(Vec::len).sum();
+pub(super) fn write(groups: &[Vec<(ListedImage, Target)>], file: &Path) -> Result<(usize, usize), String> {
+    let total = groups.iter().map(Vec::len).sum();
     let mut shown = 0;
     let mut rows = Vec::new();
-    for pictures in &rehearsal.pictures {
+    for pictures in groups {
         let room = MOST_PICTURES.saturating_sub(shown).min(pictures.len());
         shown += room;
         for row in pictures[..room].chunks(COLUMNS) {

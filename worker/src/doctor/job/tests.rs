@@ -86,7 +86,7 @@ async fn a_job_that_trains_a_language_model_shows_what_it_reads() {
     let desk = Desk::new();
     let report = desk.examine("tokens", "batch_size = 3\nblock_size = 8\nmax_iters = 5000").await;
     assert!(report.problems.is_empty() && report.can_start(), "{:?}", report.problems);
-    let language = report.language.as_ref().unwrap();
+    let language = report.found.language.as_ref().unwrap();
     assert_eq!(language.files, ["config.json", "vocab.json", "model.safetensors"]);
     assert_eq!((language.steps, language.windows_per_step, language.tokens_per_step), (5000, 6, 48));
     let text = render(&report);
@@ -98,7 +98,7 @@ async fn a_job_that_trains_a_language_model_shows_what_it_reads() {
     let lines = "init_from = \"scratch\"\nmax_iters = 10\nresume_from_checkpoint = \"latest\"";
     let scratch = desk.examine("s3://words/web", lines).await;
     assert!(scratch.can_start(), "{:?}", scratch.problems);
-    assert_ne!(scratch.language.unwrap().sha256, language.sha256);
+    assert_ne!(scratch.found.language.unwrap().sha256, language.sha256);
     let warnings = scratch.warnings.join("\n");
     for said in [
         "gpt2.resume_from_checkpoint: not looked at",

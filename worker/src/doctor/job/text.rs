@@ -2,10 +2,8 @@
 
 use std::fmt::Write as _;
 
-use super::{
-    pictures::FolderReport,
-    report::{DrawingReport, Estimate, JobReport},
-};
+use super::{pictures::FolderReport, report::JobReport};
+use crate::kinds::{DrawingReport, Estimate};
 
 /// Names that are listed before "and 12 more".
 const MOST_NAMES: usize = 10;
@@ -14,6 +12,7 @@ const LABEL: usize = 11;
 
 /// Everything, a fact a line.
 pub(in crate::doctor) fn render(report: &JobReport) -> String {
+    let found = &report.found;
     let mut text = String::new();
     let mut line = |label: &str, fact: &str| {
         // Writing to a String cannot fail.
@@ -26,15 +25,15 @@ pub(in crate::doctor) fn render(report: &JobReport) -> String {
             line(label, &fact);
         }
     }
-    for (number, size) in report.sizes.iter().enumerate() {
+    for (number, size) in found.sizes.iter().enumerate() {
         let label = if number == 0 { "sizes" } else { "" };
         line(label, &format!("{} x {}: {}", size.width, size.height, counted(size.pictures, "picture")));
     }
-    if let Some(model) = &report.model {
+    if let Some(model) = &found.model {
         let hash = model.sha256.get(..12).unwrap_or(&model.sha256);
         line("model", &format!("{} (sha256 {hash}…), predicts {}", model.base, model.prediction_type));
     }
-    if let Some(texts) = &report.texts {
+    if let Some(texts) = &found.texts {
         let hash = texts.sha256.get(..12).unwrap_or(&texts.sha256);
         line("model", &format!("{} (sha256 {hash}…)", texts.base));
         let (prompts, longest) = (texts.prompt_tokens.len(), texts.prompt_tokens.iter().max());
@@ -43,7 +42,7 @@ pub(in crate::doctor) fn render(report: &JobReport) -> String {
         let most = texts.max_new_tokens;
         line("texts", &format!("{} of at most {most} tokens", counted_long(u64::from(texts.texts), "text")));
     }
-    if let Some(language) = &report.language {
+    if let Some(language) = &found.language {
         let hash = language.sha256.get(..12).unwrap_or(&language.sha256);
         let used = if language.from_scratch { "its shape and tokenizer alone" } else { "its parameters too" };
         line("model", &format!("{} (sha256 {hash}…), {used}", language.base));
@@ -57,14 +56,14 @@ pub(in crate::doctor) fn render(report: &JobReport) -> String {
         line("training", &format!("{steps} of {windows}, that is {tokens}; learning rate {rate:e}"));
     }
     // 2. What it learns from, or draws.
-    for embedding in report.drawing.iter().flat_map(|drawing| &drawing.embeddings) {
+    for embedding in found.drawing.iter().flat_map(|drawing| &drawing.embeddings) {
         let hash = embedding.sha256.get(..12).unwrap_or(&embedding.sha256);
         line(
             "embedding",
             &format!("{}: {} (sha256 {hash}…)", embedding.token, counted(embedding.vectors, "vector")),
         );
     }
-    for word in &report.words {
+    for word in &found.words {
         let ids = ids(&word.ids);
         let mut from = format!("starts from {:?}", word.initializer);
         if !word.initializer_ids.is_empty() {
@@ -72,17 +71,17 @@ pub(in crate::doctor) fn render(report: &JobReport) -> String {
         }
         line("token", &format!("{}: {}, id {ids}, {from}", word.token, counted(word.ids.len(), "vector")));
     }
-    for (number, prompt) in report.prompts.iter().enumerate() {
+    for (number, prompt) in found.prompts.iter().enumerate() {
         line(if number == 0 { "prompts" } else { "" }, prompt);
     }
-    if let Some(training) = &report.training {
+    if let Some(training) = &found.training {
         let batches = format!(
             "{} x {} = {}",
             counted_long(training.steps, "step"),
             training.global_batch,
             counted_long(training.samples, "sample")
         );
-        let pictures: usize = report.sizes.iter().map(|size| size.pictures).sum();
+        let pictures: usize = found.sizes.iter().map(|size| size.pictures).sum();
         let epochs = if training.epoch_samples == pictures as u64 {
             format!("every picture {:.1} times", training.epochs)
         } else {
@@ -90,12 +89,12 @@ pub(in crate::doctor) fn render(report: &JobReport) -> String {
         };
         line("training", &format!("{batches}: {epochs}; learning rate {:e}", training.learning_rate));
     }
-    if let Some(drawing) = &report.drawing {
+    if let Some(drawing) = &found.drawing {
         line("drawing", &drawing_line(drawing));
     }
     // 3. What it takes.
-    if let Some(estimate) = &report.estimate {
-        for (label, fact) in estimate_lines(estimate, report.drawing.is_some()) {
+    if let Some(estimate) = &found.estimate {
+        for (label, fact) in estimate_lines(estimate, found.drawing.is_some()) {
             line(label, &fact);
         }
     }

@@ -7,10 +7,11 @@ use ringtune_shared::{
     job::{JobSpec, kinds::generate::GenerateSpec},
 };
 
-use super::{super::rehearsal::alone, prepare::prepare};
+use super::prepare::prepare;
 use crate::{
-    engine::{EngineHandle, ModelInfo, Precision},
+    engine::EngineHandle,
     generate::{Batch, Drawing},
+    kinds::rehearsal::{As, DrawingReport, EmbeddingReport, Estimate, Found, ModelReport, SizeReport, alone},
     rank::{Context, Error},
 };
 
@@ -18,79 +19,80 @@ use crate::{
 /// that of their steps; what is left of them are the words and the VAE.
 const TIMED_STEPS: [u32; 3] = [2, 2, 4];
 
-/// What is rehearsed, and as what.
-#[derive(Clone, Debug)]
-pub struct DrawingOptions {
-    /// The job, its paths absolute.
-    pub spec: JobSpec,
-    /// Its work.
-    pub job: GenerateSpec,
-    /// What a rank would compute in here.
-    pub precision: Precision,
-    /// Its threads.
-    pub threads: usize,
-    /// Take some steps, to see how long they take.
-    pub compute: bool,
-}
-
-/// What the preparation found.
-#[derive(Clone, Debug)]
-pub struct RehearsedDrawing {
-    /// The model.
-    pub model: ModelInfo,
-    /// Its files, by content.
-    pub model_hash: ContentHash,
-    /// Width and height in pixels.
-    pub size: (usize, usize),
-    /// How it is drawn.
-    pub scheduler: &'static str,
-    /// Passes through the UNet, of at most `batch` pictures.
-    pub batches: usize,
-    /// The token of each embedding, its vectors, and the hash of its file.
-    pub embeddings: Vec<(String, usize, ContentHash)>,
-    /// The prompts as the model gets them, learned tokens in brackets, and in how many chunks.
-    pub prompts: Vec<(String, usize)>,
-    /// What preparation warned of.
-    pub warnings: Vec<String>,
-    /// How long things took, if they were tried.
-    pub timing: Option<DrawingTiming>,
-}
-
 /// Measured on this machine, for the job's largest batch.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct DrawingTiming {
+struct DrawingTiming {
     /// Of one step.
-    pub step_seconds: f64,
+    step_seconds: f64,
     /// Of everything else: the words and the VAE.
-    pub other_seconds: f64,
+    other_seconds: f64,
     /// Memory of this process that no file backs, afterwards.
-    pub private_bytes: u64,
+    private_bytes: u64,
 }
 
 /// Prepares the job as the only rank of a ring would, and takes some steps.
 ///
 /// # Errors
 /// What would end the job: see [`Error`].
-pub async fn rehearse_drawing(options: DrawingOptions, context: &Context) -> Result<RehearsedDrawing, Error> {
-    let DrawingOptions { spec, job, precision, threads, compute } = options;
-    let done = alone(spec, (precision, threads), context, async |rank| prepare(rank, &job).await).await?;
+pub(in crate::kinds) async fn rehearse(
+    spec: &JobSpec,
+    job: &GenerateSpec,
+    with: As,
+    context: &Context,
+) -> Result<Found, Error> {
+    let done = alone(spec, with, context, async |rank| prepare(rank, job).await).await?;
     let drawing = Arc::clone(&done.prepared.drawing);
     let batches = drawing.batches();
     let timing = match batches.first() {
-        Some(first) if compute => Some(time(&drawing, *first, &context.engine).await?),
+        Some(first) if with.compute => Some(time(&drawing, *first, &context.engine).await?),
         _ => None,
     };
-    Ok(RehearsedDrawing {
-        model: drawing.model().clone(),
-        model_hash: done.prepared.model.hash,
-        size: drawing.size(),
-        scheduler: drawing.sampler().name(),
-        batches: batches.len(),
-        embeddings: drawing.learned(),
-        prompts: drawing.prompts_read_back().to_vec(),
+    let side = |side: usize| u32::try_from(side).unwrap_or(u32::MAX);
+    let (width, height) = drawing.size();
+    let pictures = job.prompts.len() as u64 * u64::from(job.count);
+    let shown = usize::try_from(pictures).unwrap_or(usize::MAX);
+    let embedding = |(token, vectors, hash): (String, usize, ContentHash)| EmbeddingReport {
+        token,
+        vectors,
+        sha256: hash.to_string(),
+    };
+    let ranks = spec.common.cluster.world_size;
+    let share = batches.len().div_ceil(ranks.max(1) as usize) as f64;
+    Ok(Found {
         warnings: done.warnings,
-        timing,
+        sizes: vec![SizeReport { width: side(width), height: side(height), pictures: shown }],
+        prompts: drawing.prompts_read_back().iter().cloned().map(in_chunks).collect(),
+        model: Some(ModelReport::of(&spec.common, drawing.model(), done.prepared.model.hash)),
+        drawing: Some(DrawingReport {
+            prompts: job.prompts.len(),
+            count: job.count,
+            pictures,
+            batches: batches.len(),
+            batch: job.batch,
+            scheduler: drawing.sampler().name().to_owned(),
+            steps: job.steps,
+            guidance_scale: job.guidance_scale,
+            embeddings: drawing.learned().into_iter().map(embedding).collect(),
+        }),
+        estimate: timing.map(|timing| Estimate {
+            precision: with.precision.name().to_owned(),
+            threads: with.threads,
+            private_bytes: timing.private_bytes,
+            encode_seconds: timing.other_seconds,
+            step_seconds: timing.step_seconds,
+            total_seconds: (timing.other_seconds + timing.step_seconds * f64::from(job.steps)) * share,
+            world_size: ranks,
+        }),
+        ..Found::default()
     })
+}
+
+/// A prompt, and whether the text encoder gets it in parts.
+fn in_chunks((prompt, chunks): (String, usize)) -> String {
+    match chunks {
+        1 => prompt,
+        _ => format!("{prompt} (long: in {chunks} parts, nothing is cut off)"),
+    }
 }
 
 async fn time(drawing: &Arc<Drawing>, batch: Batch, engine: &EngineHandle) -> Result<DrawingTiming, Error> {

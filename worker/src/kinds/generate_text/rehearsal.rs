@@ -1,47 +1,36 @@
 //! Texts without a job: what a rank would read, looked at on this machine alone. Nothing is loaded or computed.
 
-use ringtune_shared::{
-    ids::ContentHash,
-    job::{JobSpec, kinds::generate_text::GenerateTextSpec},
-};
+use ringtune_shared::job::{JobSpec, kinds::generate_text::GenerateTextSpec};
 
 use super::prepare::read_prompts;
 use crate::{
-    engine::Precision,
-    kinds::rehearsal::{Alone, alone},
+    kinds::rehearsal::{Alone, As, Found, TextsReport, alone},
     rank::{Context, Error},
 };
-
-/// What was looked at.
-#[derive(Clone, Debug)]
-pub struct RehearsedTexts {
-    /// The files of the model that are used.
-    pub model_files: Vec<String>,
-    /// They, by content.
-    pub model_hash: ContentHash,
-    /// Tokens of each prompt.
-    pub prompt_tokens: Vec<usize>,
-    /// What preparation warned of.
-    pub warnings: Vec<String>,
-}
 
 /// Brings the job's model here, and reads its prompts with its tokenizer.
 ///
 /// # Errors
 /// What would end the job.
-pub async fn rehearse_texts(
-    spec: JobSpec,
-    job: GenerateTextSpec,
-    computes: (Precision, usize),
+pub(in crate::kinds) async fn rehearse(
+    spec: &JobSpec,
+    job: &GenerateTextSpec,
+    with: As,
     context: &Context,
-) -> Result<RehearsedTexts, Error> {
-    let Alone { prepared, warnings, .. } = alone(spec, computes, context, async |rank| {
+) -> Result<Found, Error> {
+    let Alone { prepared: (model, prompts), warnings, .. } = alone(spec, with, context, async |rank| {
         let model = rank.bring_language_model(true).await?;
-        let (_, prompts) = read_prompts(&model, &job).await?;
+        let (_, prompts) = read_prompts(&model, job).await?;
         Ok((model, prompts))
     })
     .await?;
-    let (model, prompts) = prepared;
-    let prompt_tokens = prompts.iter().map(Vec::len).collect();
-    Ok(RehearsedTexts { model_files: model.files, model_hash: model.hash, prompt_tokens, warnings })
+    let texts = TextsReport {
+        base: spec.common.model.base.clone(),
+        sha256: model.hash.to_string(),
+        files: model.files,
+        prompt_tokens: prompts.iter().map(Vec::len).collect(),
+        texts: job.texts(),
+        max_new_tokens: job.max_new_tokens,
+    };
+    Ok(Found { warnings, texts: Some(texts), ..Found::default() })
 }

@@ -4,7 +4,7 @@ use std::{path::Path, sync::Arc};
 
 use ringtune_shared::job::{
     ReportTo,
-    kinds::gpt2_finetune::{Gpt2Init, Gpt2Spec},
+    kinds::gpt2_finetune::{Gpt2Init, Gpt2Spec, OPTIONS_WITHOUT_EFFECT},
 };
 use serde_json::{Value, json};
 
@@ -208,17 +208,11 @@ fn check_block(job: &Gpt2Spec, config: &Value) -> Result<(), Refusal> {
 /// Everything that decides the learned bits and nothing that does not: where model and tokens lie is replaced by what they
 /// are.
 fn facts(rank: &Rank, options: &Gpt2Spec, origin: &Origin) -> Result<Value, Error> {
-    /// Options that decide no bit of a model.
-    const WITHOUT_EFFECT: [&str; 7] = [
-        "tokens",
-        "checkpointing_steps",
-        "checkpoints_total_limit",
-        "resume_from_checkpoint",
-        "report_to",
-        "compare_interval",
-        "shard_optimizer",
-    ];
-    let job = deciding_job(&rank.assignment, &["model", "debug"], "gpt2", &WITHOUT_EFFECT)?;
+    let mut job = deciding_job(&rank.assignment, &["model", "debug"], "gpt2", &OPTIONS_WITHOUT_EFFECT)?;
+    if let Some(Value::Object(options)) = job.get_mut("gpt2") {
+        // Where they lie: `data_hash` says what they are.
+        options.remove("tokens");
+    }
     let mut facts = json!({
         "data_hash": origin.data_hash.to_string(),
         "job": job,

@@ -1,11 +1,8 @@
 //! GPT-2 finetuning without a job: what it would read, looked at on this machine alone. Nothing is loaded or computed.
 
-use ringtune_shared::{
-    ids::ContentHash,
-    job::{
-        JobSpec, ModelLocation, PathUse,
-        kinds::gpt2_finetune::{Gpt2Init, Gpt2Spec},
-    },
+use ringtune_shared::job::{
+    JobSpec, ModelLocation, PathUse,
+    kinds::gpt2_finetune::{Gpt2Init, Gpt2Spec},
 };
 use ringtune_text::{MANIFEST_FILE, Manifest, TRAIN_FILE, VAL_FILE};
 
@@ -13,53 +10,53 @@ use super::{prepare::source, tokenizer, tokens};
 use crate::{
     access::Access,
     base_model,
-    engine::Precision,
-    kinds::rehearsal::{Alone, alone},
+    kinds::rehearsal::{Alone, As, Found, LanguageReport, alone},
     rank::{Context, Error, Rank},
 };
 
 /// What `ringtune prepare-text` leaves.
 const TOKEN_FILES: [&str; 3] = [MANIFEST_FILE, TRAIN_FILE, VAL_FILE];
 
-/// What was looked at.
-#[derive(Clone, Debug)]
-pub struct RehearsedWords {
-    /// The files of the model that are used.
-    pub model_files: Vec<String>,
-    /// They, by content.
-    pub model_hash: ContentHash,
-    /// What preparation warned of.
-    pub warnings: Vec<String>,
-}
-
 /// Brings the job's model here and looks at where its tokens are, and whether one is for the other and for this machine.
 ///
 /// # Errors
 /// What would end the job.
-pub async fn rehearse_words(
-    spec: JobSpec,
-    job: Gpt2Spec,
-    computes: (Precision, usize),
+pub(in crate::kinds) async fn rehearse(
+    spec: &JobSpec,
+    job: &Gpt2Spec,
+    with: As,
     context: &Context,
-) -> Result<RehearsedWords, Error> {
-    let (access, ranks) = (&context.access, spec.common.cluster.world_size);
+) -> Result<Found, Error> {
+    let (access, cluster) = (&context.access, &spec.common.cluster);
     let prepare = async |rank: &Rank| {
         // The tokens first: what is missing of them is known at once.
-        let manifest = look_at_tokens(&job, access).await?;
+        let manifest = look_at_tokens(job, access).await?;
         let model = rank.bring_language_model(job.init_from == Gpt2Init::Pretrained).await?;
         if let Some(manifest) = manifest
             && let Some(warning) = tokenizer::compare(&model, &manifest).await?
         {
             rank.journal.warn(warning).await;
         }
-        source(&job, &model.folder, (rank.assignment.precision, ranks)).await?;
+        source(job, &model.folder, (rank.assignment.precision, cluster.world_size)).await?;
         Ok(model)
     };
-    let Alone { prepared: model, mut warnings, .. } = alone(spec, computes, context, prepare).await?;
+    let Alone { prepared: model, mut warnings, .. } = alone(spec, with, context, prepare).await?;
     if matches!(job.tokens_location(), Ok(ModelLocation::S3(_))) {
         warnings.push("gpt2.tokens: what is in a bucket is not looked at in a dry run".to_owned());
     }
-    Ok(RehearsedWords { model_files: model.files, model_hash: model.hash, warnings })
+    let windows = u64::from(job.global_microbatches(cluster)).saturating_mul(u64::from(job.batch_size));
+    let language = LanguageReport {
+        base: spec.common.model.base.clone(),
+        sha256: model.hash.to_string(),
+        files: model.files,
+        from_scratch: job.init_from == Gpt2Init::Scratch,
+        tokens: job.tokens.clone(),
+        steps: job.max_iters,
+        windows_per_step: windows,
+        tokens_per_step: windows.saturating_mul(u64::from(job.block_size)),
+        learning_rate: job.learning_rate,
+    };
+    Ok(Found { warnings, language: Some(language), ..Found::default() })
 }
 
 /// That all files of tokens are there, and what they say of themselves. None: they are in a bucket.

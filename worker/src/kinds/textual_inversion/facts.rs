@@ -1,6 +1,8 @@
 //! What a job's files say about where they come from.
 
-use ringtune_shared::job::kinds::textual_inversion::{TRAIN_OPTIONS_WITHOUT_EFFECT, TextualInversionSpec};
+use ringtune_shared::job::{
+    kinds::textual_inversion::TextualInversionSpec, pictures::OPTIONS_WITHOUT_EFFECT,
+};
 use serde_json::{Value, json};
 
 use super::prepare::Prepared;
@@ -19,8 +21,7 @@ pub(super) fn facts(
     let spec = &assignment.spec;
     let origin = prepared.base_model.origin.as_ref();
     let train = &job.train;
-    let mut job =
-        deciding_job(assignment, &["model", "data", "debug"], "train", &TRAIN_OPTIONS_WITHOUT_EFFECT)?;
+    let mut job = deciding_job(assignment, &["model", "data", "debug"], "train", &OPTIONS_WITHOUT_EFFECT)?;
     if let Some(prediction) = spec.common.model.prediction_type {
         job.insert("model".to_owned(), json!({ "prediction_type": prediction.as_str() }));
     }

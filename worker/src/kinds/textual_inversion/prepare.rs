@@ -5,7 +5,10 @@ use std::{path::PathBuf, sync::Arc};
 use ringtune_shared::{
     checkpoint::OpenCheckpoint,
     ids::ContentHash,
-    job::kinds::textual_inversion::{ConceptSpec, FolderSpec, TextualInversionSpec, TrainSpec},
+    job::{
+        kinds::textual_inversion::{ConceptSpec, TextualInversionSpec},
+        pictures::{FolderSpec, TrainSpec},
+    },
 };
 use ringtune_sources::LocalModel;
 
@@ -124,7 +127,7 @@ pub(super) async fn prepare(
         concepts: words.into_iter().map(|word| word.prompts).zip(repeats).collect(),
         options: batch_options(train, &model, spec.global_microbatches()),
     };
-    let schedule = schedule(train, job.learning_rate_scale(&spec.common.cluster))?;
+    let schedule = schedule(train, train.learning_rate_scale(&spec.common.cluster))?;
     let begins = checkpoint.is_none() && !loaded.is_hashed();
     let (local, info) = (Arc::clone(&loaded.local), loaded.info.clone());
     // On the heap: it is large, and part of whatever waits for it.

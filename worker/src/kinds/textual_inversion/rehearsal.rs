@@ -1,24 +1,20 @@
 //! A job's preparation without a job: the same checks and the same first microbatches, on this machine alone.
 
-use std::{path::Path, sync::Arc, time::Instant};
+use std::{collections::BTreeMap, path::Path, sync::Arc, time::Instant};
 
-use ringtune_shared::{
-    ids::ContentHash,
-    job::{
-        JobSpec,
-        kinds::textual_inversion::{ConceptSpec, TextualInversionSpec},
-    },
+use ringtune_shared::job::{
+    JobSpec,
+    kinds::textual_inversion::{ConceptSpec, TextualInversionSpec},
 };
-use serde::Serialize;
 
-use super::{
-    super::rehearsal::{Alone, alone},
-    prepare::prepare,
-};
+use super::prepare::prepare;
 use crate::{
     data::{ClipTokenizer, images::ListedImage},
-    engine::{EngineHandle, ModelInfo, Precision},
+    engine::EngineHandle,
     inputs::Target,
+    kinds::rehearsal::{
+        Alone, As, Estimate, Found, ModelReport, RehearsedWord, SizeReport, TrainingReport, alone,
+    },
     rank::{Context, Error},
     train::MicrobatchBuilder,
 };
@@ -28,77 +24,30 @@ const PROMPTS_SHOWN: usize = 8;
 /// The first asks for memory; the last one is as all others.
 const TIMED_MICROBATCHES: u32 = 2;
 
-/// What is rehearsed, and as what.
-#[derive(Clone, Debug)]
-pub struct RehearsalOptions {
-    /// The job, its paths absolute.
-    pub spec: JobSpec,
-    /// Its work.
-    pub job: TextualInversionSpec,
-    /// What a rank would compute in here.
-    pub precision: Precision,
-    /// Its threads.
-    pub threads: usize,
-    /// Encode a picture and compute microbatches, to see how long it takes.
-    pub compute: bool,
-}
-
-/// What the preparation found.
-#[derive(Clone, Debug)]
-pub struct Rehearsal {
-    /// The model.
-    pub model: ModelInfo,
-    /// Its files, by content.
-    pub model_hash: ContentHash,
-    /// All pictures, by content.
-    pub data_hash: ContentHash,
-    /// The pictures of each concept, as they are prepared.
-    pub pictures: Vec<Vec<(ListedImage, Target)>>,
-    /// What is learned.
-    pub words: Vec<RehearsedWord>,
-    /// Prompts of the first samples, learned tokens in brackets; at most 8.
-    pub prompts: Vec<String>,
-    /// See [`MicrobatchBuilder::samples_of_pass`].
-    pub epoch_samples: u64,
-    /// What preparation warned of.
-    pub warnings: Vec<String>,
-    /// How long things took, if they were tried.
-    pub timing: Option<Timing>,
-}
-
-/// A placeholder token and what it starts from.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct RehearsedWord {
-    /// As it is written in prompts.
-    pub token: String,
-    /// One a vector.
-    pub ids: Vec<i64>,
-    /// As the job gives it: words, or the file of an embedding.
-    pub initializer: String,
-    /// What the model's tokenizer makes of words.
-    pub initializer_ids: Vec<i64>,
-}
-
 /// Measured on this machine.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Timing {
+struct Timing {
     /// One picture and its mirror image through the VAE.
-    pub encode_seconds: f64,
+    encode_seconds: f64,
     /// One microbatch, forward and backward.
-    pub microbatch_seconds: f64,
+    microbatch_seconds: f64,
     /// Memory of this process that no file backs, after the microbatches.
-    pub private_bytes: u64,
+    private_bytes: u64,
 }
 
 /// Prepares the job as the only rank of a ring would, and takes the first microbatches.
 ///
 /// # Errors
 /// What would end the job: see [`Error`].
-pub async fn rehearse(options: RehearsalOptions, context: &Context) -> Result<Rehearsal, Error> {
-    let RehearsalOptions { spec, job, precision, threads, compute } = options;
+pub(in crate::kinds) async fn rehearse(
+    spec: &JobSpec,
+    job: &TextualInversionSpec,
+    with: As,
+    context: &Context,
+) -> Result<Found, Error> {
+    let compute = with.compute;
     // 1. The rank's own preparation.
-    let done =
-        alone(spec, (precision, threads), context, async |rank| prepare(rank, &job, compute).await).await?;
+    let done = alone(spec, with, context, async |rank| prepare(rank, job, compute).await).await?;
     let Alone { prepared, assignment, warnings } = done;
     // 2. One picture through the VAE stands for all of its size.
     let pictures = prepared.posteriors.listed();
@@ -136,8 +85,52 @@ pub async fn rehearse(options: RehearsalOptions, context: &Context) -> Result<Re
         }
         None => None,
     };
-    let (model_hash, data_hash) = (prepared.origin.model_hash, prepared.origin.data_hash);
-    Ok(Rehearsal { model, model_hash, data_hash, pictures, words, prompts, epoch_samples, warnings, timing })
+    // 4. What all of it comes to.
+    let (train, cluster) = (&job.train, &spec.common.cluster);
+    let (steps, global_batch) = (train.max_train_steps, train.global_batch(cluster));
+    let all_samples = steps.saturating_mul(global_batch);
+    let estimate = timing.map(|timing| {
+        let count: usize = pictures.iter().map(Vec::len).sum();
+        let share = count.div_ceil(cluster.world_size.max(1) as usize);
+        let encode_seconds = timing.encode_seconds * share as f64;
+        let step_seconds = timing.microbatch_seconds * f64::from(train.gradient_accumulation_steps);
+        Estimate {
+            precision: with.precision.name().to_owned(),
+            threads: with.threads,
+            private_bytes: timing.private_bytes,
+            encode_seconds,
+            step_seconds,
+            total_seconds: encode_seconds + step_seconds * steps as f64,
+            world_size: cluster.world_size,
+        }
+    });
+    Ok(Found {
+        warnings,
+        sizes: sizes(&pictures),
+        pictures,
+        words,
+        prompts,
+        training: Some(TrainingReport {
+            steps,
+            global_batch,
+            samples: all_samples,
+            epoch_samples,
+            epochs: all_samples as f64 / epoch_samples.max(1) as f64,
+            learning_rate: train.effective_learning_rate(cluster),
+        }),
+        model: Some(ModelReport::of(&spec.common, &model, prepared.origin.model_hash)),
+        estimate,
+        ..Found::default()
+    })
+}
+
+/// How many pictures are brought to each size.
+fn sizes(pictures: &[Vec<(ListedImage, Target)>]) -> Vec<SizeReport> {
+    let mut sizes: BTreeMap<(u32, u32), usize> = BTreeMap::new();
+    for (_, target) in pictures.iter().flatten() {
+        *sizes.entry(target.size()).or_default() += 1;
+    }
+    sizes.into_iter().map(|((width, height), pictures)| SizeReport { width, height, pictures }).collect()
 }
 
 /// Seconds of a microbatch once everything is in its place.

@@ -7,10 +7,7 @@ use std::{
 };
 
 use ringtune_shared::{
-    job::{
-        PathUse, ReportTo,
-        kinds::textual_inversion::{TextualInversionSpec, TrainSpec},
-    },
+    job::{PathUse, ReportTo, kinds::textual_inversion::TextualInversionSpec, pictures::TrainSpec},
     version::ON_DEMAND_RING_PROTOCOL,
 };
 use ringtune_sources::LocalModel;

@@ -1,74 +1,55 @@
 //! `[generate]`: pictures to draw.
 
 mod check;
+mod limits;
 
-use serde::{Deserialize, Serialize};
-
-pub(super) use check::check;
-
+use super::{Activity, facts::Facts};
 use crate::{
     ids::ContentHash,
-    job::{ContentUse, EmbeddingPlace, MixedPrecision, PathUse, reader::section, text::text_bytes},
+    job::{
+        ContentUse, EmbeddingPlace, MixedPrecision, PathUse, limits::RESOLUTION, pictures, section::section,
+        text::text_bytes,
+    },
 };
 
-/// The sections of a job file that jobs of this kind have and not all others.
-pub(super) const SECTIONS: [&str; 1] = ["generate"];
+one_section!(generate: GenerateSpec, pictures::FOREIGN_KEYS);
 
 /// The samplers' names; each is diffusers' class of that kind.
 pub const SCHEDULERS: [&str; 7] = ["ddim", "pndm", "euler", "euler_a", "dpm++_2m", "dpm++_2m_karras", "lms"];
 
-/// Pictures to draw. Guidance, steps and size have the names and meanings of diffusers' pipelines; the defaults are
-/// those of `ringtune generate`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct GenerateSpec {
-    /// What to draw; at least one.
-    pub prompts: Vec<String>,
-    /// What not to draw. Default empty.
-    pub negative_prompt: String,
-    /// Learned embeddings: files as every worker sees them, or uploaded ones, `artifact://sha256/HEX#NAME`.
-    pub embeddings: Vec<String>,
-    /// The words of the embeddings, in their order; an empty one is what the file says, or else its name. Default none.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub tokens: Vec<String>,
-    /// Pictures of each prompt. Default 1.
-    pub count: u32,
-    /// Denoising steps. Default 25.
-    pub steps: u32,
-    /// 1 or less: no guidance. Default 7.5.
-    pub guidance_scale: f64,
-    /// Pixels; 0: what the model was made for. Default 0.
-    pub width: u32,
-    /// Pixels; 0: what the model was made for. Default 0.
-    pub height: u32,
-    /// What the first noise is derived from. Default 0.
-    pub seed: u64,
-    /// One of [`SCHEDULERS`]; empty: the model's own. Default empty.
-    pub scheduler: String,
-    /// Pictures that one rank draws at once. Default 1.
-    pub batch: u32,
-    /// One more picture, of all. Default false.
-    pub sheet: bool,
-    /// What the ranks are to compute in. Default no, that is fp32.
-    pub mixed_precision: MixedPrecision,
-}
-
 section! {
-    /// `[generate]`, unchecked; see [`GenerateSpec`].
-    GenerateDraft {
-        prompts: Vec<String> as strings,
-        negative_prompt: String as string,
-        embeddings: Vec<String> as strings,
-        tokens: Vec<String> as strings,
-        count: i64 as integer,
-        steps: i64 as integer,
-        guidance_scale: f64 as number,
-        width: i64 as integer,
-        height: i64 as integer,
-        seed: i64 as integer,
-        scheduler: String as string,
-        batch: i64 as integer,
-        sheet: bool as boolean,
-        mixed_precision: String as string,
+    /// Pictures to draw. Guidance, steps and size have the names and meanings of diffusers' pipelines; the defaults are
+    /// those of `ringtune generate`.
+    GenerateSpec from draft: GenerateDraft, generate_keys {
+        /// What to draw; at least one.
+        prompts: Vec<String> = strings.pictured_prompts(),
+        /// What not to draw. Default empty.
+        negative_prompt: String = string.line(limits::PROMPT_CHARACTERS),
+        /// Learned embeddings: files as every worker sees them, or uploaded ones, `artifact://sha256/HEX#NAME`.
+        embeddings: Vec<String> = strings.embeddings(),
+        /// The words of the embeddings, in their order; an empty one is what the file says, or else its name. Default none.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        tokens: Vec<String> = strings.words_of_embeddings(embeddings.len()),
+        /// Pictures of each prompt. Default 1.
+        count: u32 = integer.count(1, 1..=limits::COUNT),
+        /// Denoising steps. Default 25.
+        steps: u32 = integer.count(25, 1..=limits::STEPS),
+        /// 1 or less: no guidance. Default 7.5.
+        guidance_scale: f64 = number.number(7.5, limits::GUIDANCE),
+        /// Pixels; 0: what the model was made for. Default 0.
+        width: u32 = integer.count(0, 0..=RESOLUTION),
+        /// Pixels; 0: what the model was made for. Default 0.
+        height: u32 = integer.count(0, 0..=RESOLUTION),
+        /// What the first noise is derived from. Default 0.
+        seed: u64 = integer.count(0, 0..=i64::MAX),
+        /// One of [`SCHEDULERS`]; empty: the model's own. Default empty.
+        scheduler: String = string.scheduler(),
+        /// Pictures that one rank draws at once. Default 1.
+        batch: u32 = integer.count(1, 1..=limits::BATCH),
+        /// One more picture, of all. Default false.
+        sheet: bool = boolean.flag(false),
+        /// What the ranks are to compute in. Default no, that is fp32.
+        mixed_precision: MixedPrecision = string.choice(MixedPrecision::No),
     }
 }
 
@@ -92,9 +73,22 @@ impl GenerateSpec {
             mixed_precision: MixedPrecision::No,
         }
     }
+}
 
-    /// The uploaded embeddings that it names.
-    pub(in crate::job) fn contents(&self) -> Vec<(ContentUse, ContentHash)> {
+impl Facts for GenerateSpec {
+    fn mixed_precision(&self) -> MixedPrecision {
+        self.mixed_precision
+    }
+
+    fn activity(&self) -> Activity {
+        Activity::Drawing
+    }
+
+    fn success(&self, _: u64) -> String {
+        "all pictures are drawn".to_owned()
+    }
+
+    fn contents(&self) -> Vec<(ContentUse, ContentHash)> {
         let uploaded = |entry: &String| match EmbeddingPlace::parse(entry) {
             Ok(EmbeddingPlace::Uploaded { hash, .. }) => Some((ContentUse::Embedding, hash)),
             _ => None,
@@ -102,26 +96,32 @@ impl GenerateSpec {
         self.embeddings.iter().filter_map(uploaded).collect()
     }
 
-    /// See [`crate::job::kinds::Work`].
-    pub(in crate::job) fn places(&mut self) -> Vec<(String, PathUse, &mut String)> {
+    fn places(&mut self) -> Vec<(String, PathUse, &mut String)> {
         let place = |embedding| ("generate.embeddings".to_owned(), PathUse::Embedding, embedding);
         self.embeddings.iter_mut().map(place).collect()
     }
 
-    /// See [`crate::job::kinds::Work`].
-    pub(in crate::job) fn lists(&self) -> Vec<(String, usize, &'static str)> {
+    fn lists(&self) -> Vec<(String, usize, &'static str)> {
         vec![
             ("generate.prompts".to_owned(), text_bytes(&self.prompts), ""),
             ("generate.embeddings".to_owned(), text_bytes(&self.embeddings), ""),
             ("generate.tokens".to_owned(), text_bytes(&self.tokens), ""),
         ]
     }
+
+    fn drawn_embeddings(&self) -> &[String] {
+        &self.embeddings
+    }
+
+    fn drawn_embeddings_mut(&mut self) -> &mut [String] {
+        &mut self.embeddings
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::job::{JobKind, JobSpec, Work, parse_job_toml};
+    use crate::job::{JobKind, JobSpec, STORED_VERSION, Work, parse_job_toml};
 
     const JOB: &str = "kind = \"generate\"\n[model]\nbase = \"/m\"\n[generate]\nprompts = [\"a <cat>\"]\n";
 
@@ -150,7 +150,7 @@ mod tests {
         assert!(!text.contains("[train]") && !text.contains("[data]"), "{text}");
         assert_eq!(parse_job_toml(&text).unwrap(), spec);
         let json = serde_json::to_string(&spec).unwrap();
-        assert_eq!(serde_json::from_str::<JobSpec>(&json).unwrap(), spec);
+        assert_eq!(JobSpec::from_stored(STORED_VERSION, &json).unwrap(), spec);
     }
 
     #[test]

@@ -1,52 +1,36 @@
 //! Texts from a language model as a job.
 
 mod check;
+mod foreign_keys;
 
-use serde::{Deserialize, Serialize};
-
-pub(super) use check::check;
 pub use check::{COLDEST, HOTTEST};
 
-use crate::job::{MixedPrecision, reader::section, text::text_bytes};
+use super::{Activity, facts::Facts};
+use crate::job::{MixedPrecision, section::section, text::text_bytes};
 
-/// The sections of a job file that jobs of this kind have and not all others.
-pub(super) const SECTIONS: [&str; 1] = ["generate_text"];
-
-/// Texts to make. Names, meanings and defaults are those of `ringtune generate-text`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct GenerateTextSpec {
-    /// What the texts begin with; an empty one is a document of its own. At least one.
-    pub prompts: Vec<String>,
-    /// Texts of each prompt, each with a number that draws it. Default 1.
-    pub num_samples: u32,
-    /// Tokens of a text behind its prompt, at most. Default 200.
-    pub max_new_tokens: u32,
-    /// Logits are divided by it; 0: always the most likely token. Default 0.8.
-    pub temperature: f64,
-    /// Draw from this many of the most likely tokens alone; 0: from all. Default 200.
-    pub top_k: u32,
-    /// Of those, from the fewest that make up this share; 1: from all. Default 1.
-    pub top_p: f64,
-    /// What is drawn by. Default 1337.
-    pub seed: u64,
-    /// Whether a text ends with the end-of-text token, or goes on behind it. Default true.
-    pub stop_at_end_of_text: bool,
-    /// What the ranks are to compute in. Default bf16.
-    pub mixed_precision: MixedPrecision,
-}
+one_section!(generate_text: GenerateTextSpec, foreign_keys::FOREIGN_KEYS);
 
 section! {
-    /// `[generate_text]`, unchecked; see [`GenerateTextSpec`].
-    GenerateTextDraft {
-        prompts: Vec<String> as strings,
-        num_samples: i64 as integer,
-        max_new_tokens: i64 as integer,
-        temperature: f64 as number,
-        top_k: i64 as integer,
-        top_p: f64 as number,
-        seed: i64 as integer,
-        stop_at_end_of_text: bool as boolean,
-        mixed_precision: String as string,
+    /// Texts to make. Names, meanings and defaults are those of `ringtune generate-text`.
+    GenerateTextSpec from draft: GenerateTextDraft, generate_text_keys {
+        /// What the texts begin with; an empty one is a document of its own. At least one.
+        prompts: Vec<String> = strings.begun_texts(),
+        /// Texts of each prompt, each with a number that draws it. Default 1.
+        num_samples: u32 = integer.count(1, 1..=check::TEXTS as i64),
+        /// Tokens of a text behind its prompt, at most. Default 200.
+        max_new_tokens: u32 = integer.count(200, 1..=check::NEW_TOKENS),
+        /// Logits are divided by it; 0: always the most likely token. Default 0.8.
+        temperature: f64 = number.temperature(),
+        /// Draw from this many of the most likely tokens alone; 0: from all. Default 200.
+        top_k: u32 = integer.count(200, 0..=i64::from(u32::MAX)),
+        /// Of those, from the fewest that make up this share; 1: from all. Default 1.
+        top_p: f64 = number.above_zero(1.0, 1.0),
+        /// What is drawn by. Default 1337.
+        seed: u64 = integer.count(1337, 0..=i64::MAX),
+        /// Whether a text ends with the end-of-text token, or goes on behind it. Default true.
+        stop_at_end_of_text: bool = boolean.flag(true),
+        /// What the ranks are to compute in. Default bf16.
+        mixed_precision: MixedPrecision = string.choice(MixedPrecision::Bf16),
     }
 }
 
@@ -55,9 +39,26 @@ impl GenerateTextSpec {
     pub fn texts(&self) -> u32 {
         u32::try_from(self.prompts.len()).unwrap_or(u32::MAX).saturating_mul(self.num_samples)
     }
+}
 
-    /// See [`crate::job::kinds::Work`].
-    pub(in crate::job) fn lists(&self) -> Vec<(String, usize, &'static str)> {
+impl Facts for GenerateTextSpec {
+    fn mixed_precision(&self) -> MixedPrecision {
+        self.mixed_precision
+    }
+
+    fn activity(&self) -> Activity {
+        Activity::Writing
+    }
+
+    fn has_language_model(&self) -> bool {
+        true
+    }
+
+    fn success(&self, _: u64) -> String {
+        "all texts are made".to_owned()
+    }
+
+    fn lists(&self) -> Vec<(String, usize, &'static str)> {
         vec![("generate_text.prompts".to_owned(), text_bytes(&self.prompts), "")]
     }
 }
@@ -65,7 +66,7 @@ impl GenerateTextSpec {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::job::{JobKind, JobSpec, Work, parse_job_toml};
+    use crate::job::{JobKind, JobSpec, STORED_VERSION, Work, parse_job_toml};
 
     const JOB: &str =
         "kind = \"generate_text\"\n[model]\nbase = \"/m\"\n[generate_text]\nprompts = [\"a\", \"\"]\n";
@@ -99,7 +100,7 @@ mod tests {
         assert!(!text.contains("variant") && !text.contains("[debug]"), "{text}");
         assert_eq!(parse_job_toml(&text).unwrap(), spec);
         let json = serde_json::to_string(&spec).unwrap();
-        assert_eq!(serde_json::from_str::<JobSpec>(&json).unwrap(), spec);
+        assert_eq!(JobSpec::from_stored(STORED_VERSION, &json).unwrap(), spec);
     }
 
     #[test]

@@ -1,49 +1,40 @@
 //! What a job teaches: one concept, described by `[data]` and `[train]`, or several, a `[[concepts]]` each.
 
-use serde::{Deserialize, Serialize};
-
-use super::{
-    FolderDraft, FolderSpec, LearnableProperty, TextualInversionSpec, folders::key, limits::NUM_VECTORS,
+use super::{LearnableProperty, TextualInversionSpec, WordSpec, limits};
+use crate::{
+    embedding::LearnedEmbedding,
+    job::{
+        pictures::{DataSpec, FolderDraft, FolderSpec},
+        section::section,
+    },
+    templates::use_captions,
 };
-use crate::{embedding::LearnedEmbedding, job::reader::section, templates::use_captions};
-
-/// One concept: a new word, and what it is learned from.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ConceptSpec {
-    /// The new word, as it will be written in prompts.
-    pub placeholder_token: String,
-    /// The known word or words whose embeddings the new one's rows start from: one after the other, and again from the
-    /// first where there are more rows than tokens.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub initializer_token: String,
-    /// See [`super::TrainSpec::initializer_embedding`].
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub initializer_embedding: String,
-    /// Its pictures; see [`DataSpec::images`].
-    pub images: String,
-    /// Several folders of them instead; see [`DataSpec::folders`].
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub folders: Vec<FolderSpec>,
-    /// Rows learned for it. Default: `train.num_vectors`.
-    pub num_vectors: u32,
-    /// Which of the two lists of prompts is used where `templates` is empty. Default: `train.learnable_property`.
-    pub learnable_property: LearnableProperty,
-    /// Prompts with a mark for the token, instead of `learnable_property`'s. Default: `train.templates`, unless
-    /// the concept has a `learnable_property` of its own.
-    pub templates: Vec<String>,
-}
 
 section! {
-    /// `[[concepts]]`, unchecked; see [`ConceptSpec`].
-    ConceptDraft {
-        placeholder_token: String as string,
-        initializer_token: String as string,
-        initializer_embedding: String as string,
-        images: String as string,
-        folders: Vec<FolderDraft> as tables,
-        num_vectors: i64 as integer,
-        learnable_property: String as string,
-        templates: Vec<String> as strings,
+    /// One concept: a new word, and what it is learned from.
+    #[derive(Eq)]
+    ConceptSpec from draft: ConceptDraft, concept_keys {
+        /// The new word, as it will be written in prompts.
+        placeholder_token: String = string.text(),
+        /// The known word or words whose embeddings the new one's rows start from: one after the other, and again from the
+        /// first where there are more rows than tokens.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        initializer_token: String = string.text(),
+        /// See [`super::WordSpec::initializer_embedding`].
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        initializer_embedding: String = string.text(),
+        /// Its pictures; see [`crate::job::pictures::DataSpec::images`].
+        images: String = string.images(draft.folders.is_some()),
+        /// Several folders of them instead; see [`crate::job::pictures::DataSpec::folders`].
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        folders: Vec<FolderSpec> = tables<FolderDraft>.folders(),
+        /// Rows learned for it. Default: `train.num_vectors`.
+        num_vectors: u32 = integer.count(1, 1..=limits::NUM_VECTORS),
+        /// Which of the two lists of prompts is used where `templates` is empty. Default: `train.learnable_property`.
+        learnable_property: LearnableProperty = string.choice(LearnableProperty::Object),
+        /// Prompts with a mark for the token, instead of `learnable_property`'s. Default: `train.templates`, unless
+        /// the concept has a `learnable_property` of its own.
+        templates: Vec<String> = strings.templates(),
     }
 }
 
@@ -55,11 +46,7 @@ impl ConceptSpec {
 
     /// Where its pictures are: at least one folder, each with its key ("images" or "folders[0].images").
     pub fn folders(&self) -> Vec<(String, FolderSpec)> {
-        if self.folders.is_empty() {
-            return vec![("images".to_owned(), FolderSpec { images: self.images.clone(), repeats: 1 })];
-        }
-        let folders = self.folders.iter().cloned().enumerate();
-        folders.map(|(index, folder)| (key(index), folder)).collect()
+        DataSpec { images: self.images.clone(), folders: self.folders.clone() }.folders()
     }
 }
 
@@ -68,7 +55,7 @@ impl ConceptSpec {
 pub struct InitializerEmbedding<'a> {
     /// The full name of the field that names it, for messages.
     pub field: String,
-    /// See [`super::TrainSpec::initializer_embedding`]; empty where its concept starts from words.
+    /// See [`super::WordSpec::initializer_embedding`]; empty where its concept starts from words.
     pub place: &'a mut String,
     /// The rows that its concept learns.
     num_vectors: u32,
@@ -86,8 +73,8 @@ impl InitializerEmbedding<'_> {
         }
         let vectors = if found == 1 { "vector" } else { "vectors" };
         let advice = match i64::try_from(found) {
-            Ok(found) if found <= NUM_VECTORS => format!("give num_vectors = {found}"),
-            _ => format!("a concept has at most {NUM_VECTORS}"),
+            Ok(found) if found <= limits::NUM_VECTORS => format!("give num_vectors = {found}"),
+            _ => format!("a concept has at most {}", limits::NUM_VECTORS),
         };
         Err(format!("it has {found} {vectors} and num_vectors is {wanted}; {advice}"))
     }
@@ -99,16 +86,23 @@ impl TextualInversionSpec {
         if !self.concepts.is_empty() {
             return self.concepts.clone();
         }
-        let train = &self.train;
+        let WordSpec {
+            placeholder_token,
+            initializer_token,
+            initializer_embedding,
+            learnable_property,
+            num_vectors,
+        } = self.word.clone();
+        let DataSpec { images, folders } = self.data.clone();
         vec![ConceptSpec {
-            placeholder_token: train.placeholder_token.clone(),
-            initializer_token: train.initializer_token.clone(),
-            initializer_embedding: train.initializer_embedding.clone(),
-            images: self.data.images.clone(),
-            folders: self.data.folders.clone(),
-            num_vectors: train.num_vectors,
-            learnable_property: train.learnable_property,
-            templates: train.templates.clone(),
+            placeholder_token,
+            initializer_token,
+            initializer_embedding,
+            images,
+            folders,
+            num_vectors,
+            learnable_property,
+            templates: self.train.templates.clone(),
         }]
     }
 
@@ -124,11 +118,11 @@ impl TextualInversionSpec {
 
     /// The embeddings that concepts start from, one of each in the order of [`TextualInversionSpec::concepts`].
     pub fn initializer_embeddings(&mut self) -> Vec<InitializerEmbedding<'_>> {
-        let train = &mut self.train;
+        let word = &mut self.word;
         let own = self.concepts.is_empty().then(|| InitializerEmbedding {
             field: "train.initializer_embedding".to_owned(),
-            place: &mut train.initializer_embedding,
-            num_vectors: train.num_vectors,
+            place: &mut word.initializer_embedding,
+            num_vectors: word.num_vectors,
         });
         let listed = self.concepts.iter_mut().enumerate().map(|(index, concept)| InitializerEmbedding {
             field: field(index, "initializer_embedding"),

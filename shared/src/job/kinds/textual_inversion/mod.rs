@@ -1,98 +1,73 @@
 //! Textual inversion: the embedding of a new word is learned from a few pictures (Gal et al. 2022).
-//!
-//! The training options have the names, values and defaults of diffusers'
-//! `examples/textual_inversion/textual_inversion.py`, with one exception: `seed`, which has no
-//! default there (every run differs), is 0 here, because a job must give the same result when it
-//! is run again. Three options that it lacks are those of its `train_text_to_image.py`.
 
 mod check;
 mod choices;
 mod concepts;
-mod deciding;
-mod draft;
-mod folders;
-mod image_sources;
+mod facts;
 pub mod limits;
-mod passes;
-mod places;
-mod size;
-mod train;
-mod validation;
-
-use serde::{Deserialize, Serialize};
+mod word;
 
 pub use choices::LearnableProperty;
 pub use concepts::{ConceptDraft, ConceptSpec, InitializerEmbedding};
-pub use deciding::TRAIN_OPTIONS_WITHOUT_EFFECT;
-pub use draft::{DataDraft, TrainDraft};
-pub use folders::{FolderDraft, FolderSpec};
-pub use train::TrainSpec;
-pub use validation::{PreviewSpec, ValidationSpec};
+pub use word::{WordDraft, WordSpec};
 
-pub(super) use check::check;
+use serde::ser::SerializeMap;
 
-use super::{super::ClusterSpec, trained};
-
-/// The sections of a job file that jobs of this kind have and not all others.
-pub(super) const SECTIONS: [&str; 3] = ["data", "train", "concepts"];
+use super::{JobDraft, Kind, StoredSections, sections::Joined};
+use crate::job::{
+    CommonSpec,
+    check::Check,
+    pictures::{self, DataSpec, TrainSpec},
+    reader::ForeignKeys,
+    section::Spec,
+};
 
 /// What is learned, and from what.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TextualInversionSpec {
     /// What is learned from.
     pub data: DataSpec,
-    /// How it is learned.
+    /// What of `[train]` says what is learned.
+    pub word: WordSpec,
+    /// How it is learned: the rest of `[train]`.
     pub train: TrainSpec,
-    /// What is learned, where it is more than one concept; empty: the one that `data` and `train` describe. Use
+    /// What is learned, where it is more than one concept; empty: the one that `data` and `word` describe. Use
     /// [`TextualInversionSpec::concepts`], which has the same form for both.
     pub concepts: Vec<ConceptSpec>,
 }
 
-/// What is learned from.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DataSpec {
-    /// `artifact://sha256/HEX` of an image manifest (see [`crate::manifest`]), or a folder as every
-    /// worker sees it. Empty in a job of several concepts, which have their own.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub images: String,
-    /// Several such folders instead, whose pictures count differently often.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub folders: Vec<FolderSpec>,
-}
+impl Kind for TextualInversionSpec {
+    const PARTS: &'static [&'static str] = &["data", "word", "train", "concepts"];
+    const FOREIGN_KEYS: ForeignKeys = pictures::FOREIGN_KEYS;
 
-impl DataSpec {
-    /// Whether the pictures are those of listed concepts.
-    pub(in crate::job) fn is_unused(&self) -> bool {
-        self.images.is_empty() && self.folders.is_empty()
-    }
-}
-
-impl TextualInversionSpec {
-    /// M: microbatches in a step over all ranks, whatever the ring's size;
-    /// `world_size * gradient_accumulation_steps`.
-    pub fn global_microbatches(&self, cluster: &ClusterSpec) -> u32 {
-        cluster.world_size.saturating_mul(self.train.gradient_accumulation_steps)
+    fn checked(draft: JobDraft, check: &mut Check, common: &CommonSpec) -> Self {
+        check::checked(draft, check, common)
     }
 
-    /// Samples in a step over all ranks: `global_microbatches * train_batch_size`.
-    pub fn global_batch(&self, cluster: &ClusterSpec) -> u64 {
-        u64::from(self.global_microbatches(cluster)) * u64::from(self.train.train_batch_size)
+    fn fill(&self, draft: &mut JobDraft) {
+        draft.data = self.data.draft();
+        draft.word = self.word.draft();
+        draft.train = self.train.to_draft();
+        draft.concepts = self.concepts.iter().map(Spec::draft).collect();
     }
 
-    /// The learning rate that the schedule starts from: with `scale_lr` it is multiplied by the
-    /// global batch, so by `world_size` and never by the ring's size.
-    pub fn effective_learning_rate(&self, cluster: &ClusterSpec) -> f64 {
-        self.train.learning_rate * self.learning_rate_scale(cluster)
+    fn write<M: SerializeMap>(&self, sections: &mut M) -> Result<(), M::Error> {
+        if !self.data.is_unused() {
+            sections.serialize_entry("data", &self.data)?;
+        }
+        sections.serialize_entry("train", &Joined { own: &self.word, shared: &self.train })
     }
 
-    /// What `scale_lr` multiplies every learning rate with; 1 without it.
-    pub fn learning_rate_scale(&self, cluster: &ClusterSpec) -> f64 {
-        // At most 2^36 samples (see `limits`): exact in f64.
-        if self.train.scale_lr { self.global_batch(cluster) as f64 } else { 1.0 }
+    fn write_tables<M: SerializeMap>(&self, sections: &mut M) -> Result<(), M::Error> {
+        match self.concepts.is_empty() {
+            true => Ok(()),
+            false => sections.serialize_entry("concepts", &self.concepts),
+        }
     }
 
-    /// What is said of a job that succeeded after `done` steps.
-    pub(in crate::job) fn success(&self, done: u64) -> String {
-        trained(done, self.train.max_train_steps, self.train.validation.early_stop_patience)
+    fn read(sections: &mut StoredSections) -> Result<Self, serde_json::Error> {
+        let Joined { own: word, shared: train } = sections.take("train")?;
+        let (data, concepts) = (sections.take_or_default("data")?, sections.take_or_default("concepts")?);
+        Ok(Self { data, word, train, concepts })
     }
 }

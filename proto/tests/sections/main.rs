@@ -1,0 +1,8 @@
+//! Each section of a job there and back over the wire.
+
+#![allow(missing_docs, clippy::unwrap_used)]
+
+mod generate;
+mod generate_text;
+mod gpt2_finetune;
+mod textual_inversion;

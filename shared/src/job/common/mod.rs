@@ -1,0 +1,72 @@
+//! What jobs of all kinds have: a name, a base model, ranks.
+
+mod check;
+
+use super::{ModelLocation, PredictionType, SpecError, Violation, limits, section::section};
+
+/// What jobs of all kinds have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CommonSpec {
+    /// A name for people; not unique. Default: the kind.
+    pub name: String,
+    /// The base model.
+    pub model: ModelSpec,
+    /// On how many ranks.
+    pub cluster: ClusterSpec,
+    /// For those who check the numbers.
+    pub debug: DebugSpec,
+}
+
+section! {
+    /// The base model.
+    #[derive(Eq)]
+    ModelSpec from draft: ModelDraft, model_keys {
+        /// Where it is: see [`ModelLocation`].
+        base: String = string.base(),
+        /// Of a repository: a branch, a tag or a commit. Empty: what `base` says, else "main".
+        revision: String = string.text(),
+        /// "fp16": weights are read from `diffusion_pytorch_model.fp16.safetensors` and the like. Empty: none. Language models have
+        /// none, and do not write it.
+        #[serde(default)]
+        variant: String = string.variant(),
+        /// What its UNet predicts; none: what the model says, or is known of its kind.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        prediction_type: Option<PredictionType> = string.prediction_type(),
+        /// A folder with another tokenizer than the model's, as every worker sees it; empty: the model's.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        tokenizer: String = string.own_folder(),
+    }
+}
+
+impl ModelSpec {
+    /// Where the model is.
+    ///
+    /// # Errors
+    /// `base` or `revision` has not been checked: what a [`super::JobSpec`] holds has.
+    pub fn location(&self) -> Result<ModelLocation, SpecError> {
+        ModelLocation::parse(&self.base, &self.revision)
+            .map_err(|(field, problem)| SpecError { violations: vec![Violation::new(field, problem)] })
+    }
+}
+
+section! {
+    /// On how many ranks a job runs.
+    #[derive(Eq)]
+    ClusterSpec from draft: ClusterDraft, cluster_keys {
+        /// Ranks wanted; fixes the global batch. Default 1.
+        world_size: u32 = integer.count(1, 1..=limits::WORLD_SIZE),
+        /// The smallest ring the job may run on; the result is the same. Default: `world_size`.
+        min_world_size: u32 = integer.count(world_size, 1..=limits::WORLD_SIZE),
+        /// Compute threads of a rank; 0: decided at the first assignment, and kept. Default 0.
+        threads_per_rank: u32 = integer.count(0, 0..=limits::THREADS_PER_RANK),
+    }
+}
+
+section! {
+    /// For those who check the numbers.
+    #[derive(Default, Eq)]
+    DebugSpec from draft: DebugDraft, debug_keys {
+        /// A folder for each step's inputs, loss and gradients; empty: none are written.
+        trace_dir: String = string.own_folder(),
+    }
+}
