@@ -321,6 +321,7 @@ async fn an_access_token_ends_with_its_time() {
     let id = line.parse::<AccessToken>().unwrap().id;
     let record = stage.store.token(id).await.unwrap().unwrap();
     let soon = crate::store::access::TokenRecord { expires: now().plus(300), ..record };
+    stage.store.remove_token(id).await.unwrap();
     assert!(stage.store.add_token(&soon, 9).await.unwrap());
     let identified = stage.by_token(&line).await.unwrap();
     let told = tokio::time::timeout(Duration::from_secs(10), identified.watch.unwrap().over()).await.unwrap();
@@ -385,13 +386,15 @@ async fn forced_the_older_root_goes_with_all_that_it_signed() {
 #[tokio::test]
 async fn there_are_so_many_tokens_at_most() {
     let stage = Stage::new().await;
-    let line = stage.token(TokenKind::Access, Role::Observer, 0).await;
-    let record = stage.store.token(line.parse::<AccessToken>().unwrap().id).await.unwrap().unwrap();
-    for number in 1..10_000_u64 {
-        let id = ringtune_security::TokenId::from(number.to_be_bytes());
-        let one = crate::store::access::TokenRecord { id, ..record.clone() };
-        assert!(stage.store.add_token(&one, 10_000).await.unwrap());
-    }
+    stage.token(TokenKind::Access, Role::Observer, 0).await;
+    // Copies of it in one statement: one by one they would take a commit each.
+    let path = stage._folder.path().join("coordinator.db");
+    let options = sqlx::sqlite::SqliteConnectOptions::new().filename(path);
+    let database = sqlx::sqlite::SqlitePool::connect_with(options).await.unwrap();
+    let copies = "WITH RECURSIVE numbers (number) AS (SELECT 1 UNION ALL SELECT number + 1 FROM numbers WHERE number < 9999) \
+                  INSERT INTO tokens (token_id, kind, role, name, creator, created, expires, uses_left, secret_sha256) \
+                  SELECT number, kind, role, name, creator, created, expires, uses_left, secret_sha256 FROM numbers, tokens";
+    sqlx::query(copies).execute(&database).await.unwrap();
     let new = NewToken { kind: TokenKind::Join, role: Role::Worker, name: String::new(), ttl: None, uses: 0 };
     let refused = stage.access.create_token(&Caller::Open, new).await.map(|_| ());
     assert!(matches!(refused, Err(Error::TooMany { most: 10_000, .. })), "{refused:?}");

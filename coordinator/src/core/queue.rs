@@ -10,7 +10,7 @@ use super::pool::Pool;
 /// Jobs that wait for a ring.
 ///
 /// Invariant: a job's pin does not change while it is queued, as it is found again by it.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Queue {
     /// Jobs that any class will do for.
     open: Sizes,
@@ -19,7 +19,7 @@ pub(super) struct Queue {
 }
 
 /// By min_world_size, then by number. There are few sizes, however many jobs there are.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 struct Sizes(SharedMap<u32, SharedMap<u64, JobId>>);
 
 impl Queue {

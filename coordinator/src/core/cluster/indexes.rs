@@ -3,6 +3,7 @@
 //! Invariant: nothing else inserts, removes or changes a job's state or ring, or a worker.
 
 use std::cmp::Reverse;
+use std::fmt::Debug;
 use std::sync::Arc;
 
 use ringtune_shared::ids::{ContentHash, JobId, WorkerId};
@@ -209,21 +210,22 @@ impl Cluster {
         let mut other = Self::recover((*self.options).clone(), Recovered::default(), self.latest);
         self.jobs.values().for_each(|job| other.insert_job(job.clone()));
         self.workers.values().for_each(|worker| other.insert_worker((**worker).clone()));
-        let same = |what: &str, mine: String, others: String| match mine == others {
-            true => Ok(()),
-            false => Err(format!("{what}: {mine}, but it should be {others}")),
-        };
-        same("counts", format!("{:?}", self.job_counts), format!("{:?}", other.job_counts))?;
-        same("queue", format!("{:?}", self.queue), format!("{:?}", other.queue))?;
-        same("pool", format!("{:?}", self.pool.counts()), format!("{:?}", other.pool.counts()))?;
-        same("places", format!("{:?}", self.places), format!("{:?}", other.places))?;
-        same("short rings", format!("{:?}", self.short), format!("{:?}", other.short))?;
+        same("counts", &self.job_counts, &other.job_counts)?;
+        same("queue", &self.queue, &other.queue)?;
+        same("pool", &self.pool.counts(), &other.pool.counts())?;
+        same("places", &self.places, &other.places)?;
+        same("short rings", &self.short, &other.short)?;
         for job in self.jobs.values() {
             let newest = self.checkpoints.get(&job.id).and_then(|all| all.first()).map(|(_, newest)| *newest);
-            same("newest checkpoint", format!("{:?}", job.checkpoint), format!("{newest:?}"))?;
+            same("newest checkpoint", &job.checkpoint, &newest)?;
         }
         let others =
             self.checkpoints.iter().find(|(job, all)| all.is_empty() || !self.jobs.contains_key(*job));
-        same("checkpoints of no job", format!("{:?}", others.map(|(job, _)| *job)), "None".to_owned())
+        same("checkpoints of no job", &others.map(|(job, _)| *job), &None)
     }
+}
+
+/// By their entries: two maps of the same entries may differ in shape.
+fn same<T: PartialEq + Debug>(what: &str, mine: &T, others: &T) -> Result<(), String> {
+    if mine == others { Ok(()) } else { Err(format!("{what}: {mine:?}, but it should be {others:?}")) }
 }

@@ -6,7 +6,7 @@ use crate::core::SharedMap;
 use crate::core::job::Job;
 
 /// See the module. Those that cannot go on without more come first, then the oldest.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub(in crate::core) struct ShortRings(SharedMap<String, SharedMap<(Want, u64), JobId>>);
 
 /// How much a ring wants another member.

@@ -57,7 +57,7 @@ impl Availability {
 }
 
 /// The connected workers of one numerics class.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 struct Class {
     /// Free workers, in rank order.
     free: SharedMap<(String, WorkerId), Abilities>,
@@ -74,7 +74,7 @@ struct Class {
 }
 
 /// What a free worker can do.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 struct Abilities {
     bf16: bool,
     threads: u32,
@@ -83,7 +83,7 @@ struct Abilities {
 }
 
 /// See the module.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Pool {
     classes: SharedMap<String, Class>,
     addresses: SharedMap<String, WorkerId>,
