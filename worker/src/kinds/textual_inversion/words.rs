@@ -2,8 +2,9 @@
 
 use std::{path::Path, sync::Arc};
 
-use ringtune_shared::job::kinds::textual_inversion::{
-    ConceptSpec, LearnableProperty, PreviewSpec, TextualInversionSpec, TrainSpec,
+use ringtune_shared::job::{
+    kinds::textual_inversion::{ConceptSpec, LearnableProperty, TextualInversionSpec},
+    pictures::{PreviewSpec, TrainSpec},
 };
 
 use crate::{
