@@ -19,7 +19,7 @@ constexpr int64_t DEPTH = 1024 / STRIP;
 // Tiles that meet transformed weights: more would not fit a core's larger cache.
 constexpr int64_t MOST_TILES = 64;
 // What transforming weights costs, in tiles.
-constexpr int64_t WLANESS_COST = 8;
+constexpr int64_t WEIGHTS_COST = 8;
 constexpr int64_t GAP = 16; // between points, so that they lie in different sets of the cache
 
 constexpr float NEAR = 0.625f, NEAR2 = NEAR * NEAR;
@@ -274,7 +274,7 @@ void multiply_task(const Convolution &convolution, const Task &task, Scratch &sc
 void convolve(const Runner &runner, const Channels &channels, Way way, const Pictures &pictures, const Operands &operands) {
     const Tiles tiles(pictures);
     const int64_t count = tiles.count(), groups = channels.outputs / STRIP;
-    const cuts::Blocks cut = cuts::blocks_of(count, groups, runner.threads, {MOST_TILES, ROWS, WLANESS_COST});
+    const cuts::Blocks cut = cuts::blocks_of(count, groups, runner.threads, {MOST_TILES, ROWS, WEIGHTS_COST});
     const Convolution convolution{channels, way, tiles, operands, Inputs(channels, cut.tiles)};
     const int64_t block_elements = convolution.inputs.block;
     const Buffer<float> zeros = allocate<float>(channels.inputs);
