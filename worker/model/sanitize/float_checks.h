@@ -1,4 +1,11 @@
-// The kernels of float_layers.h; included by kernels.cpp.
+// The kernels of float_layers.h.
+#pragma once
+
+#include "../csrc/float_layers.h"
+#include "../csrc/instructions.h"
+#include "support.h"
+
+namespace {
 
 namespace floats = ringtune::floats;
 
@@ -130,3 +137,5 @@ void float_layer_beyond() {
     floats::multiply({float_backend(), 1}, {16, 16}, floats::Way::Forward, 6,
                      {x.get(), weights.get(), nullptr, nullptr, result.get()});
 }
+
+} // namespace

@@ -1,4 +1,12 @@
-// The kernels of language_kernels.h beside plain loops in double precision; a part of kernels.cpp.
+// The kernels of language_kernels.h beside plain loops in double precision.
+#pragma once
+
+#include "../csrc/dropout.h"
+#include "../csrc/language_kernels.h"
+#include "../csrc/text_kernels.h"
+#include "support.h"
+
+namespace {
 
 namespace language = ringtune::language;
 
@@ -262,3 +270,5 @@ template <typename Element> void language_kernels(int64_t rows, int64_t width) {
     language_dropout<Element>(rows, width);
     text_kernels<Element>(rows, width);
 }
+
+} // namespace

@@ -1,4 +1,10 @@
-// The kernels of fused_kernels.h beside plain loops in double precision; a part of kernels.cpp.
+// The kernels of fused_kernels.h beside plain loops in double precision.
+#pragma once
+
+#include "../csrc/fused_kernels.h"
+#include "support.h"
+
+namespace {
 
 double sigmoid(double x) { return 1.0 / (1.0 + std::exp(-x)); }
 
@@ -134,3 +140,5 @@ template <typename Element> void all_norms(const char *what, const char *with) {
     }
     std::printf("  %s with %s: %d shapes (1 to 320 channels, 1 to 64 rows)\n", what, with, shapes);
 }
+
+} // namespace
