@@ -109,7 +109,7 @@ impl Blame for NotFetched {
     }
 }
 
-/// The files cannot be read on this machine.
+/// The files cannot be read on this machine, or are no files of tokens that the job can use.
 #[derive(Debug, thiserror::Error)]
 #[error("gpt2.tokens: {0}")]
 struct Unreadable(ringtune_text::Error);
