@@ -145,13 +145,6 @@ impl StateArguments {
     }
 }
 
-impl Arguments {
-    /// Where the settings come from, these flags last.
-    pub fn sources(&self, environment: Vec<(String, String)>) -> Sources {
-        sources(&self.common, environment)
-    }
-}
-
 /// Where the settings come from, these flags last.
 pub fn sources(flags: &CommonArguments, environment: Vec<(String, String)>) -> Sources {
     Sources { file: flags.config.clone(), environment, overrides: flags.overrides() }
@@ -173,7 +166,8 @@ mod tests {
         std::fs::write(&file, "[grpc]\nlisten = '127.0.0.1:1'\n[http]\nlisten = '127.0.0.1:2'\n").unwrap();
         let environment = vec![("RINGTUNE__HTTP__LISTEN".to_owned(), "127.0.0.1:3".to_owned())];
         let arguments = parse(&["--config", file.to_str().unwrap(), "--state-dir", "/tmp/x y"]);
-        let settings: Settings = ringtune_shared::config::load(arguments.sources(environment)).unwrap();
+        let settings: Settings =
+            ringtune_shared::config::load(sources(&arguments.common, environment)).unwrap();
         assert_eq!(settings.grpc.listen.port(), 1);
         assert_eq!(settings.http.listen.port(), 3);
         assert_eq!(settings.storage.state_dir, PathBuf::from("/tmp/x y"));
@@ -188,14 +182,15 @@ mod tests {
     #[test]
     fn names_are_a_list() {
         let environment = vec![("RINGTUNE__AUTHORITY__NAMES".to_owned(), "a.example,10.0.0.7".to_owned())];
-        let settings: Settings = ringtune_shared::config::load(parse(&[]).sources(environment)).unwrap();
+        let settings: Settings =
+            ringtune_shared::config::load(sources(&parse(&[]).common, environment)).unwrap();
         assert_eq!(settings.authority.names, ["a.example", "10.0.0.7"]);
     }
 
     #[test]
     fn unknown_settings_are_refused() {
         let environment = vec![("RINGTUNE__GRPC__LISTN".to_owned(), "127.0.0.1:3".to_owned())];
-        let loaded = ringtune_shared::config::load::<Settings>(parse(&[]).sources(environment));
+        let loaded = ringtune_shared::config::load::<Settings>(sources(&parse(&[]).common, environment));
         assert!(loaded.is_err_and(|error| error.to_string().contains("listn")));
     }
 }

@@ -15,7 +15,7 @@ use crate::{network::authority::Pki, settings::Settings};
 /// # Errors
 /// See [`ConfigError`].
 pub fn settings(sources: Sources) -> Result<Loaded<Settings>, ConfigError> {
-    load_checked(sources, |settings: &Settings| of_values(settings))
+    load_checked(sources, of_values)
 }
 
 /// As [`settings`], and what can be seen of folders and certificates: all that would keep a coordinator from starting, but
@@ -24,11 +24,7 @@ pub fn settings(sources: Sources) -> Result<Loaded<Settings>, ConfigError> {
 /// # Errors
 /// See [`ConfigError`].
 pub fn settings_and_files(sources: Sources) -> Result<Loaded<Settings>, ConfigError> {
-    load_checked(sources, |settings: &Settings| {
-        let mut problems = of_values(settings);
-        problems.extend(of_files(settings));
-        problems
-    })
+    load_checked(sources, |settings| [of_values(settings), of_files(settings)].concat())
 }
 
 fn of_values(settings: &Settings) -> Vec<(String, String)> {

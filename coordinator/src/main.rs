@@ -43,36 +43,29 @@ fn main() -> ExitCode {
     let arguments: Arguments = arguments::parse();
     ExitCode::from(match &arguments.command {
         Some(command) => other(command),
-        None => run(&arguments),
+        None => run(&arguments).unwrap_or_else(|code| code),
     })
 }
 
-fn run(arguments: &Arguments) -> u8 {
+/// Its exit code, also as an error; why it failed is said.
+fn run(arguments: &Arguments) -> Result<u8, u8> {
     private::by_default();
-    let loaded = match loaded(&arguments.common, check::settings) {
-        Ok(loaded) => loaded,
-        Err(error) => return fail(USAGE, &error.to_string()),
-    };
+    let loaded = loaded(&arguments.common, check::settings);
+    let loaded = loaded.map_err(|error| fail(USAGE, &error.to_string()))?;
     if arguments.common.print_config {
-        return PROGRAM.print_config(&loaded);
+        return Ok(PROGRAM.print_config(&loaded));
     }
-    let logs = match logging::start(&loaded.settings.log) {
-        Ok(logs) => logs,
-        Err(error) => return fail(USAGE, &error.to_string()),
-    };
-    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
-        Ok(runtime) => runtime,
-        Err(error) => return fail(FAILED, &format!("cannot start: {error}")),
-    };
+    let logs = logging::start(&loaded.settings.log).map_err(|error| fail(USAGE, &error.to_string()))?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| fail(FAILED, &format!("cannot start: {error}")))?;
     let ended = runtime.block_on(live(&arguments.common, loaded.settings, &logs));
     // A file operation that hangs is not waited for.
     runtime.shutdown_background();
-    match ended {
-        Ok(()) => DONE,
-        Err(error) if error.is_usage() => fail(USAGE, &error.to_string()),
-        Err(error) if error.needs_repair() => fail(REPAIR, &error.to_string()),
-        Err(error) => fail(FAILED, &error.to_string()),
-    }
+    ended.map(|()| DONE).map_err(|error| match &error {
+        error if error.is_usage() => fail(USAGE, &error.to_string()),
+        error if error.needs_repair() => fail(REPAIR, &error.to_string()),
+        error => fail(FAILED, &error.to_string()),
+    })
 }
 
 async fn live(flags: &CommonArguments, settings: Settings, logs: &Logs) -> Result<(), daemon::Error> {

@@ -13,7 +13,7 @@ use crate::{instructions, membership::worker_of, settings::Settings};
 /// # Errors
 /// See [`ConfigError`].
 pub fn settings(sources: Sources) -> Result<Loaded<Settings>, ConfigError> {
-    load_checked(sources, |settings: &Settings| of_values(settings))
+    load_checked(sources, of_values)
 }
 
 /// As [`settings`], and what can be seen of folders and certificates. Blocks.
@@ -21,11 +21,7 @@ pub fn settings(sources: Sources) -> Result<Loaded<Settings>, ConfigError> {
 /// # Errors
 /// See [`ConfigError`].
 pub fn settings_and_files(sources: Sources) -> Result<Loaded<Settings>, ConfigError> {
-    load_checked(sources, |settings: &Settings| {
-        let mut problems = of_values(settings);
-        problems.extend(of_files(settings));
-        problems
-    })
+    load_checked(sources, |settings| [of_values(settings), of_files(settings)].concat())
 }
 
 fn of_values(settings: &Settings) -> Vec<(String, String)> {

@@ -74,9 +74,8 @@ pub fn prepare(arguments: &DaemonArguments) -> Result<(), u8> {
 
 /// Runs the daemon, or the subcommand that was asked for, to its end.
 pub fn run(arguments: Arguments, library: Library) -> u8 {
-    let command = match arguments.command {
-        None => return run_daemon(&arguments.daemon, library.start),
-        Some(command) => command,
+    let Some(command) = arguments.command else {
+        return run_daemon(&arguments.daemon, library.start);
     };
     if let Err(code) = limit_instructions(&command) {
         return code;
@@ -84,28 +83,18 @@ pub fn run(arguments: Arguments, library: Library) -> u8 {
     with_runtime(|runtime| match command {
         Command::Generate(generate) => run_generate(runtime, &generate, library.start),
         Command::GenerateText(arguments) => run_generate_text(runtime, *arguments, library.start),
-        Command::Pipeline(arguments) => match runtime.block_on(pipeline::run(arguments, library)) {
-            Ok(()) => DONE,
-            Err(error) if error.is_usage() => fail(USAGE, &error.to_string()),
-            Err(error) => fail(FAILED, &error.to_string()),
-        },
-        Command::PrepareText(arguments) => match runtime.block_on(prepare_text::run(*arguments)) {
-            Ok(()) => DONE,
-            Err(error) if error.is_usage() => fail(USAGE, &error.to_string()),
-            Err(error) => fail(FAILED, &error.to_string()),
-        },
+        Command::Pipeline(arguments) => {
+            ended(runtime.block_on(pipeline::run(arguments, library)), pipeline::Error::is_usage)
+        }
+        Command::PrepareText(arguments) => {
+            ended(runtime.block_on(prepare_text::run(*arguments)), prepare_text::Error::is_usage)
+        }
         Command::Doctor(doctor) => match runtime.block_on(doctor::run(&doctor, library.start)) {
-            Ok(true) => DONE,
             Ok(false) => FAILED,
-            Err(error) if error.is_usage() => fail(USAGE, &error.to_string()),
-            Err(error) => fail(FAILED, &error.to_string()),
+            outcome => ended(outcome.map(drop), doctor::Error::is_usage),
         },
         Command::Bench(BenchCommand::Step(arguments)) => {
-            match runtime.block_on(bench::step(&arguments, library)) {
-                Ok(()) => DONE,
-                Err(error) if error.is_usage() => fail(USAGE, &error.to_string()),
-                Err(error) => fail(FAILED, &error.to_string()),
-            }
+            ended(runtime.block_on(bench::step(&arguments, library)), bench::Error::is_usage)
         }
         Command::Config(ConfigCommand::Check(arguments)) => check_settings(&arguments),
         Command::Man(man) => PROGRAM.man(Arguments::command(), &man),
@@ -214,11 +203,7 @@ fn run_generate(runtime: &Runtime, arguments: &GenerateArguments, start: StartEn
         Ok(engine) => engine,
         Err(error) => return fail(FAILED, &error.to_string()),
     };
-    match runtime.block_on(generate::run(arguments, &engine, threads, precision)) {
-        Ok(()) => DONE,
-        Err(error) if error.is_usage() => fail(USAGE, &error.to_string()),
-        Err(error) => fail(FAILED, &error.to_string()),
-    }
+    ended(runtime.block_on(generate::run(arguments, &engine, threads, precision)), generate::Error::is_usage)
 }
 
 fn run_generate_text(runtime: &Runtime, arguments: GenerateTextArguments, start: StartEngine) -> u8 {
@@ -228,11 +213,7 @@ fn run_generate_text(runtime: &Runtime, arguments: GenerateTextArguments, start:
         has_bf16: node.cpu.has_bf16(),
         start,
     };
-    match runtime.block_on(generate_text::run(arguments, machine)) {
-        Ok(()) => DONE,
-        Err(error) if error.is_usage() => fail(USAGE, &error.to_string()),
-        Err(error) => fail(FAILED, &error.to_string()),
-    }
+    ended(runtime.block_on(generate_text::run(arguments, machine)), generate_text::Error::is_usage)
 }
 
 /// Networks and files: two threads are plenty beside those that compute.
@@ -244,6 +225,14 @@ fn with_runtime(work: impl FnOnce(&Runtime) -> u8) -> u8 {
     let code = work(&runtime);
     runtime.shutdown_background();
     code
+}
+
+/// The exit code of what has ended; says why, where it failed.
+fn ended<E: std::error::Error>(outcome: Result<(), E>, is_usage: fn(&E) -> bool) -> u8 {
+    match outcome {
+        Ok(()) => DONE,
+        Err(error) => fail(if is_usage(&error) { USAGE } else { FAILED }, &error.to_string()),
+    }
 }
 
 fn fail(code: u8, text: &str) -> u8 {

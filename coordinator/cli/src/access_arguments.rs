@@ -10,7 +10,7 @@ use ringtune_security::{Role, TokenId};
 
 use crate::{
     client::CoordinatorUrl,
-    common_arguments::{CoordinatorArguments, OutputArguments},
+    common_arguments::{AskArguments, OutputArguments},
     references::WorkerReference,
 };
 
@@ -69,17 +69,6 @@ credentials in this order:
 
 Without a scheme an address means http on this machine's loopback and https elsewhere.";
 
-/// Arguments of commands that ask a coordinator and say nothing more.
-#[derive(Debug, Args)]
-pub struct AskArguments {
-    /// Which coordinator.
-    #[command(flatten)]
-    pub coordinator: CoordinatorArguments,
-    /// How to print.
-    #[command(flatten)]
-    pub output: OutputArguments,
-}
-
 /// What to do with tokens.
 #[derive(Debug, Subcommand)]
 pub enum TokenCommand {
@@ -129,12 +118,9 @@ pub struct CreateTokenArguments {
     /// Make an access token, for programs: it is sent with each call instead of being exchanged for a certificate
     #[arg(long, conflicts_with = "uses")]
     pub access: bool,
-    /// Which coordinator.
+    /// Which coordinator, and how to print.
     #[command(flatten)]
-    pub coordinator: CoordinatorArguments,
-    /// How to print.
-    #[command(flatten)]
-    pub output: OutputArguments,
+    pub ask: AskArguments,
 }
 
 /// Arguments of `token revoke`.
@@ -143,12 +129,9 @@ pub struct RevokeTokenArguments {
     /// The token's id, as `ringtune token list` shows it
     #[arg(value_name = "ID")]
     pub token: TokenId,
-    /// Which coordinator.
+    /// Which coordinator, and how to print.
     #[command(flatten)]
-    pub coordinator: CoordinatorArguments,
-    /// How to print.
-    #[command(flatten)]
-    pub output: OutputArguments,
+    pub ask: AskArguments,
 }
 
 const CERTIFICATES: &str = "\
@@ -193,12 +176,9 @@ pub struct RevokeCertificateArguments {
     /// In which role
     #[arg(long, value_name = "ROLE", requires = "name", value_parser = roles())]
     pub role: Option<Role>,
-    /// Which coordinator.
+    /// Which coordinator, and how to print.
     #[command(flatten)]
-    pub coordinator: CoordinatorArguments,
-    /// How to print.
-    #[command(flatten)]
-    pub output: OutputArguments,
+    pub ask: AskArguments,
 }
 
 /// What to do with the cluster's own certificate authority.
@@ -218,12 +198,9 @@ pub struct ShowAuthorityArguments {
     /// Print the roots themselves, as PEM: for --ca, Prometheus and browsers
     #[arg(long)]
     pub pem: bool,
-    /// Which coordinator.
+    /// Which coordinator, and how to print.
     #[command(flatten)]
-    pub coordinator: CoordinatorArguments,
-    /// How to print.
-    #[command(flatten)]
-    pub output: OutputArguments,
+    pub ask: AskArguments,
 }
 
 /// Arguments of `ca retire`.
@@ -232,12 +209,9 @@ pub struct RetireAuthorityArguments {
     /// Although somebody still has a certificate of the older root: they are out, and need a new token
     #[arg(long)]
     pub force: bool,
-    /// Which coordinator.
+    /// Which coordinator, and how to print.
     #[command(flatten)]
-    pub coordinator: CoordinatorArguments,
-    /// How to print.
-    #[command(flatten)]
-    pub output: OutputArguments,
+    pub ask: AskArguments,
 }
 
 fn roles() -> impl TypedValueParser<Value = Role> {

@@ -10,12 +10,10 @@ use ringtune_shared::{
 };
 
 use crate::{
-    access_arguments::{
-        AskArguments, CREDENTIALS, CaCommand, CertCommand, LoginArguments, LogoutArguments, TokenCommand,
-    },
+    access_arguments::{CREDENTIALS, CaCommand, CertCommand, LoginArguments, LogoutArguments, TokenCommand},
     argument_values::{StepRange, job_states},
     bundle_arguments::DebugCommand,
-    common_arguments::{CoordinatorArguments, OutputArguments},
+    common_arguments::{AskArguments, CoordinatorArguments},
     help::{DRAIN, EXAMPLES, STATUS, WORKERS},
     job_file::Label,
     references::{JobReference, WorkerReference},
@@ -57,7 +55,7 @@ pub enum Command {
     Delete(DeleteArguments),
     /// List the workers
     #[command(after_help = WORKERS)]
-    Workers(WorkersArguments),
+    Workers(AskArguments),
     /// Give a worker no new job, and let its ring go on without it after the step that it is at
     #[command(after_help = DRAIN)]
     Drain(WorkerArguments),
@@ -145,12 +143,9 @@ pub struct SubmitArguments {
     /// if the coordinator does not answer]
     #[arg(long, value_name = "ID")]
     pub request_id: Option<String>,
-    /// Which coordinator.
+    /// Which coordinator, and how to print.
     #[command(flatten)]
-    pub coordinator: CoordinatorArguments,
-    /// How to print.
-    #[command(flatten)]
-    pub output: OutputArguments,
+    pub ask: AskArguments,
 }
 
 /// Arguments of `list`.
@@ -184,12 +179,9 @@ pub struct ListArguments {
         value_parser = clap::value_parser!(u32).range(1..)
     )]
     pub limit: u32,
-    /// Which coordinator.
+    /// Which coordinator, and how to print.
     #[command(flatten)]
-    pub coordinator: CoordinatorArguments,
-    /// How to print.
-    #[command(flatten)]
-    pub output: OutputArguments,
+    pub ask: AskArguments,
 }
 
 /// Arguments of the commands that take one job: `status`.
@@ -198,12 +190,9 @@ pub struct JobArguments {
     /// The job: its id, 4 or more digits of the id's beginning or end, its name, or `last`
     #[arg(value_name = "JOB")]
     pub job: JobReference,
-    /// Which coordinator.
+    /// Which coordinator, and how to print.
     #[command(flatten)]
-    pub coordinator: CoordinatorArguments,
-    /// How to print.
-    #[command(flatten)]
-    pub output: OutputArguments,
+    pub ask: AskArguments,
 }
 
 /// Arguments of `watch`.
@@ -220,12 +209,9 @@ pub struct WatchArguments {
     /// All jobs, including those that are created later, until Ctrl-C
     #[arg(long, conflicts_with = "jobs")]
     pub all: bool,
-    /// Which coordinator.
+    /// Which coordinator, and how to print.
     #[command(flatten)]
-    pub coordinator: CoordinatorArguments,
-    /// How to print.
-    #[command(flatten)]
-    pub output: OutputArguments,
+    pub ask: AskArguments,
 }
 
 /// Arguments of `verify`.
@@ -256,12 +242,9 @@ pub struct VerifyArguments {
     /// if the coordinator does not answer]
     #[arg(long, value_name = "ID")]
     pub request_id: Option<String>,
-    /// Which coordinator.
+    /// Which coordinator, and how to print.
     #[command(flatten)]
-    pub coordinator: CoordinatorArguments,
-    /// How to print.
-    #[command(flatten)]
-    pub output: OutputArguments,
+    pub ask: AskArguments,
 }
 
 /// Arguments of `cancel`.
@@ -285,23 +268,9 @@ pub struct DeleteArguments {
     /// The jobs: their ids, 4 or more digits of an id's beginning or end, names, or `last`
     #[arg(value_name = "JOB", required = true)]
     pub jobs: Vec<JobReference>,
-    /// Which coordinator.
+    /// Which coordinator, and how to print.
     #[command(flatten)]
-    pub coordinator: CoordinatorArguments,
-    /// How to print.
-    #[command(flatten)]
-    pub output: OutputArguments,
-}
-
-/// Arguments of `workers`.
-#[derive(Debug, Args)]
-pub struct WorkersArguments {
-    /// Which coordinator.
-    #[command(flatten)]
-    pub coordinator: CoordinatorArguments,
-    /// How to print.
-    #[command(flatten)]
-    pub output: OutputArguments,
+    pub ask: AskArguments,
 }
 
 /// Arguments of `drain` and `undrain`.
@@ -310,12 +279,9 @@ pub struct WorkerArguments {
     /// The worker: its id, 4 or more digits of the id's beginning or end, or the name of its host
     #[arg(value_name = "WORKER")]
     pub worker: WorkerReference,
-    /// Which coordinator.
+    /// Which coordinator, and how to print.
     #[command(flatten)]
-    pub coordinator: CoordinatorArguments,
-    /// How to print.
-    #[command(flatten)]
-    pub output: OutputArguments,
+    pub ask: AskArguments,
 }
 
 /// Arguments of `fetch`.

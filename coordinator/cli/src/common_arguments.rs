@@ -17,6 +17,17 @@ pub struct OutputArguments {
     pub output: OutputFormat,
 }
 
+/// Which coordinator to ask, and how to print what it says.
+#[derive(Debug, Args)]
+pub struct AskArguments {
+    /// Which coordinator.
+    #[command(flatten)]
+    pub coordinator: CoordinatorArguments,
+    /// How to print.
+    #[command(flatten)]
+    pub output: OutputArguments,
+}
+
 /// Which coordinator to talk to.
 #[derive(Debug, Clone, Args)]
 pub struct CoordinatorArguments {

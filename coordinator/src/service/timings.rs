@@ -108,10 +108,10 @@ impl TimingsView {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    fn timing(epoch: u64, rank: u32, compute_seconds: f64) -> RankTiming {
+    pub(in super::super) fn timing(epoch: u64, rank: u32, compute_seconds: f64) -> RankTiming {
         RankTiming {
             rank,
             epoch: Epoch(epoch),

@@ -224,7 +224,7 @@ impl Drop for Subscription {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::timings, *};
     use crate::core::{ProgressStage, Time};
 
     #[test]
@@ -259,16 +259,7 @@ mod tests {
     #[test]
     fn timings_are_over_with_their_ring_and_its_straggler_with_them() {
         let (watchers, job) = (Watchers::default(), JobId::new());
-        let timing = |rank, compute_seconds: f64| RankTiming {
-            rank,
-            epoch: Epoch::FIRST,
-            step: 1,
-            compute_seconds,
-            exchange_seconds: 0.0,
-            wait_seconds: 2.0 - compute_seconds,
-            traffic: None,
-            microbatches: 1,
-        };
+        let timing = |rank, compute_seconds| timings::tests::timing(1, rank, compute_seconds);
         for _ in 0..10 {
             watchers.timed(job, 2, timing(0, 1.0));
             watchers.timed(job, 2, timing(1, 2.0));

@@ -9,6 +9,7 @@ use std::{
 
 use ringtune_shared::{checkpoint::step_of_name, ids::ContentHash, job::JobSpec};
 use ringtune_traces::Open;
+use serde_json::{Map, Value};
 use tokio::time::timeout;
 
 use super::{
@@ -20,11 +21,12 @@ use super::{
 use crate::{
     contents::Uploads,
     engine::RgbImage,
+    fault::Refusal,
     journal::LOG_FILE,
     output::{EventFile, MetricsCsv, metrics_csv, picture, tensorboard::EventPicture},
     rank::{Error, JOB_FILE, Rank, write_job_file},
     rank_state::RankState,
-    session::StepSummary,
+    session::{Assignment, StepSummary},
 };
 
 /// How long a new rank 0 waits for the coordinator to say which checkpoints are kept.
@@ -306,4 +308,26 @@ fn begin(
     let csv = MetricsCsv::create(&folder.join(metrics_csv::FILE_NAME))?;
     let events = events_from.map(|first| EventFile::create(folder, first)).transpose()?;
     Ok((csv, events))
+}
+
+/// The job as far as it decides the learned bits, with what it is computed in. `sections`: those that do not, as where something lies;
+/// `options`: those of section `of` that do not.
+///
+/// # Errors
+/// None but the writer's.
+pub(crate) fn deciding_job(
+    assignment: &Assignment,
+    sections: &[&str],
+    of: &str,
+    options: &[&str],
+) -> Result<Map<String, Value>, Error> {
+    let refused = |problem: String| Refusal::of(JOB_FILE, problem);
+    let job = serde_json::to_value(&assignment.spec).map_err(|error| refused(error.to_string()))?;
+    let Value::Object(mut job) = job else { return Err(refused("it is no object".to_owned()).into()) };
+    sections.iter().for_each(|section| drop(job.remove(*section)));
+    if let Some(Value::Object(section)) = job.get_mut(of) {
+        options.iter().for_each(|option| drop(section.remove(*option)));
+    }
+    job.insert("precision".to_owned(), Value::from(assignment.precision.name()));
+    Ok(job)
 }

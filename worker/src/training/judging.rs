@@ -10,7 +10,7 @@ use crate::{
     rank::{Error, Rank},
     ring::{RankRing, StepExchange},
     session::StepSummary,
-    train::mean_loss,
+    train::{Selection, mean_loss},
 };
 
 /// A step and what was found out after it.
@@ -175,4 +175,19 @@ pub(crate) fn measure(metrics: &Metrics, step: &StepSummary) {
     metrics.skipped_steps.inc_by(u64::from(step.skipped));
     metrics.loss.set(f64::from(step.loss));
     metrics.step.set(i64::try_from(step.step).unwrap_or(i64::MAX));
+}
+
+/// Why there are no more steps; all ranks know it, one says it.
+pub(super) async fn say_early_stop(rank: &Rank, step: u64, selection: &Selection) {
+    if rank.assignment.is_first() {
+        let best =
+            selection.best().map(|best| format!("; the lowest is {:.6} after step {}", best.loss, best.step));
+        let best = best.unwrap_or_default();
+        let since = selection.without_improvement();
+        rank.journal
+            .info(format!(
+                "stopping early after step {step}: no lower validation loss in {since} validations{best}"
+            ))
+            .await;
+    }
 }

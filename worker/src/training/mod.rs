@@ -12,7 +12,6 @@
 //!   step.
 
 mod checkpoints;
-mod facts;
 mod files;
 mod history;
 mod judging;
@@ -21,17 +20,16 @@ mod recovery;
 mod reports;
 mod resume;
 mod settled;
-mod state_together;
 mod steps;
-mod telling;
 mod together;
 mod trainee;
 mod writing;
 
-pub(crate) use facts::deciding_job;
+pub(crate) use files::deciding_job;
 pub(crate) use judging::{measure, step_summary};
 pub(crate) use previews::{PreviewPlan, WantedPreviews};
 pub(crate) use resume::{Start, fetch, read, unreadable};
-pub(crate) use state_together::{Collect, StateTogether, Wish};
 pub(crate) use steps::Training;
-pub(crate) use trainee::{Course, Named, Origin, Previews, Recovered, Shown, StepJudged, Trainee};
+pub(crate) use trainee::{
+    Collect, Course, Named, Origin, Previews, Recovered, Shown, StateTogether, StepJudged, Trainee, Wish,
+};

@@ -14,12 +14,10 @@ use ringtune_traces::Open;
 
 use super::{
     files::TrainingFiles,
-    judging::{StepTaken, judge, previews, update, validate},
+    judging::{StepTaken, judge, previews, say_early_stop, update, validate},
     reports::Reports,
     settled::{Settled, compare},
-    state_together::{Collect, Wish},
-    telling::{plan, say_early_stop},
-    trainee::{Recovered, Trainee},
+    trainee::{Collect, Recovered, Trainee, Wish},
 };
 use crate::{
     rank::{Error, GivenUp, Left, LentRing, Orders, Rank, StepPace, Work},
@@ -183,7 +181,7 @@ impl<T: Trainee> Work for Training<T> {
                 error = given_up.reason() => return Err(error),
             }
         } else {
-            rank.journal.info(plan(self.step(), self.trainee.course())).await;
+            rank.journal.info(self.trainee.course().plan(self.step())).await;
             let left = self.train(rank, ring, orders, &mut given_up).await?;
             if left != Left::Done {
                 return Ok(left);

@@ -6,9 +6,8 @@ use ringtune_shared::ring::RingError;
 
 use super::{
     files::TrainingFiles,
-    state_together::{Collect, Wish},
     steps::Training,
-    trainee::{Course, Trainee},
+    trainee::{Collect, Course, Trainee, Wish},
 };
 use crate::{
     rank::{Error, GivenUp, Orders, Rank},

@@ -46,11 +46,8 @@ impl Client {
 
     /// Who the coordinator takes the caller for.
     pub async fn who_am_i(&self) -> Result<v1::WhoAmIResponse, ClientError> {
-        self.call("ask who you are", || {
-            let mut access = self.access();
-            async move { access.who_am_i(unary(v1::WhoAmIRequest {})).await }
-        })
-        .await
+        let request = v1::WhoAmIRequest {};
+        self.ask("ask who you are", request, async |request| self.access().who_am_i(request).await).await
     }
 
     /// Makes a token. Never repeated: a second one would lie around.
@@ -66,53 +63,36 @@ impl Client {
 
     /// All tokens that still open something.
     pub async fn list_tokens(&self) -> Result<Vec<v1::Token>, ClientError> {
-        let mut tokens = Vec::new();
-        let mut page_token = String::new();
-        loop {
+        self.pages(async |page_token| {
             let request = v1::ListTokensRequest { page_size: PAGE_SIZE, page_token };
             let page = self
-                .call("list the tokens", || {
-                    let (mut access, request) = (self.access(), unary(request.clone()));
-                    async move { access.list_tokens(request).await }
-                })
+                .ask("list the tokens", request, async |request| self.access().list_tokens(request).await)
                 .await?;
-            tokens.extend(page.tokens);
-            if page.next_page_token.is_empty() {
-                return Ok(tokens);
-            }
-            page_token = page.next_page_token;
-        }
+            Ok((page.tokens, page.next_page_token))
+        })
+        .await
     }
 
     /// Makes a token worthless. Whether there was such a token; none of a coordinator that does not say.
     pub async fn revoke_token(&self, token: TokenId) -> Result<Option<bool>, ClientError> {
         let request = v1::RevokeTokenRequest { token_id: token.to_string() };
-        self.call("revoke the token", || {
-            let (mut access, request) = (self.access(), unary(request.clone()));
-            async move { access.revoke_token(request).await }
-        })
-        .await
-        .map(|v1::RevokeTokenResponse { found }| found)
+        self.ask("revoke the token", request, async |request| self.access().revoke_token(request).await)
+            .await
+            .map(|v1::RevokeTokenResponse { found }| found)
     }
 
     /// All certificates that have not expired.
     pub async fn list_certificates(&self) -> Result<Vec<v1::Certificate>, ClientError> {
-        let mut certificates = Vec::new();
-        let mut page_token = String::new();
-        loop {
+        self.pages(async |page_token| {
             let request = v1::ListCertificatesRequest { page_size: PAGE_SIZE, page_token };
             let page = self
-                .call("list the certificates", || {
-                    let (mut access, request) = (self.access(), unary(request.clone()));
-                    async move { access.list_certificates(request).await }
+                .ask("list the certificates", request, async |request| {
+                    self.access().list_certificates(request).await
                 })
                 .await?;
-            certificates.extend(page.certificates);
-            if page.next_page_token.is_empty() {
-                return Ok(certificates);
-            }
-            page_token = page.next_page_token;
-        }
+            Ok((page.certificates, page.next_page_token))
+        })
+        .await
     }
 
     /// Makes certificates worthless, and ends the connections of whoever holds them. How many certificates and access
@@ -123,9 +103,8 @@ impl Client {
             Which::Member(member) => WireWhich::Member(member),
         };
         let request = v1::RevokeCertificateRequest { which: Some(which) };
-        self.call("revoke the certificate", || {
-            let (mut access, request) = (self.access(), unary(request.clone()));
-            async move { access.revoke_certificate(request).await }
+        self.ask("revoke the certificate", request, async |request| {
+            self.access().revoke_certificate(request).await
         })
         .await
         .map(|v1::RevokeCertificateResponse { found }| found)
@@ -134,12 +113,9 @@ impl Client {
     /// The cluster's authority and its roots.
     pub async fn get_authority(&self) -> Result<v1::Authority, ClientError> {
         let doing = "read the authority";
-        let answer = self
-            .call(doing, || {
-                let mut access = self.access();
-                async move { access.get_authority(unary(v1::GetAuthorityRequest {})).await }
-            })
-            .await?;
+        let request = v1::GetAuthorityRequest {};
+        let answer =
+            self.ask(doing, request, async |request| self.access().get_authority(request).await).await?;
         self.authority(doing, answer.authority)
     }
 

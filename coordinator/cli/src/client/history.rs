@@ -1,9 +1,9 @@
 //! What is stored of a job and of the cluster, read at once.
 
-use ringtune_proto::v1::{self, cluster_service_client::ClusterServiceClient};
+use ringtune_proto::v1;
 use uuid::Uuid;
 
-use super::{Client, ClientError, unary};
+use super::{Client, ClientError};
 
 /// Events asked for in one page.
 const EVENTS: i32 = 1000;
@@ -11,11 +11,9 @@ const EVENTS: i32 = 1000;
 impl Client {
     /// The coordinator's version, and how much is going on.
     pub async fn get_cluster(&self) -> Result<v1::GetClusterResponse, ClientError> {
-        self.call("look at the cluster", || {
-            let mut cluster = ClusterServiceClient::new(self.link.clone());
-            async move { cluster.get_cluster(unary(v1::GetClusterRequest {})).await }
-        })
-        .await
+        let request = v1::GetClusterRequest {};
+        self.ask("look at the cluster", request, async |request| self.cluster().get_cluster(request).await)
+            .await
     }
 
     /// The first events of a job but for its steps, at most `limit`.
@@ -32,10 +30,7 @@ impl Client {
                     ..Default::default()
                 };
                 let page = self
-                    .call("list the events", || {
-                        let (mut jobs, request) = (self.jobs(), unary(request.clone()));
-                        async move { jobs.list_events(request).await }
-                    })
+                    .ask("list the events", request, async |request| self.jobs().list_events(request).await)
                     .await?;
                 events.extend(page.events);
                 page_token = page.next_page_token;
@@ -54,10 +49,7 @@ impl Client {
         let request =
             v1::ListStepsRequest { job_id: job.to_string(), max_points: points, ..Default::default() };
         let answer = self
-            .call("list the steps", || {
-                let (mut jobs, request) = (self.jobs(), unary(request.clone()));
-                async move { jobs.list_steps(request).await }
-            })
+            .ask("list the steps", request, async |request| self.jobs().list_steps(request).await)
             .await?;
         Ok(answer.steps)
     }

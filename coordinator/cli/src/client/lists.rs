@@ -1,9 +1,9 @@
 //! Lists, whose pages are this module's own affair.
 
-use ringtune_proto::v1::{self, cluster_service_client::ClusterServiceClient};
+use ringtune_proto::v1;
 use uuid::Uuid;
 
-use super::{Client, ClientError, PAGE_SIZE, unary};
+use super::{Client, ClientError, PAGE_SIZE};
 
 /// A term of a filter: this field has this value, whatever is in it.
 pub fn named(field: &str, value: &str) -> String {
@@ -34,10 +34,7 @@ impl Client {
         loop {
             let request = v1::ListJobsRequest { page_size, page_token, ..wanted.clone() };
             let page = self
-                .call("list the jobs", || {
-                    let (mut jobs, request) = (self.jobs(), unary(request.clone()));
-                    async move { jobs.list_jobs(request).await }
-                })
+                .ask("list the jobs", request, async |request| self.jobs().list_jobs(request).await)
                 .await?;
             found.extend(page.jobs.into_iter().filter(&is_meant));
             if page.next_page_token.is_empty() || found.len() >= limit {
@@ -50,30 +47,19 @@ impl Client {
 
     /// All workers that the coordinator knows.
     pub async fn list_workers(&self) -> Result<Vec<v1::Worker>, ClientError> {
-        let mut workers = Vec::new();
-        let mut page_token = String::new();
-        loop {
+        self.pages(async |page_token| {
             let request = v1::ListWorkersRequest { page_size: PAGE_SIZE, page_token, ..Default::default() };
             let page = self
-                .call("list the workers", || {
-                    let request = unary(request.clone());
-                    let mut cluster = ClusterServiceClient::new(self.link.clone());
-                    async move { cluster.list_workers(request).await }
-                })
+                .ask("list the workers", request, async |request| self.cluster().list_workers(request).await)
                 .await?;
-            workers.extend(page.workers);
-            if page.next_page_token.is_empty() {
-                return Ok(workers);
-            }
-            page_token = page.next_page_token;
-        }
+            Ok((page.workers, page.next_page_token))
+        })
+        .await
     }
 
     /// All artifacts of a job.
     pub async fn list_artifacts(&self, job: Uuid) -> Result<Vec<v1::Artifact>, ClientError> {
-        let mut artifacts = Vec::new();
-        let mut page_token = String::new();
-        loop {
+        self.pages(async |page_token| {
             let request = v1::ListArtifactsRequest {
                 job_id: job.to_string(),
                 page_size: PAGE_SIZE,
@@ -81,16 +67,28 @@ impl Client {
                 ..Default::default()
             };
             let page = self
-                .call("list the artifacts", || {
-                    let (mut client, request) = (self.artifacts(), unary(request.clone()));
-                    async move { client.list_artifacts(request).await }
+                .ask("list the artifacts", request, async |request| {
+                    self.artifacts().list_artifacts(request).await
                 })
                 .await?;
-            artifacts.extend(page.artifacts);
-            if page.next_page_token.is_empty() {
-                return Ok(artifacts);
+            Ok((page.artifacts, page.next_page_token))
+        })
+        .await
+    }
+
+    /// All of a list, page after page: `page` gives the one of a token, and the token of the next, which is empty after the last.
+    pub(super) async fn pages<T>(
+        &self,
+        page: impl AsyncFn(String) -> Result<(Vec<T>, String), ClientError>,
+    ) -> Result<Vec<T>, ClientError> {
+        let (mut all, mut page_token) = (Vec::new(), String::new());
+        loop {
+            let (part, next) = page(page_token).await?;
+            all.extend(part);
+            if next.is_empty() {
+                return Ok(all);
             }
-            page_token = page.next_page_token;
+            page_token = next;
         }
     }
 }

@@ -199,29 +199,15 @@ impl Client {
 
     /// A job as it is, and what the steps of its ranks take.
     pub async fn get_status(&self, job: Uuid) -> Result<v1::GetJobResponse, ClientError> {
-        let doing = "read the job";
-        let answer = self
-            .call(doing, || {
-                let mut jobs = self.jobs();
-                async move {
-                    jobs.get_job(unary(v1::GetJobRequest { job_id: job.to_string(), ..Default::default() }))
-                        .await
-                }
-            })
-            .await?;
-        Ok(answer)
+        let request = v1::GetJobRequest { job_id: job.to_string(), ..Default::default() };
+        self.ask("read the job", request, async |request| self.jobs().get_job(request).await).await
     }
 
     /// Asks a job to stop.
     pub async fn cancel_job(&self, job: Uuid, reason: &str) -> Result<v1::Job, ClientError> {
         let doing = "cancel the job";
         let request = v1::CancelJobRequest { job_id: job.to_string(), reason: reason.to_owned() };
-        let answer = self
-            .call(doing, || {
-                let (mut jobs, request) = (self.jobs(), unary(request.clone()));
-                async move { jobs.cancel_job(request).await }
-            })
-            .await?;
+        let answer = self.ask(doing, request, async |request| self.jobs().cancel_job(request).await).await?;
         self.present(doing, answer.job)
     }
 
@@ -247,22 +233,15 @@ impl Client {
     pub async fn drain_worker(&self, worker: Uuid, draining: bool) -> Result<v1::Worker, ClientError> {
         let doing = if draining { "drain the worker" } else { "undrain the worker" };
         let worker_id = worker.to_string();
-        let answer = self
-            .call(doing, || {
-                let mut cluster = ClusterServiceClient::new(self.link.clone());
-                let worker_id = worker_id.clone();
-                async move {
-                    if draining {
-                        let answer =
-                            cluster.drain_worker(unary(v1::DrainWorkerRequest { worker_id })).await?;
-                        return Ok(answer.map(|answer| answer.worker));
-                    }
-                    let answer =
-                        cluster.undrain_worker(unary(v1::UndrainWorkerRequest { worker_id })).await?;
-                    Ok(answer.map(|answer| answer.worker))
-                }
-            })
-            .await?;
+        let answer = if draining {
+            let request = v1::DrainWorkerRequest { worker_id };
+            self.ask(doing, request, async |request| self.cluster().drain_worker(request).await).await?.worker
+        } else {
+            let request = v1::UndrainWorkerRequest { worker_id };
+            self.ask(doing, request, async |request| self.cluster().undrain_worker(request).await)
+                .await?
+                .worker
+        };
         answer.ok_or_else(|| self.nonsense(doing, "an answer without a worker"))
     }
 
@@ -279,8 +258,23 @@ impl Client {
         JobServiceClient::new(self.link.clone())
     }
 
+    fn cluster(&self) -> ClusterServiceClient<Link> {
+        ClusterServiceClient::new(self.link.clone())
+    }
+
     fn artifacts(&self) -> ArtifactServiceClient<Link> {
         ArtifactServiceClient::new(self.link.clone())
+    }
+
+    /// As [`Self::call`], with the same request each time.
+    async fn ask<Wanted: Clone, T>(
+        &self,
+        doing: &'static str,
+        wanted: Wanted,
+        call: impl AsyncFn(Request<Wanted>) -> Result<Response<T>, Status>,
+    ) -> Result<T, ClientError> {
+        // What is in some answers makes a large future.
+        self.call(doing, || Box::pin(call(unary(wanted.clone())))).await
     }
 
     /// Calls until there is an answer, a refusal, or patience is at its end.

@@ -9,9 +9,10 @@ use super::{
     table::{facts, print_table, table},
 };
 use crate::{
-    access_arguments::{AskArguments, CaCommand, RetireAuthorityArguments, ShowAuthorityArguments},
+    access_arguments::{CaCommand, RetireAuthorityArguments, ShowAuthorityArguments},
     access_objects::{AuthorityObject, RootsObject, role_name},
     client::{Client, ClientError},
+    common_arguments::AskArguments,
     error::Error,
     output::{Output, remark, time_text},
 };
@@ -29,8 +30,8 @@ pub(super) async fn ca(command: CaCommand) -> Result<(), Error> {
 }
 
 async fn show(arguments: ShowAuthorityArguments) -> Result<(), Error> {
-    let output = Output::new(arguments.output.output);
-    let client = client_of(&arguments.coordinator).await?;
+    let output = Output::new(arguments.ask.output.output);
+    let client = client_of(&arguments.ask.coordinator).await?;
     if arguments.pem {
         let pem = client.who_am_i().await?.roots_pem;
         if pem.is_empty() {
@@ -83,8 +84,8 @@ fn what_comes_next(authority: &v1::Authority) -> String {
 }
 
 async fn retire(arguments: RetireAuthorityArguments) -> Result<(), Error> {
-    let output = Output::new(arguments.output.output);
-    let client = client_of(&arguments.coordinator).await?;
+    let output = Output::new(arguments.ask.output.output);
+    let client = client_of(&arguments.ask.coordinator).await?;
     match client.retire_authority(arguments.force).await {
         Ok(authority) => {
             print(output, &authority)?;

@@ -9,10 +9,10 @@ use super::{
     table::{print_table, table},
 };
 use crate::{
-    access_arguments::{AskArguments, CertCommand, RevokeCertificateArguments},
+    access_arguments::{CertCommand, RevokeCertificateArguments},
     access_objects::{CertificateObject, RenewedObject, RevokedObject, role_name, wire_role},
     client::{Client, Which},
-    common_arguments::OutputArguments,
+    common_arguments::{AskArguments, OutputArguments},
     credentials::{CredentialSource, renew},
     error::Error,
     output::{Output, remark, time_text},
@@ -57,8 +57,8 @@ fn list(certificates: &[v1::Certificate], output: OutputArguments) -> Result<(),
 }
 
 async fn revoke(arguments: RevokeCertificateArguments) -> Result<(), Error> {
-    let output = Output::new(arguments.output.output);
-    let client = client_of(&arguments.coordinator).await?;
+    let output = Output::new(arguments.ask.output.output);
+    let client = client_of(&arguments.ask.coordinator).await?;
     let which = which(&client, &arguments).await?;
     let found = client.revoke_certificate(which.clone()).await?;
     output.json(&RevokedObject::new(&which, found))?;

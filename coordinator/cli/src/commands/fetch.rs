@@ -21,8 +21,8 @@ use crate::{
 
 /// `ringtune fetch`.
 pub(super) async fn fetch(arguments: FetchArguments) -> Result<(), Error> {
-    let output = Output::of_work(arguments.job.output.output);
-    let client = client_of(&arguments.job.coordinator).await?;
+    let output = Output::of_work(arguments.job.ask.output.output);
+    let client = client_of(&arguments.job.ask.coordinator).await?;
     let id = resolve::job(&client, &arguments.job.job).await?;
     let job = client.get_job(id).await?;
     let folder = prepare_folder(arguments.output_dir, &job.name)?;

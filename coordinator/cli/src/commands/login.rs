@@ -9,9 +9,10 @@ use super::{
     table::facts,
 };
 use crate::{
-    access_arguments::{AskArguments, LoginArguments, LogoutArguments},
+    access_arguments::{LoginArguments, LogoutArguments},
     access_objects::{IdentityObject, LoginObject, LogoutObject, role_name},
     client::{Client, CoordinatorUrl},
+    common_arguments::AskArguments,
     credentials::{AccessError, Environment, Places, made_of, read_join_token},
     error::Error,
     interrupt::Interrupts,

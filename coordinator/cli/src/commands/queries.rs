@@ -15,10 +15,9 @@ use super::{
     title,
 };
 use crate::{
-    arguments::{
-        CancelArguments, DeleteArguments, JobArguments, ListArguments, WorkerArguments, WorkersArguments,
-    },
+    arguments::{CancelArguments, DeleteArguments, JobArguments, ListArguments, WorkerArguments},
     client::named,
+    common_arguments::AskArguments,
     error::Error,
     job_file::Label,
     objects::{DeletedObject, JobObject, StatusObject, WorkerObject},
@@ -30,8 +29,8 @@ const BYTES_PER_GIB: f64 = (1_u64 << 30) as f64;
 
 /// `ringtune list`.
 pub(super) async fn list(arguments: ListArguments) -> Result<(), Error> {
-    let output = Output::new(arguments.output.output);
-    let client = client_of(&arguments.coordinator).await?;
+    let output = Output::new(arguments.ask.output.output);
+    let client = client_of(&arguments.ask.coordinator).await?;
     let wanted = v1::ListJobsRequest {
         states: arguments.state.iter().map(|state| *state as i32).collect(),
         filter: filter_of(&arguments.filter, &arguments.label),
@@ -72,8 +71,8 @@ fn filter_of(filter: &str, labels: &[Label]) -> String {
 
 /// `ringtune status`.
 pub(super) async fn status(arguments: JobArguments) -> Result<(), Error> {
-    let output = Output::new(arguments.output.output);
-    let client = client_of(&arguments.coordinator).await?;
+    let output = Output::new(arguments.ask.output.output);
+    let client = client_of(&arguments.ask.coordinator).await?;
     let answer = client.get_status(resolve::job(&client, &arguments.job).await?).await?;
     let (job, timings) = (answer.job.unwrap_or_default(), answer.timings.unwrap_or_default().ranks);
     Ok(output.data(&job_text(&job, &timings), &StatusObject::new(&job, &timings))?)
@@ -81,8 +80,8 @@ pub(super) async fn status(arguments: JobArguments) -> Result<(), Error> {
 
 /// `ringtune cancel`.
 pub(super) async fn cancel(arguments: CancelArguments) -> Result<(), Error> {
-    let output = Output::new(arguments.job.output.output);
-    let client = client_of(&arguments.job.coordinator).await?;
+    let output = Output::new(arguments.job.ask.output.output);
+    let client = client_of(&arguments.job.ask.coordinator).await?;
     let job = client.cancel_job(resolve::job(&client, &arguments.job.job).await?, &arguments.reason).await?;
     output.json(&JobObject::from(&job))?;
     match job.state() {
@@ -94,8 +93,8 @@ pub(super) async fn cancel(arguments: CancelArguments) -> Result<(), Error> {
 
 /// `ringtune delete`: all that can be, whatever becomes of the others.
 pub(super) async fn delete(arguments: DeleteArguments) -> Result<(), Error> {
-    let output = Output::new(arguments.output.output);
-    let client = client_of(&arguments.coordinator).await?;
+    let output = Output::new(arguments.ask.output.output);
+    let client = client_of(&arguments.ask.coordinator).await?;
     // All are found before any is gone: `last` is to mean the same however often it is said.
     let mut meant = Vec::new();
     for given in &arguments.jobs {
@@ -123,7 +122,7 @@ pub(super) async fn delete(arguments: DeleteArguments) -> Result<(), Error> {
 }
 
 /// `ringtune workers`.
-pub(super) async fn workers(arguments: WorkersArguments) -> Result<(), Error> {
+pub(super) async fn workers(arguments: AskArguments) -> Result<(), Error> {
     let output = Output::new(arguments.output.output);
     let workers = client_of(&arguments.coordinator).await?.list_workers().await?;
     if output.is_json() {
@@ -161,8 +160,8 @@ pub(super) async fn workers(arguments: WorkersArguments) -> Result<(), Error> {
 
 /// `ringtune drain` and `ringtune undrain`.
 pub(super) async fn drain(arguments: WorkerArguments, draining: bool) -> Result<(), Error> {
-    let output = Output::new(arguments.output.output);
-    let client = client_of(&arguments.coordinator).await?;
+    let output = Output::new(arguments.ask.output.output);
+    let client = client_of(&arguments.ask.coordinator).await?;
     let worker = resolve::worker(&client, &arguments.worker).await?;
     let worker = client.drain_worker(worker, draining).await?;
     output.json(&WorkerObject::from(&worker))?;

@@ -147,7 +147,7 @@ impl CheckedJob {
 
 /// `ringtune submit`.
 pub(super) async fn submit(arguments: SubmitArguments, interrupts: &Interrupts) -> Result<(), Error> {
-    let output = Output::new(arguments.output.output);
+    let output = Output::new(arguments.ask.output.output);
     let traces = Traces::of_environment();
     let (mut span, trace) = traces.begin("submit");
     let sent = Box::pin(send(&arguments, trace, interrupts)).await;
@@ -180,7 +180,7 @@ async fn send(
     trace: Option<TraceContext>,
     interrupts: &Interrupts,
 ) -> Result<(Client, v1::Job), Error> {
-    let client = client_of(&arguments.coordinator).await?.within(trace);
+    let client = client_of(&arguments.ask.coordinator).await?.within(trace);
     let mut file = match (&arguments.job, &arguments.again) {
         (Some(path), _) => JobFile::read(path, &arguments.set)?,
         (None, Some(earlier)) => again(&client, earlier, &arguments.set).await?,

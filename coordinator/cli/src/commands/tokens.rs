@@ -29,9 +29,9 @@ pub(super) async fn token(command: TokenCommand) -> Result<(), Error> {
 }
 
 async fn create(arguments: CreateTokenArguments) -> Result<(), Error> {
-    let output = Output::new(arguments.output.output);
+    let output = Output::new(arguments.ask.output.output);
     let wanted = request(&arguments)?;
-    let reached = reach(&arguments.coordinator).await?;
+    let reached = reach(&arguments.ask.coordinator).await?;
     let (token, secret) = reached.client.create_token(wanted).await?;
     output.data(&secret, &TokenObject::created(&token, &secret))?;
     remark(&how_to_use(&token, &address_for_others(&reached.url, &host_name())));
@@ -132,8 +132,8 @@ fn list(tokens: &[v1::Token], output: OutputArguments) -> Result<(), Error> {
 }
 
 async fn revoke(arguments: RevokeTokenArguments) -> Result<(), Error> {
-    let output = Output::new(arguments.output.output);
-    let found = client_of(&arguments.coordinator).await?.revoke_token(arguments.token).await?;
+    let output = Output::new(arguments.ask.output.output);
+    let found = client_of(&arguments.ask.coordinator).await?.revoke_token(arguments.token).await?;
     if found == Some(false) {
         let token = arguments.token;
         return Err(Error::Usage(format!("there is no token {token}; `ringtune token list` shows them")));

@@ -23,7 +23,7 @@ use crate::{
 
 /// Asks for a verification, follows it to its end, and prints what it found.
 pub(super) async fn verify(arguments: VerifyArguments, interrupts: &Interrupts) -> Result<(), Error> {
-    let output = Output::new(arguments.output.output);
+    let output = Output::new(arguments.ask.output.output);
     let traces = Traces::of_environment();
     let (mut span, trace) = traces.begin("verify");
     let asked = Box::pin(ask(arguments, trace)).await;
@@ -60,7 +60,7 @@ pub(super) async fn verify(arguments: VerifyArguments, interrupts: &Interrupts) 
 
 /// Has the verification made that the arguments mean.
 async fn ask(arguments: VerifyArguments, trace: Option<TraceContext>) -> Result<(Client, v1::Job), Error> {
-    let client = client_of(&arguments.coordinator).await?.within(trace);
+    let client = client_of(&arguments.ask.coordinator).await?.within(trace);
     let request_id = arguments.request_id.unwrap_or_else(|| Uuid::new_v4().to_string());
     let wanted = v1::VerifyJobRequest {
         job_id: resolve::job(&client, &arguments.job).await?.to_string(),

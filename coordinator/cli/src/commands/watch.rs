@@ -21,8 +21,8 @@ use crate::{
 
 /// Follows one job until it ends, several until all of them have, or all jobs until Ctrl-C.
 pub(super) async fn watch(arguments: WatchArguments, interrupts: &Interrupts) -> Result<(), Error> {
-    let output = Output::new(arguments.output.output);
-    let client = client_of(&arguments.coordinator).await?;
+    let output = Output::new(arguments.ask.output.output);
+    let client = client_of(&arguments.ask.coordinator).await?;
     let jobs = resolve::jobs(&client, &arguments.jobs).await?;
     if let [job] = jobs.as_slice() {
         let job = client.get_job(*job).await?;

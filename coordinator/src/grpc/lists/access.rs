@@ -3,7 +3,6 @@
 use ringtune_proto::v1;
 
 use super::pages::{self, Listing};
-use crate::core::Time;
 use crate::grpc::access::{AccessCalls, certificate, token};
 use crate::grpc::status::FailedRequest;
 
@@ -17,7 +16,7 @@ impl AccessCalls {
     ) -> Result<v1::ListTokensResponse, FailedRequest> {
         let size = pages::size(request.page_size, PAGE.0, PAGE.1)?;
         let listing = Listing::new("tokens", "");
-        let after = listing.last(&request.page_token, read_place)?;
+        let after = listing.last(&request.page_token, pages::created_and_name)?;
         let found = self.0.access.list_tokens(after, size + 1).await?;
         let (tokens, last) = pages::fill(&found, size, token);
         let last = last.map(|one| listing.token(&format!("{} {}", one.created.0, one.id)));
@@ -30,16 +29,10 @@ impl AccessCalls {
     ) -> Result<v1::ListCertificatesResponse, FailedRequest> {
         let size = pages::size(request.page_size, PAGE.0, PAGE.1)?;
         let listing = Listing::new("certificates", "");
-        let after = listing.last(&request.page_token, read_place)?;
+        let after = listing.last(&request.page_token, pages::created_and_name)?;
         let found = self.0.access.list_certificates(after, size + 1).await?;
         let (certificates, last) = pages::fill(&found, size, certificate);
         let last = last.map(|one| listing.token(&format!("{} {}", one.created.0, one.serial)));
         Ok(v1::ListCertificatesResponse { next_page_token: last.unwrap_or_default(), certificates })
     }
-}
-
-/// The time and the id or serial number that a page token keeps.
-fn read_place(text: &str) -> Option<(Time, String)> {
-    let (time, name) = text.split_once(' ')?;
-    Some((Time(time.parse().ok()?), name.to_owned()))
 }

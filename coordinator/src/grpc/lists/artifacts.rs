@@ -6,7 +6,6 @@ use super::filter::Filter;
 use super::order::Order;
 use super::pages::{self, Listing};
 use crate::access::Call;
-use crate::core::Time;
 use crate::grpc::artifacts::Artifacts;
 use crate::grpc::ids::job_id;
 use crate::grpc::outbound;
@@ -31,7 +30,7 @@ impl Artifacts {
         let mut filter = Filter::parse(&request.filter)?;
         let job = job_id(&request.job_id)?;
         let listing = Listing::new("artifacts", &format!("{job} {} {order:?}", filter.canonical()));
-        let after = listing.last(&request.page_token, read_place)?;
+        let after = listing.last(&request.page_token, pages::created_and_name)?;
         let query = ArtifactQuery {
             job,
             name: filter.text("name"),
@@ -52,10 +51,4 @@ impl Artifacts {
             artifacts,
         })
     }
-}
-
-/// The time and the name that a page token keeps.
-fn read_place(text: &str) -> Option<(Time, String)> {
-    let (time, name) = text.split_once(' ')?;
-    Some((Time(time.parse().ok()?), name.to_owned()))
 }

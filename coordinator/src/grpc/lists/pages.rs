@@ -4,12 +4,20 @@ use prost::Message;
 use ringtune_proto::convert::FieldError;
 use ringtune_shared::ids::ContentHash;
 
+use crate::core::Time;
+
 /// Bytes that the items of a page take as a message at most: clients take messages of 4 MiB.
 const LARGEST: usize = 3 << 20;
 /// Bytes before each item of a message at most: its key and its length.
 const KEY: usize = 8;
 /// Between the parts of a token.
 const SEPARATOR: char = '\n';
+
+/// The time and the name, id or serial number that a page token keeps.
+pub(super) fn created_and_name(text: &str) -> Option<(Time, String)> {
+    let (time, name) = text.split_once(' ')?;
+    Some((Time(time.parse().ok()?), name.to_owned()))
+}
 
 /// Which list it is, and what it shows of it in which order. A page token is bound to both.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -174,11 +174,6 @@ impl Pki {
         matches!(self.shared.source, CertificateSource::Own(..))
     }
 
-    /// How long a certificate is valid.
-    pub fn certificate_life(&self) -> Duration {
-        self.shared.life
-    }
-
     /// The hash of the newest root, which join tokens hold. None where certificates come from elsewhere.
     pub fn root_hash(&self) -> Option<[u8; 32]> {
         self.issues().then(|| self.shared.told.borrow().last().map(|root| root.sha256))?

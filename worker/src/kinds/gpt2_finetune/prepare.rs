@@ -232,20 +232,11 @@ const DEPEND_ON_THE_RING: &str =
 
 #[cfg(test)]
 mod tests {
-    use ringtune_shared::job::{Work, parse_job_toml};
-
-    use super::*;
+    use super::{super::schedule::tests, *};
     use crate::fault::Fault;
 
     fn job(options: &str) -> Gpt2Spec {
-        let text = format!(
-            "kind = \"gpt2_finetune\"\n[model]\nbase = \"/m\"\n[gpt2]\ntokens = \"/t\"\ninit_from = \"scratch\"\n\
-             block_size = 64\n{options}"
-        );
-        match parse_job_toml(&text).unwrap().work {
-            Work::Gpt2Finetune(job) => job,
-            other => panic!("{other:?}"),
-        }
+        tests::job(&format!("init_from = \"scratch\"\nblock_size = 64\n{options}"))
     }
 
     #[tokio::test]

@@ -25,12 +25,12 @@ pub(super) fn learning_rate(job: &Gpt2Spec, step: u64) -> f64 {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use ringtune_shared::job::{Work, parse_job_toml};
 
     use super::*;
 
-    fn job(options: &str) -> Gpt2Spec {
+    pub(in super::super) fn job(options: &str) -> Gpt2Spec {
         let text =
             format!("kind = \"gpt2_finetune\"\n[model]\nbase = \"/m\"\n[gpt2]\ntokens = \"/t\"\n{options}");
         match parse_job_toml(&text).unwrap().work {

@@ -79,23 +79,14 @@ pub(super) fn check(shape: Shape, job: &Gpt2Spec, training: Training, memory: u6
 
 #[cfg(test)]
 mod tests {
-    use ringtune_shared::job::{Work, parse_job_toml};
     use serde_json::json;
 
     use super::*;
     use crate::{
         engine::Precision,
         fault::{Blame as _, Fault},
+        kinds::gpt2_finetune::schedule::tests::job,
     };
-
-    fn job(options: &str) -> Gpt2Spec {
-        let text =
-            format!("kind = \"gpt2_finetune\"\n[model]\nbase = \"/m\"\n[gpt2]\ntokens = \"/t\"\n{options}");
-        match parse_job_toml(&text).unwrap().work {
-            Work::Gpt2Finetune(job) => job,
-            other => panic!("{other:?}"),
-        }
-    }
 
     const SMALLEST: NewLanguageModel = NewLanguageModel {
         vocab_size: 50_257,

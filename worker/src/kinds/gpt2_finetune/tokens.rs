@@ -109,7 +109,7 @@ impl Blame for NotFetched {
     }
 }
 
-/// The files cannot be read on this machine.
+/// The files cannot be read on this machine, or are no files of tokens that the job can use.
 #[derive(Debug, thiserror::Error)]
 #[error("gpt2.tokens: {0}")]
 struct Unreadable(ringtune_text::Error);
@@ -135,18 +135,5 @@ impl Blame for Unreadable {
 
 /// What is wrong with files of tokens, as the job's reason.
 pub(super) fn unusable(error: ringtune_text::Error) -> Error {
-    match error {
-        error @ (ringtune_text::Error::Io { .. }
-        | ringtune_text::Error::Busy(_)
-        | ringtune_text::Error::Stopped { .. }
-        | ringtune_text::Error::Room { .. }
-        | ringtune_text::Error::Full { .. }
-        | ringtune_text::Error::Threads(_)
-        | ringtune_text::Error::File(_)
-        | ringtune_text::Error::Internal(_)) => Unreadable(error).into(),
-        other @ (ringtune_text::Error::Option { .. }
-        | ringtune_text::Error::Unusable { .. }
-        | ringtune_text::Error::Document { .. }
-        | ringtune_text::Error::Documents(_)) => Refusal::of(FIELD, other.to_string()).into(),
-    }
+    Unreadable(error).into()
 }
