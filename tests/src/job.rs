@@ -61,6 +61,11 @@ impl Job {
         self
     }
 
+    /// So many workers share it, and one of them can do it alone.
+    pub fn shared_by(self, workers: i64) -> Self {
+        self.set("cluster.world_size", workers).set("cluster.min_world_size", 1)
+    }
+
     /// Without one key, as in "data.images".
     pub fn without(mut self, key: &str) -> Self {
         if let Some((section, key)) = key.split_once('.')
