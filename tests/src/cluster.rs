@@ -143,7 +143,18 @@ impl<'a> Cluster<'a> {
         Ok(())
     }
 
-    /// As above, with another program from now on.
+    /// Kills daemons, and starts them again once all are gone.
+    pub async fn replace_all(&mut self, labels: &[&str]) -> Result<()> {
+        for label in labels {
+            self.daemon(label)?.end().await?;
+        }
+        for label in labels {
+            self.start_again(label).await?;
+        }
+        Ok(())
+    }
+
+    /// Starts a daemon that has ended again, with another program from now on.
     pub async fn start_again_as(&mut self, label: &str, program: &str) -> Result<()> {
         let launch = self.launches.get_mut(label).with_context(|| format!("there was no {label}"))?;
         program.clone_into(&mut launch.program);

@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use ringtune_shared::embedding::LearnedEmbedding;
 use ringtune_tests::{
     Job, Sandbox,

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fs, path::Path};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use ringtune_tests::{
     Bucket, Cluster, Job, Sandbox,
     cluster::start_worker_with,

@@ -180,12 +180,7 @@ async fn a_job_without_checkpoints_outlives_all_its_workers() -> Result<()> {
     let sandbox = Sandbox::new()?;
     let (mut cluster, job_id) = start_shared_job(&sandbox, "0.1").await?;
     cluster.wait_for_step(&job_id, 40).await?;
-    for label in ["worker-1", "worker-2"] {
-        cluster.daemon(label)?.end().await?;
-    }
-    for label in ["worker-1", "worker-2"] {
-        cluster.start_again(label).await?;
-    }
+    cluster.replace_all(&["worker-1", "worker-2"]).await?;
     let recovered = learned(&sandbox, &cluster, &job_id).await?;
     ensure!(recovered == whole, "it learned something else after all its workers died");
     let left = names_in(&sandbox.path("out"))?;

@@ -66,8 +66,7 @@ async fn kill_each(job: Job, ground: &Ground, sandbox: &Sandbox) -> Result<()> {
         cluster.wait_for_step(&id, step).await?;
         tokio::time::sleep(Duration::from_millis(below(&mut seed, 150))).await;
         let label = format!("worker-{worker}");
-        cluster.daemon(&label)?.end().await?;
-        cluster.start_again(&label).await?;
+        cluster.replace_all(&[&label]).await?;
         let whole = || async {
             let job = cluster.job(&id).await?;
             let members = job.ring.as_ref().map_or(0, |ring| ring.members.len());
@@ -133,8 +132,7 @@ async fn what_is_dropped_is_the_same_whoever_dies() -> Result<()> {
     cluster.grow(3).await?;
     let id = cluster.submit(&file).await?;
     cluster.wait_for_step(&id, 4).await?;
-    cluster.daemon("worker-2")?.end().await?;
-    cluster.start_again("worker-2").await?;
+    cluster.replace_all(&["worker-2"]).await?;
     expect_same(&straight, &cluster.result(&id, "out").await?, &names)
 }
 
@@ -148,12 +146,7 @@ async fn all_workers_die_and_others_go_on() -> Result<()> {
     let mut cluster = Cluster::start(&sandbox, 2).await?;
     let id = cluster.submit(&file).await?;
     cluster.wait_for_artifact(&id, "checkpoint-15.safetensors").await?;
-    for label in ["worker-1", "worker-2"] {
-        cluster.daemon(label)?.end().await?;
-    }
-    for label in ["worker-1", "worker-2"] {
-        cluster.start_again(label).await?;
-    }
+    cluster.replace_all(&["worker-1", "worker-2"]).await?;
     expect_same_as(&straight, &cluster.result(&id, "out").await?)
 }
 
