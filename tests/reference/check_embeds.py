@@ -11,12 +11,7 @@ by shape_measure.py, for the toy checkpoint's shapes and colours.
 Prints a JSON line for each picture and a summary; exit code 0 when at least --min-right are right, 1 when not.
 Run it with the python that setup.sh prints.
 """
-import os
-
-os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-os.environ.setdefault("DIFFUSERS_VERBOSITY", "error")
-# Read when torch loads OpenMP: threads that spin while they wait take the cores from whatever else runs.
-os.environ.setdefault("GOMP_SPINCOUNT", "0")
+import quiet  # noqa: F401
 
 import argparse
 import json
@@ -28,10 +23,7 @@ from diffusers import DDIMScheduler, StableDiffusionPipeline
 from PIL import Image
 from safetensors import safe_open
 
-from shape_measure import measure
-
-# A shape that overlaps less than this with its best template is none.
-MIN_OVERLAP = 0.5
+from shape_measure import MIN_OVERLAP, measure
 
 
 def read_token(path):

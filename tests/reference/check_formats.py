@@ -16,12 +16,7 @@ With each of them, the same prompt has to give the same states of the text encod
 
 Prints a JSON line; exit code 0 when all agree, 1 when not. Run it with the python that setup.sh prints.
 """
-import os
-
-os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-os.environ.setdefault("DIFFUSERS_VERBOSITY", "error")
-# Read when torch loads OpenMP: threads that spin while they wait take the cores from whatever else runs.
-os.environ.setdefault("GOMP_SPINCOUNT", "0")
+import quiet  # noqa: F401
 
 import json
 import shutil

@@ -13,12 +13,7 @@ AUTOMATIC1111 and compel do, an embedding's vectors not being torn apart. With -
 Prints a JSON line for each picture: what it says, and the mean absolute difference as a share of 255; exit code 0 when
 that is at most 1/255 for all. Run it with the python that setup.sh prints.
 """
-import os
-
-os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-os.environ.setdefault("DIFFUSERS_VERBOSITY", "error")
-# Read when torch loads OpenMP: threads that spin while they wait take the cores from whatever else runs.
-os.environ.setdefault("GOMP_SPINCOUNT", "0")
+import quiet  # noqa: F401
 
 import argparse
 import json

@@ -10,12 +10,7 @@ learned_embeds.safetensors, by DDIM in 25 steps with a guidance scale of 4, from
 Prints a JSON line; exit code 0 when at least --min-right are right, 1 when not. Run it with the python that setup.sh
 prints.
 """
-import os
-
-os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-os.environ.setdefault("DIFFUSERS_VERBOSITY", "error")
-# Read when torch loads OpenMP: threads that spin while they wait take the cores from whatever else runs.
-os.environ.setdefault("GOMP_SPINCOUNT", "0")
+import quiet  # noqa: F401
 
 import argparse
 import json
@@ -24,10 +19,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from shape_measure import measure
-
-# A shape that overlaps less than this with its best template is none.
-MIN_OVERLAP = 0.5
+from shape_measure import MIN_OVERLAP, measure
 
 
 def drawn_by_diffusers(embeds, checkpoint, count):

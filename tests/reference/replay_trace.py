@@ -25,12 +25,7 @@ Checked, for every step and microbatch (the bounds are options):
 Prints a JSON summary; exit code 0 when all of it holds, 1 when not, 2 when the trace cannot be read.
 Run it with the python that setup.sh prints.
 """
-import os
-
-os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-os.environ.setdefault("DIFFUSERS_VERBOSITY", "error")
-# Read when torch loads OpenMP: threads that spin while they wait take the cores from whatever else runs.
-os.environ.setdefault("GOMP_SPINCOUNT", "0")
+import quiet  # noqa: F401
 
 import argparse
 import json

@@ -17,6 +17,8 @@ from draw_concept import COLOURS, GROUNDS, SHAPES, draw  # noqa: E402
 # Sum over the channels of how far a pixel has to be from the ground to belong to the shape.
 FOREGROUND_DISTANCE = 90
 BOX = 32
+# A shape that overlaps less than this with its best template is none.
+MIN_OVERLAP = 0.5
 
 
 def foreground(pixels):

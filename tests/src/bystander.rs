@@ -1,11 +1,11 @@
 //! A ring of two that computes while something is thrown at its daemons: it must not notice.
 
-use std::{collections::BTreeSet, fs};
+use std::collections::BTreeSet;
 
 use anyhow::{Context as _, Result, ensure};
-use ringtune_proto::v1::{self, JobState};
+use ringtune_proto::v1::JobState;
 
-use crate::{Cluster, Job, Launch, Sandbox, daemon::FAKE_WORKER, job::text};
+use crate::{Cluster, Job, Launch, Sandbox};
 
 /// Few enough to be done in a moment where gradients take no time.
 const STEPS: i64 = 60;
@@ -13,7 +13,6 @@ const STEPS: i64 = 60;
 /// A coordinator, two workers and their job.
 #[derive(Debug)]
 pub struct Bystander<'a> {
-    sandbox: &'a Sandbox,
     /// The daemons.
     pub cluster: Cluster<'a>,
     /// The job's id.
@@ -21,26 +20,18 @@ pub struct Bystander<'a> {
 }
 
 fn job() -> Result<Job> {
-    Ok(Job::toy()?
-        .set("train.max_train_steps", STEPS)
-        .set("train.num_vectors", 2)
-        .set("cluster.world_size", 2)
-        .set("cluster.min_world_size", 1))
+    Ok(Job::toy()?.set("train.max_train_steps", STEPS).set("train.num_vectors", 2).shared_by(2))
 }
 
 impl<'a> Bystander<'a> {
     /// Begins a job that takes so many seconds at least.
     pub async fn start(sandbox: &'a Sandbox, coordinator: Launch, seconds: u64) -> Result<Self> {
-        let mut cluster = Cluster::start_coordinator(sandbox, coordinator).await?;
         let milliseconds = (seconds * 1000).div_ceil(STEPS.unsigned_abs()).to_string();
-        for number in [1, 2] {
-            let launch = Launch::worker(&format!("worker-{number}"), FAKE_WORKER, &cluster.coordinator.grpc);
-            cluster.add_worker(launch.flags(["--gradient-takes", &milliseconds])).await?;
-        }
-        cluster.wait_for_idle(2).await?;
+        let paced = |launch: Launch| launch.flags(["--gradient-takes", &milliseconds]);
+        let cluster = Cluster::start_fake_with(sandbox, coordinator, 2, paced).await?;
         let job = cluster.submit(&sandbox.write_job("bystander.toml", &job()?)?).await?;
         cluster.wait_for_step(&job, 1).await?;
-        Ok(Self { sandbox, cluster, job })
+        Ok(Self { cluster, job })
     }
 
     /// Process ids: of the coordinator, and of the worker with that place.
@@ -73,25 +64,15 @@ impl<'a> Bystander<'a> {
     /// Waits for the end of the job: its ring was never formed again, and it learned what one worker learns that nobody
     /// disturbs.
     pub async fn unharmed(self) -> Result<()> {
-        let ended = self.cluster.wait_for_end(&self.job).await?;
-        ensure!(ended.state() == JobState::Succeeded, "{:?}: {}", ended.state(), ended.state_reason);
-        let request =
-            v1::ListStepsRequest { job_id: self.job.clone(), page_size: 1000, ..Default::default() };
-        let steps = self.cluster.jobs().await?.list_steps(request).await?.into_inner().steps;
-        let epochs: BTreeSet<u64> = steps.iter().map(|step| step.epoch).collect();
+        let ended = self.cluster.wait_for_success(&self.job).await?;
+        let epochs: BTreeSet<u64> =
+            self.cluster.steps(&self.job).await?.iter().map(|step| step.epoch).collect();
         ensure!(ended.step == STEPS && epochs == [1].into(), "step {}, epochs {epochs:?}", ended.step);
-        let learned = learned(&self.cluster, self.sandbox, &self.job).await?;
+        let learned = self.cluster.learned(&self.job, "learned").await?;
         let (alone, calm) = (Sandbox::new()?, job()?);
         let cluster = Cluster::start_fake(&alone, 1).await?;
         let id = cluster.submit(&alone.write_job("calm.toml", &calm)?).await?;
-        cluster.wait_for_end(&id).await?;
-        ensure!(learned == self::learned(&cluster, &alone, &id).await?, "it learned something else");
+        ensure!(learned == cluster.learned(&id, "learned").await?, "it learned something else");
         Ok(())
     }
-}
-
-async fn learned(cluster: &Cluster<'_>, sandbox: &Sandbox, job: &str) -> Result<Vec<u8>> {
-    let output = sandbox.path("learned");
-    cluster.finish(&["fetch", job, "-o", &text(&output)]).await?.expect_code(0)?;
-    fs::read(output.join("learned_embeds.safetensors")).context("the learned embedding")
 }

@@ -19,6 +19,7 @@ pub use crate::daemon::Daemon;
 use crate::{
     Finished, Sandbox,
     daemon::{FAKE_WORKER, Launch, WORKER},
+    files::EMBEDDING,
     process::finish,
     wait::{SOON, until},
 };
@@ -43,19 +44,27 @@ pub struct Cluster<'a> {
 impl<'a> Cluster<'a> {
     /// Starts a coordinator and waits for `workers` workers to join it.
     pub async fn start(sandbox: &'a Sandbox, workers: usize) -> Result<Self> {
-        Self::start_on(sandbox, workers, WORKER).await
+        let mut cluster = Self::start_coordinator(sandbox, Launch::coordinator()).await?;
+        cluster.grow(workers).await?;
+        Ok(cluster)
     }
 
     /// As above, with workers on the fake engine.
     pub async fn start_fake(sandbox: &'a Sandbox, workers: usize) -> Result<Self> {
-        Self::start_on(sandbox, workers, FAKE_WORKER).await
+        Self::start_fake_with(sandbox, Launch::coordinator(), workers, |launch| launch).await
     }
 
-    async fn start_on(sandbox: &'a Sandbox, workers: usize, program: &str) -> Result<Self> {
-        let mut cluster = Self::start_coordinator(sandbox, Launch::coordinator()).await?;
+    /// As above, with this coordinator and workers that are launched as `with` says.
+    pub async fn start_fake_with(
+        sandbox: &'a Sandbox,
+        coordinator: Launch,
+        workers: usize,
+        with: impl Fn(Launch) -> Launch,
+    ) -> Result<Self> {
+        let mut cluster = Self::start_coordinator(sandbox, coordinator).await?;
         for number in 1..=workers {
             let label = format!("worker-{number}");
-            cluster.add_worker(Launch::worker(&label, program, &cluster.coordinator.grpc)).await?;
+            cluster.add_worker(with(Launch::worker(&label, FAKE_WORKER, &cluster.coordinator.grpc))).await?;
         }
         cluster.wait_for_idle(workers).await?;
         Ok(cluster)
@@ -113,6 +122,15 @@ impl<'a> Cluster<'a> {
         self.daemon(label)?.signal(signal)
     }
 
+    /// Tells daemons to end, one after the other, each once the one before has ended.
+    pub async fn terminate(&mut self, labels: &[&str]) -> Result<()> {
+        for label in labels {
+            self.signal(label, Signal::TERM)?;
+            self.daemon(label)?.ended().await?;
+        }
+        Ok(())
+    }
+
     /// Starts a daemon that has ended again, on the same state. The coordinator comes back at its addresses.
     pub async fn start_again(&mut self, label: &str) -> Result<()> {
         let mut launch =
@@ -125,7 +143,18 @@ impl<'a> Cluster<'a> {
         Ok(())
     }
 
-    /// As above, with another program from now on.
+    /// Kills daemons, and starts them again once all are gone.
+    pub async fn replace_all(&mut self, labels: &[&str]) -> Result<()> {
+        for label in labels {
+            self.daemon(label)?.end().await?;
+        }
+        for label in labels {
+            self.start_again(label).await?;
+        }
+        Ok(())
+    }
+
+    /// Starts a daemon that has ended again, with another program from now on.
     pub async fn start_again_as(&mut self, label: &str, program: &str) -> Result<()> {
         let launch = self.launches.get_mut(label).with_context(|| format!("there was no {label}"))?;
         program.clone_into(&mut launch.program);
@@ -211,12 +240,8 @@ impl<'a> Cluster<'a> {
 
     /// Waits until the coordinator has a file of a job.
     pub async fn wait_for_artifact(&self, job_id: &str, name: &str) -> Result<()> {
-        let client = self.artifacts().await?;
-        let kept = || async {
-            let request = v1::ListArtifactsRequest { job_id: job_id.to_owned(), ..Default::default() };
-            let listed = client.clone().list_artifacts(request).await?.into_inner().artifacts;
-            Ok(listed.iter().any(|file| file.name == name).then_some(()))
-        };
+        let kept =
+            || async { Ok(self.files(job_id).await?.iter().any(|file| file.name == name).then_some(())) };
         until("a file is kept", SOON, kept).await.with_context(|| name.to_owned())
     }
 
@@ -230,12 +255,45 @@ impl<'a> Cluster<'a> {
         until("the job ends", SOON, ended).await
     }
 
+    /// As above, and it has to succeed.
+    pub async fn wait_for_success(&self, job_id: &str) -> Result<v1::Job> {
+        let ended = self.wait_for_end(job_id).await?;
+        ensure!(ended.state() == JobState::Succeeded, "{:?}: {}", ended.state(), ended.state_reason);
+        Ok(ended)
+    }
+
+    /// The steps of a job that are stored, a thousand of them at most.
+    pub async fn steps(&self, job_id: &str) -> Result<Vec<v1::StepReport>> {
+        let request =
+            v1::ListStepsRequest { job_id: job_id.to_owned(), page_size: 1000, ..Default::default() };
+        Ok(self.jobs().await?.list_steps(request).await?.into_inner().steps)
+    }
+
+    /// The files of a job that the coordinator has.
+    pub async fn files(&self, job_id: &str) -> Result<Vec<v1::Artifact>> {
+        let request = v1::ListArtifactsRequest { job_id: job_id.to_owned(), ..Default::default() };
+        Ok(self.artifacts().await?.list_artifacts(request).await?.into_inner().artifacts)
+    }
+
     /// Has a job done to its end, and gives the folder of the sandbox in which its files are then.
     pub async fn complete(&self, job_file: &Path, out: &str) -> Result<PathBuf> {
-        let job_id = self.submit(job_file).await?;
-        let ended = self.wait_for_end(&job_id).await?;
-        ensure!(ended.state() == JobState::Succeeded, "{:?}: {}", ended.state(), ended.state_reason);
-        self.finish(&["fetch", &job_id, "-o", out]).await?.expect_code(0)?;
+        self.result(&self.submit(job_file).await?, out).await
+    }
+
+    /// Waits until a job has succeeded, and gives the folder of the sandbox in which its files are then.
+    pub async fn result(&self, job_id: &str, out: &str) -> Result<PathBuf> {
+        self.wait_for_success(job_id).await?;
+        self.fetch(job_id, out).await
+    }
+
+    /// The embedding of a job that has succeeded, whose files are in that folder of the sandbox then.
+    pub async fn learned(&self, job_id: &str, out: &str) -> Result<Vec<u8>> {
+        std::fs::read(self.result(job_id, out).await?.join(EMBEDDING)).context("the learned embedding")
+    }
+
+    /// Saves the files of a job in a folder of the sandbox.
+    pub async fn fetch(&self, job_id: &str, out: &str) -> Result<PathBuf> {
+        self.finish(&["fetch", job_id, "-o", out]).await?.expect_code(0)?;
         Ok(self.sandbox.path(out))
     }
 

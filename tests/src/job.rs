@@ -40,6 +40,23 @@ impl Job {
         .map(|job| job.set("data.images", text(&places::green_star())))
     }
 
+    /// A job that makes texts with a model, on ranks of one thread each; it has no prompts yet.
+    pub fn texts(model: &Path) -> Result<Self> {
+        let job: Table = toml::from_str(
+            r#"
+            kind = "generate_text"
+            name = "words"
+            [model]
+            [generate_text]
+            temperature = 1.5
+            stop_at_end_of_text = false
+            [cluster]
+            threads_per_rank = 1
+            "#,
+        )?;
+        Ok(Self(job).set("model.base", text(model)))
+    }
+
     /// A job of a table.
     pub fn of(table: Table) -> Self {
         Self(table)
@@ -59,6 +76,11 @@ impl Job {
         };
         table.insert(key.to_owned(), value.into());
         self
+    }
+
+    /// So many workers share it, and one of them can do it alone.
+    pub fn shared_by(self, workers: i64) -> Self {
+        self.set("cluster.world_size", workers).set("cluster.min_world_size", 1)
     }
 
     /// Without one key, as in "data.images".

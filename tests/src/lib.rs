@@ -10,6 +10,7 @@ pub mod chaos;
 pub mod cluster;
 pub mod daemon;
 pub mod door;
+pub mod files;
 pub mod http2;
 pub mod hub;
 pub mod job;

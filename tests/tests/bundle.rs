@@ -3,7 +3,6 @@
 use std::{collections::BTreeMap, fs, io::Read as _, os::unix::fs::PermissionsExt as _, path::Path};
 
 use anyhow::{Context as _, Result, ensure};
-use ringtune_proto::v1::JobState;
 use ringtune_tests::{Cluster, Job, Sandbox, daemon::Launch, job::text, process::finish};
 
 /// A private key as its file has it.
@@ -112,8 +111,7 @@ async fn a_bundle_has_what_a_report_needs_and_no_secret() -> Result<()> {
         .set("train.templates", vec!["a photo of a {}", "rtj1.PlantedJoin-0_123 {}"])
         .set("cluster.world_size", 1);
     let id = cluster.submit(&sandbox.write_job("job.toml", &job)?).await?;
-    let ended = cluster.wait_for_end(&id).await?;
-    ensure!(ended.state() == JobState::Succeeded, "{}", ended.state_reason);
+    cluster.wait_for_success(&id).await?;
     let url = cluster.coordinator.door().url();
     let http = format!("http://{}", cluster.coordinator.http);
     let files =

@@ -4,7 +4,12 @@ use std::fs;
 
 use anyhow::{Context as _, Result, ensure};
 use ringtune_shared::embedding::LearnedEmbedding;
-use ringtune_tests::{Job, Sandbox, job::text, places, reference};
+use ringtune_tests::{
+    Job, Sandbox,
+    files::{copy_alone, expect_same, metadata},
+    job::text,
+    places, reference,
+};
 use safetensors::SafeTensors;
 use toml::{Table, Value};
 
@@ -44,7 +49,7 @@ const FILES: [(&str, &str, &str, usize); 4] = [
 #[tokio::test]
 async fn each_file_holds_one_concept_and_is_the_same_for_one_worker_and_two() -> Result<()> {
     let sandbox = Sandbox::new()?;
-    let job = two_concepts(&sandbox)?.set("cluster.world_size", 2).set("cluster.min_world_size", 1);
+    let job = two_concepts(&sandbox)?.shared_by(2);
     let job = job.set("train.save_steps", 2).set("train.save_as_full_pipeline", true);
     sandbox.write_job("job.toml", &job)?;
     for workers in ["1", "2"] {
@@ -61,8 +66,7 @@ async fn each_file_holds_one_concept_and_is_the_same_for_one_worker_and_two() ->
         let tensors = SafeTensors::deserialize(&bytes)?;
         ensure!(tensors.names() == [key], "{name}: {:?}", tensors.names());
         ensure!(tensors.tensor(key)?.shape()[0] == vectors, "{name}: {:?}", tensors.tensor(key)?.shape());
-        let (_, header) = SafeTensors::read_metadata(&bytes)?;
-        let metadata = header.metadata().clone().context("metadata")?;
+        let metadata = metadata(&bytes)?;
         ensure!(metadata["ringtune.placeholder_token"] == word, "{metadata:?}");
         // Where the pictures are is in none of them.
         ensure!(!metadata["ringtune"].contains("pictures-"), "{metadata:?}");
@@ -101,8 +105,7 @@ async fn several_concepts_go_on_to_the_same_bytes_on_another_number_of_workers()
     concepts.push(second);
     let job = two_concepts(&sandbox)?
         .set("concepts", Value::Array(concepts))
-        .set("cluster.world_size", 2)
-        .set("cluster.min_world_size", 1)
+        .shared_by(2)
         .set("train.train_batch_size", 1)
         .set("train.max_train_steps", 6)
         .set("train.lr_scheduler", "cosine")
@@ -123,15 +126,12 @@ async fn several_concepts_go_on_to_the_same_bytes_on_another_number_of_workers()
     // 2. From each checkpoint, on one worker and on two.
     for (step, workers) in [(2, "1"), (4, "2")] {
         let (out, checkpoint) = (format!("from-{step}"), format!("checkpoint-{step}.safetensors"));
-        fs::create_dir(sandbox.path(&out))?;
-        fs::copy(sandbox.path("straight").join(&checkpoint), sandbox.path(&out).join(&checkpoint))?;
+        let (straight, folder) = (sandbox.path("straight"), sandbox.path(&out));
+        copy_alone(&straight, &checkpoint, &folder)?;
         let run = sandbox.finish(&["run", "resume.toml", "--workers", workers, "-o", &out]).await?;
         run.expect_code(0)?.expect_said(&[&format!("resuming after step {step}")])?;
-        let files = FILES.map(|(name, ..)| name);
-        for name in files.into_iter().chain(["README.md", "checkpoint-6.safetensors"]) {
-            let [one, other] = ["straight", &out].map(|out| fs::read(sandbox.path(out).join(name)));
-            ensure!(one.with_context(|| name.to_owned())? == other?, "{name} differs");
-        }
+        expect_same(&straight, &folder, &FILES.map(|(name, ..)| name))?;
+        expect_same(&straight, &folder, &["README.md", "checkpoint-6.safetensors"])?;
     }
     sandbox.expect_no_process().await
 }

@@ -14,8 +14,7 @@ async fn ended_jobs_are_deleted_and_others_are_refused_with_what_to_do() -> Resu
     let mut ended = Vec::new();
     for name in ["one", "two", "three"] {
         let id = cluster.submit(&file(name, 2)?).await?;
-        let job = cluster.wait_for_end(&id).await?;
-        ensure!(job.state() == JobState::Succeeded, "{}", job.state_reason);
+        cluster.wait_for_success(&id).await?;
         ended.push(id);
     }
     let [one, two, three] = ended.as_slice() else { anyhow::bail!("{ended:?}") };

@@ -9,13 +9,8 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use ringtune_fake_engine::FakeEngine;
-use ringtune_proto::v1::JobState;
 use ringtune_tests::{
-    Cluster, Job, Launch, Sandbox, Visitor,
-    daemon::{COORDINATOR, FAKE_WORKER},
-    job::text,
-    places,
-    process::finish,
+    Cluster, Job, Launch, Sandbox, Visitor, daemon::COORDINATOR, job::text, places, process::finish,
 };
 use safetensors::SafeTensors;
 use tokio::process::Command;
@@ -28,11 +23,9 @@ async fn learned_by(workers: usize) -> Result<Vec<u8>> {
         .set("train.num_vectors", 2)
         .set("train.save_steps", 2)
         .set("train.max_train_steps", 5)
-        .set("cluster.world_size", 2)
-        .set("cluster.min_world_size", 1);
+        .shared_by(2);
     let id = cluster.submit(&sandbox.write_job("job.toml", &job)?).await?;
-    let ended = cluster.wait_for_end(&id).await?;
-    ensure!(ended.state() == JobState::Succeeded, "the job is {:?}: {}", ended.state(), ended.state_reason);
+    let ended = cluster.wait_for_success(&id).await?;
     ensure!(ended.step == 5, "it made {} steps", ended.step);
     for worker in cluster.workers.iter().filter(|_| workers > 1) {
         // They are on one machine, so that nothing of the ring goes through their ports.
@@ -43,9 +36,7 @@ async fn learned_by(workers: usize) -> Result<Vec<u8>> {
         };
         ensure!(streams("memory")? != "0" && streams("tcp")? == "0", "{page}");
     }
-    let output = sandbox.path("output");
-    cluster.finish(&["fetch", &id, "-o", &text(&output)]).await?.expect_code(0)?;
-    fs::read(output.join("learned_embeds.safetensors")).context("the learned embedding")
+    cluster.learned(&id, "output").await
 }
 
 #[tokio::test]
@@ -92,10 +83,8 @@ async fn what_daemons_keep_is_for_their_user_alone() -> Result<()> {
     let careless = |launch: Launch| Launch { wrapper: UMASK.map(str::to_owned).to_vec(), ..launch };
     let sandbox = Sandbox::new()?;
     let [coordinator, worker] = ["coordinator", "worker-1"].map(|label| sandbox.path(label));
-    let mut cluster =
-        Cluster::start_coordinator(&sandbox, careless(Launch::coordinator().over_tls())).await?;
-    cluster.add_worker(careless(Launch::worker("worker-1", FAKE_WORKER, &cluster.coordinator.grpc))).await?;
-    cluster.wait_for_idle(1).await?;
+    let launch = careless(Launch::coordinator().over_tls());
+    let mut cluster = Cluster::start_fake_with(&sandbox, launch, 1, careless).await?;
 
     // 1. While a job runs, and in what has been kept of it.
     let job = Job::toy()?.set("train.save_steps", 2).set("train.max_train_steps", 1_000_000);

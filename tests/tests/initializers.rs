@@ -2,9 +2,14 @@
 
 use std::{fs, path::Path};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use ringtune_shared::embedding::LearnedEmbedding;
-use ringtune_tests::{Job, Sandbox, job::text, places};
+use ringtune_tests::{
+    Job, Sandbox,
+    files::{EMBEDDING, copy_alone, expect_same, metadata},
+    job::text,
+    places,
+};
 use safetensors::SafeTensors;
 
 fn fixture(name: &str) -> String {
@@ -46,8 +51,7 @@ async fn the_first_step_is_taken_at_the_files_rows() -> Result<()> {
         let learned = fs::read(sandbox.path(&format!("{out}/learned_embeds.safetensors")))?;
         ensure!(LearnedEmbedding::from_bytes(&learned)?.rows != start.rows, "{out} learned nothing");
         // By content, and not by place.
-        let (_, header) = SafeTensors::read_metadata(&learned)?;
-        let metadata = header.metadata().clone().context("metadata")?;
+        let metadata = metadata(&learned)?;
         ensure!(metadata["ringtune.initializer_embedding"] == start.hash.uri(), "{metadata:?}");
         ensure!(metadata["ringtune"].contains(&start.hash.uri()), "{metadata:?}");
         ensure!(!metadata["ringtune"].contains("toy-a1111"), "{metadata:?}");
@@ -57,11 +61,8 @@ async fn the_first_step_is_taken_at_the_files_rows() -> Result<()> {
 
     // A checkpoint goes on to the same bytes, from the same content wherever it lies, and from no other.
     fs::copy(&jobs[0].1, sandbox.path("moved.pt"))?;
-    fs::create_dir(sandbox.path("resumed"))?;
-    fs::copy(
-        sandbox.path("first/checkpoint-1.safetensors"),
-        sandbox.path("resumed/checkpoint-1.safetensors"),
-    )?;
+    let (first, resumed) = (sandbox.path("first"), sandbox.path("resumed"));
+    copy_alone(&first, "checkpoint-1.safetensors", &resumed)?;
     let resume = |embedding: &str| {
         let job = started_from(embedding, "trace-resumed")?.set("train.resume_from_checkpoint", "latest");
         sandbox.write_job("resume.toml", &job)
@@ -72,11 +73,7 @@ async fn the_first_step_is_taken_at_the_files_rows() -> Result<()> {
     resume("./moved.pt")?;
     let run = sandbox.finish(&["run", "resume.toml", "-o", "resumed"]).await?.expect_code(0)?;
     run.expect_said(&["resuming after step 1"])?;
-    for name in ["learned_embeds.safetensors", "checkpoint-2.safetensors", "README.md"] {
-        let [straight, resumed] =
-            ["first", "resumed"].map(|out| fs::read(sandbox.path(&format!("{out}/{name}"))));
-        ensure!(straight? == resumed?, "{name} differs");
-    }
+    expect_same(&first, &resumed, &[EMBEDDING, "checkpoint-2.safetensors", "README.md"])?;
     sandbox.expect_no_process().await
 }
 

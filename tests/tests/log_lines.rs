@@ -4,8 +4,7 @@
 use std::{collections::BTreeSet, fs};
 
 use anyhow::{Context as _, Result, ensure};
-use ringtune_proto::v1::JobState;
-use ringtune_tests::{Cluster, Job, Launch, Sandbox, daemon::FAKE_WORKER};
+use ringtune_tests::{Cluster, Job, Launch, Sandbox};
 use serde_json::Value;
 
 /// What workers do on behalf of ranks alone.
@@ -23,22 +22,15 @@ const OF_RANKS: [&str; 10] = [
 ];
 
 async fn cluster(sandbox: &Sandbox) -> Result<Cluster<'_>> {
-    let mut cluster = Cluster::start_coordinator(sandbox, Launch::coordinator().logging_json()).await?;
-    for label in ["worker-1", "worker-2"] {
-        let launch = Launch::worker(label, FAKE_WORKER, &cluster.coordinator.grpc).logging_json();
-        let launch = launch.variable("RINGTUNE__LOG__FILTER", "info,ringtune_worker=debug");
-        cluster.add_worker(launch.flags(["--gradient-takes", "20"])).await?;
-    }
-    cluster.wait_for_idle(2).await?;
-    Ok(cluster)
+    let worker = |launch: Launch| {
+        let launch = launch.logging_json().flags(["--gradient-takes", "20"]);
+        launch.variable("RINGTUNE__LOG__FILTER", "info,ringtune_worker=debug")
+    };
+    Cluster::start_fake_with(sandbox, Launch::coordinator().logging_json(), 2, worker).await
 }
 
 fn job(steps: i64) -> Result<Job> {
-    Ok(Job::toy()?
-        .set("train.max_train_steps", steps)
-        .set("train.checkpointing_steps", 5)
-        .set("cluster.world_size", 2)
-        .set("cluster.min_world_size", 1))
+    Ok(Job::toy()?.set("train.max_train_steps", steps).set("train.checkpointing_steps", 5).shared_by(2))
 }
 
 /// Parses a log, whose lines are JSON objects without duplicate keys.
@@ -75,8 +67,7 @@ async fn each_line_of_a_rank_says_whose_it_is() -> Result<()> {
     let sandbox = Sandbox::new()?;
     let cluster = cluster(&sandbox).await?;
     let id = cluster.submit(&sandbox.write_job("job.toml", &job(10)?)?).await?;
-    let ended = cluster.wait_for_end(&id).await?;
-    ensure!(ended.state() == JobState::Succeeded, "{}", ended.state_reason);
+    cluster.wait_for_success(&id).await?;
     let mut ranks = BTreeSet::new();
     for label in ["worker-1", "worker-2"] {
         let lines = of_ranks(&sandbox, label)?;
@@ -118,8 +109,7 @@ async fn so_do_the_threads_and_tasks_that_a_rank_starts() -> Result<()> {
         }
     }
     let second = cluster.submit(&file).await?;
-    let ended = cluster.wait_for_end(&second).await?;
-    ensure!(ended.state() == JobState::Succeeded, "{}", ended.state_reason);
+    cluster.wait_for_success(&second).await?;
     let mut modules = BTreeSet::new();
     for label in ["worker-1", "worker-2"] {
         let lines = of_ranks(&sandbox, label)?;

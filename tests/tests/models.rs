@@ -2,10 +2,11 @@
 
 use std::{collections::BTreeMap, fs, path::Path};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use ringtune_tests::{
     Bucket, Cluster, Job, Sandbox,
     cluster::start_worker_with,
+    files::{EMBEDDING, expect_same, metadata},
     hub::{COMMIT, Hub, REPOSITORY, fill_cache},
     job::text,
     places,
@@ -21,11 +22,9 @@ fn two_ranks() -> Result<Job> {
 
 /// The metadata and the data of a run's embedding.
 fn embedding(out: &Path) -> Result<(BTreeMap<String, String>, Vec<u8>)> {
-    let bytes = fs::read(out.join("learned_embeds.safetensors"))?;
-    let (_, header) = safetensors::SafeTensors::read_metadata(&bytes)?;
-    let metadata = header.metadata().clone().context("metadata")?.into_iter().collect();
+    let bytes = fs::read(out.join(EMBEDDING))?;
     let tensors = safetensors::SafeTensors::deserialize(&bytes)?;
-    Ok((metadata, tensors.tensor("<green-star>")?.data().to_vec()))
+    Ok((metadata(&bytes)?, tensors.tensor("<green-star>")?.data().to_vec()))
 }
 
 #[tokio::test]
@@ -66,11 +65,7 @@ async fn a_model_of_a_hub_or_a_bucket_gives_what_its_folder_gives() -> Result<()
     // 2. Without the hub: what was fetched is enough, to generate too.
     let offline = [("HF_HUB_OFFLINE", "1"), ("HF_ENDPOINT", "http://127.0.0.1:9")];
     finish(&mut from_hub("offline", &offline)?).await?.expect_code(0)?;
-    ensure!(
-        fs::read(sandbox.path("offline/learned_embeds.safetensors"))?
-            == fs::read(sandbox.path("hub/learned_embeds.safetensors"))?,
-        "another file"
-    );
+    expect_same(&sandbox.path("hub"), &sandbox.path("offline"), &[EMBEDDING])?;
     let model = format!("hf://{REPOSITORY}");
     let picture = ["generate", "--model", &model, "--prompt", "a star", "--steps", "1", "-o", "star.png"];
     let mut generate = sandbox.ringtune(&picture)?;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, ensure};
 use ringtune_proto::v1::JobState;
-use ringtune_tests::{Cluster, Job, Sandbox, job::text, places, reference};
+use ringtune_tests::{Cluster, Job, Sandbox, files::names_in, job::text, places, reference};
 
 /// A short job whose concept has two vectors; returns the folder with its artifacts.
 async fn learn(sandbox: &Sandbox, job: Job) -> Result<String> {
@@ -160,14 +160,7 @@ async fn a_job_draws_the_same_bytes_on_any_number_of_workers_as_the_command() ->
         sandbox.finish(line).await?.expect_code(0)?.expect_said(&["all pictures are drawn"])?;
     }
     sandbox.expect_no_process().await?;
-    let names = |folder: &str| -> Result<Vec<String>> {
-        let mut names = Vec::new();
-        for entry in std::fs::read_dir(sandbox.path(folder))? {
-            names.push(entry?.file_name().to_string_lossy().into_owned());
-        }
-        names.sort();
-        Ok(names)
-    };
+    let names = |folder: &str| names_in(&sandbox.path(folder));
     let pictures = (1..=6).map(|number| format!("image-{number:04}.png"));
     let expected: Vec<String> = pictures
         .clone()
@@ -235,11 +228,9 @@ async fn a_job_is_cancelled_while_a_picture_is_drawn() -> Result<()> {
     cluster.wait_for_state(&slow, JobState::Running).await?;
     cluster.finish(&["cancel", &slow]).await?.expect_code(0)?;
     ensure!(cluster.wait_for_end(&slow).await?.state() == JobState::Cancelled);
-    cluster.finish(&["fetch", &slow, "-o", "slow"]).await?.expect_code(0)?;
-    let log = std::fs::read_to_string(sandbox.path("slow/job.log"))?;
+    let log = std::fs::read_to_string(cluster.fetch(&slow, "slow").await?.join("job.log"))?;
     ensure!(log.contains("stopped on request"), "{log}");
     // The next one is drawn long before that picture would have been.
     let quick = cluster.submit(&drawing("quick.toml", "steps = 2")?).await?;
-    ensure!(cluster.wait_for_end(&quick).await?.state() == JobState::Succeeded);
-    Ok(())
+    cluster.wait_for_success(&quick).await.map(drop)
 }

@@ -3,14 +3,18 @@
 use std::{collections::BTreeMap, fs, path::Path};
 
 use anyhow::{Context as _, Result, ensure};
-use ringtune_tests::{Job, Sandbox, job::text, places, reference};
+use ringtune_tests::{
+    Job, Sandbox,
+    files::{EMBEDDING, expect_same, names_in},
+    job::text,
+    places, reference,
+};
 
 const PROMPT: &str = "a photo of a <green-star>";
 
 fn job(precision: &str) -> Result<Job> {
     Ok(Job::toy()?
-        .set("cluster.world_size", 2)
-        .set("cluster.min_world_size", 1)
+        .shared_by(2)
         .set("train.num_vectors", 2)
         .set("train.max_train_steps", 5)
         .set("train.validation_loss_steps", 2)
@@ -26,14 +30,8 @@ fn with_previews(job: Job) -> Job {
 
 /// The previews in a folder, by name.
 fn previews(folder: &Path) -> Result<BTreeMap<String, Vec<u8>>> {
-    let mut found = BTreeMap::new();
-    for entry in fs::read_dir(folder)? {
-        let name = entry?.file_name().to_string_lossy().into_owned();
-        if name.starts_with("preview-") {
-            found.insert(name.clone(), fs::read(folder.join(&name))?);
-        }
-    }
-    Ok(found)
+    let names = names_in(folder)?.into_iter().filter(|name| name.starts_with("preview-"));
+    names.map(|name| Ok((name.clone(), fs::read(folder.join(name))?))).collect()
 }
 
 async fn run(sandbox: &Sandbox, job: &str, workers: &str, out: &str) -> Result<Vec<serde_json::Value>> {
@@ -49,11 +47,8 @@ async fn previews_change_nothing(precision: &str) -> Result<Sandbox> {
     run(&sandbox, "plain.toml", "1", "plain").await?;
     run(&sandbox, "previews.toml", "1", "one").await?;
     run(&sandbox, "previews.toml", "2", "two").await?;
-    for name in ["learned_embeds.safetensors", "README.md"] {
-        let plain = fs::read(sandbox.path("plain").join(name))?;
-        for out in ["one", "two"] {
-            ensure!(fs::read(sandbox.path(out).join(name))? == plain, "{name} of {out} differs");
-        }
+    for out in ["one", "two"] {
+        expect_same(&sandbox.path("plain"), &sandbox.path(out), &[EMBEDDING, "README.md"])?;
     }
     let one = previews(&sandbox.path("one"))?;
     let expected: Vec<String> =

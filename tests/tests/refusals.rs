@@ -6,9 +6,15 @@ use anyhow::{Context as _, Result, bail, ensure};
 use ringtune_proto::v1::JobState;
 use ringtune_tests::{Cluster, Job, Launch, Sandbox, daemon::FAKE_WORKER, job::text, places};
 
-/// Submits a job that cannot work; it must fail before its first step and name all of `parts`.
-async fn fails(cluster: &Cluster<'_>, sandbox: &Sandbox, job: Job, parts: &[&str]) -> Result<()> {
-    let file = sandbox.write_job("bad.toml", &job)?;
+/// Submits the toy job with a value with which it cannot work; it must fail before its first step and name all of `parts`.
+async fn fails(
+    cluster: &Cluster<'_>,
+    sandbox: &Sandbox,
+    key: &str,
+    value: impl Into<toml::Value>,
+    parts: &[&str],
+) -> Result<()> {
+    let file = sandbox.write_job("bad.toml", &Job::toy()?.set(key, value))?;
     let watched = cluster.finish(&["submit", "--watch", "--output", "json", &text(&file)]).await?;
     let what = format!("the job that should fail for {parts:?}");
     let watched = watched.expect_code(1).context(what.clone())?.expect_said(parts).context(what)?;
@@ -27,62 +33,47 @@ fn checkpoint_copy(sandbox: &Sandbox, name: &str) -> Result<std::path::PathBuf> 
 async fn jobs_that_cannot_work_fail_before_the_first_step_with_the_reason() -> Result<()> {
     let sandbox = Sandbox::new()?;
     let cluster = Cluster::start(&sandbox, 1).await?;
-    let job = Job::toy;
 
     // 1. Words.
-    fails(
-        &cluster,
-        &sandbox,
-        job()?.set("train.placeholder_token", "circle"),
-        &["placeholder_token", "circle"],
-    )
-    .await?;
-    fails(
-        &cluster,
-        &sandbox,
-        job()?.set("train.initializer_token", "xqzzyx"),
-        &["initializer_token", "xqzzyx"],
-    )
-    .await?;
+    fails(&cluster, &sandbox, "train.placeholder_token", "circle", &["placeholder_token", "circle"]).await?;
+    fails(&cluster, &sandbox, "train.initializer_token", "xqzzyx", &["initializer_token", "xqzzyx"]).await?;
 
     // 2. Sizes: the toy VAE's factor is 4.
-    fails(&cluster, &sandbox, job()?.set("train.resolution", 62), &["resolution", "62", "4"]).await?;
+    fails(&cluster, &sandbox, "train.resolution", 62, &["resolution", "62", "4"]).await?;
 
     // 3. Checkpoints.
     let missing = text(&sandbox.path("no-such-model"));
-    fails(&cluster, &sandbox, job()?.set("model.base", missing), &["no-such-model"]).await?;
+    fails(&cluster, &sandbox, "model.base", missing, &["no-such-model"]).await?;
     let bare = checkpoint_copy(&sandbox, "without-index")?;
     fs::remove_file(bare.join("model_index.json"))?;
-    fails(&cluster, &sandbox, job()?.set("model.base", text(&bare)), &["model_index.json"]).await?;
+    fails(&cluster, &sandbox, "model.base", text(&bare), &["model_index.json"]).await?;
     let cut = checkpoint_copy(&sandbox, "truncated")?;
     let weights = cut.join("unet/diffusion_pytorch_model.safetensors");
     fs::File::options().write(true).open(&weights)?.set_len(100_000)?;
-    fails(&cluster, &sandbox, job()?.set("model.base", text(&cut)), &["diffusion_pytorch_model.safetensors"])
-        .await?;
+    fails(&cluster, &sandbox, "model.base", text(&cut), &["diffusion_pytorch_model.safetensors"]).await?;
     let pickle = checkpoint_copy(&sandbox, "pickle")?;
     let unet = pickle.join("unet");
     fs::rename(unet.join("diffusion_pytorch_model.safetensors"), unet.join("diffusion_pytorch_model.bin"))?;
-    fails(&cluster, &sandbox, job()?.set("model.base", text(&pickle)), &["unet", "pickle"]).await?;
+    fails(&cluster, &sandbox, "model.base", text(&pickle), &["unet", "pickle"]).await?;
     let misshapen = checkpoint_copy(&sandbox, "misshapen")?;
     let config = misshapen.join("text_encoder/config.json");
     let narrower =
         fs::read_to_string(&config)?.replace("\"intermediate_size\": 256", "\"intermediate_size\": 128");
     fs::write(&config, narrower)?;
-    fails(&cluster, &sandbox, job()?.set("model.base", text(&misshapen)), &["mlp.fc1.weight", "128", "256"])
-        .await?;
+    fails(&cluster, &sandbox, "model.base", text(&misshapen), &["mlp.fc1.weight", "128", "256"]).await?;
 
     // 4. Pictures.
     let pictures = sandbox.path("pictures");
     places::copy_folder(&places::green_star(), &pictures)?;
     fs::write(pictures.join("broken.png"), "no picture")?;
-    fails(&cluster, &sandbox, job()?.set("data.images", text(&pictures)), &["broken.png"]).await?;
+    fails(&cluster, &sandbox, "data.images", text(&pictures), &["broken.png"]).await?;
 
     // 5. A trace where the worker's own settings do not allow one.
-    fails(&cluster, &sandbox, job()?.set("debug.trace_dir", "trace"), &["trace_dir"]).await?;
+    fails(&cluster, &sandbox, "debug.trace_dir", "trace", &["trace_dir"]).await?;
 
     // The worker is none the worse for it. Stray files are skipped, and named.
     fs::rename(pictures.join("broken.png"), pictures.join("notes.txt"))?;
-    let good = sandbox.write_job("good.toml", &job()?.set("data.images", text(&pictures)))?;
+    let good = sandbox.write_job("good.toml", &Job::toy()?.set("data.images", text(&pictures)))?;
     cluster
         .finish(&["submit", "--watch", &text(&good)])
         .await?

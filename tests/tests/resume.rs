@@ -3,9 +3,9 @@
 use std::{fs, path::Path, process::Stdio};
 
 use anyhow::{Context as _, Result, ensure};
-use ringtune_proto::v1;
 use ringtune_tests::{
     Cluster, Job, Sandbox,
+    files::{copy_alone, expect_same, names_in},
     process::{finish_child, signal_process},
     wait::{SOON, until},
 };
@@ -18,8 +18,7 @@ const RESULTS: [&str; 3] =
 /// Nine steps on one or two workers, a checkpoint after every third; the learning rate depends on the step.
 fn job(precision: &str) -> Result<Job> {
     Ok(Job::toy()?
-        .set("cluster.world_size", 2)
-        .set("cluster.min_world_size", 1)
+        .shared_by(2)
         .set("train.train_batch_size", 1)
         .set("train.num_vectors", 2)
         .set("train.max_train_steps", 9)
@@ -34,23 +33,8 @@ fn checkpoint(step: u32) -> String {
 
 /// The names in a folder that begin with "checkpoint", sorted.
 fn checkpoints_in(folder: &Path) -> Result<Vec<String>> {
-    let mut names = Vec::new();
-    for entry in fs::read_dir(folder)? {
-        let name = entry?.file_name().to_string_lossy().into_owned();
-        if name.starts_with("checkpoint") {
-            names.push(name);
-        }
-    }
-    names.sort();
-    Ok(names)
-}
-
-fn expect_same(one: &Path, other: &Path, names: &[&str]) -> Result<()> {
-    for name in names {
-        let [one, other] = [one, other].map(|folder| fs::read(folder.join(name)));
-        ensure!(one.with_context(|| (*name).to_owned())? == other?, "{name} differs");
-    }
-    Ok(())
+    let names = names_in(folder)?.into_iter();
+    Ok(names.filter(|name| name.starts_with("checkpoint")).collect())
 }
 
 /// Runs the job straight through and again from its checkpoints, on that many workers each.
@@ -66,8 +50,7 @@ async fn resumes_to_the_same_bytes(precision: &str, from: &[(u32, &str)]) -> Res
     for (step, workers) in from {
         let name = format!("from-{step}");
         let folder = sandbox.path(&name);
-        fs::create_dir(&folder)?;
-        fs::copy(straight.join(checkpoint(*step)), folder.join(checkpoint(*step)))?;
+        copy_alone(&straight, &checkpoint(*step), &folder)?;
         fs::write(folder.join("metrics.csv"), "the steps before")?;
         let arguments = ["run", "resume.toml", "-o", &name, "--workers", workers, "--output", "json"];
         let run = sandbox.finish(&arguments).await?.expect_code(0)?;
@@ -166,9 +149,8 @@ async fn what_does_not_fit_is_refused_before_anything_starts() -> Result<()> {
     }
     // After the last step there is nothing to train, but there are results.
     sandbox.write_job("again.toml", &resume("train.save_steps", 1.into()))?;
-    fs::create_dir(sandbox.path("again"))?;
     let (from, to) = (sandbox.path("out"), sandbox.path("again"));
-    fs::copy(from.join("checkpoint-3.safetensors"), to.join("checkpoint-3.safetensors"))?;
+    copy_alone(&from, "checkpoint-3.safetensors", &to)?;
     let again = sandbox.finish(&["run", "again.toml", "-o", "again", "--workers", "1"]).await?;
     again.expect_code(0)?.expect_said(&["nothing is left to train"])?;
     expect_same(&from, &to, &RESULTS)?;
@@ -197,18 +179,14 @@ async fn only_the_newest_are_kept_and_an_earlier_job_can_be_gone_on_with() -> Re
     let cluster = Cluster::start(&sandbox, 1).await?;
     let job = job("no")?.set("train.lr_scheduler", "constant").set("train.checkpoints_total_limit", 2);
     let first = cluster.submit(&sandbox.write_job("job.toml", &job)?).await?;
-    cluster.wait_for_end(&first).await?;
-    cluster.finish(&["fetch", &first, "-o", "first"]).await?.expect_code(0)?;
-    let kept = checkpoints_in(&sandbox.path("first"))?;
+    let kept = checkpoints_in(&cluster.result(&first, "first").await?)?;
     ensure!(kept == [6, 9].map(checkpoint), "{kept:?}");
 
     let longer = sandbox.write_job("longer.toml", &job.set("train.max_train_steps", 11))?;
     let arguments = ["submit", "--resume-from", &first, &longer.to_string_lossy()];
     let second = cluster.finish(&arguments).await?.expect_code(0)?.stdout.trim().to_owned();
-    let ended = cluster.wait_for_end(&second).await?;
-    ensure!(ended.state() == v1::JobState::Succeeded, "{}", ended.state_reason);
-    let request = v1::ListStepsRequest { job_id: second, ..Default::default() };
-    let steps = cluster.jobs().await?.list_steps(request).await?.into_inner().steps;
+    cluster.wait_for_success(&second).await?;
+    let steps = cluster.steps(&second).await?;
     ensure!(steps.iter().map(|step| step.step).eq([10, 11]), "{steps:?}");
     Ok(())
 }

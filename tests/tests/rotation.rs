@@ -9,7 +9,6 @@ use anyhow::{Context as _, Result, ensure};
 use ringtune_proto::v1::{self, JobState, WorkerState, access_service_client::AccessServiceClient};
 use ringtune_tests::{
     Cluster, Job, Launch, Sandbox,
-    daemon::FAKE_WORKER,
     wait::{SOON, until},
 };
 
@@ -29,20 +28,7 @@ fn job(steps: i64) -> Result<Job> {
         .set("train.max_train_steps", steps)
         .set("train.train_batch_size", 1)
         .set("train.checkpointing_steps", 0)
-        .set("cluster.world_size", 2)
-        .set("cluster.min_world_size", 1))
-}
-
-fn worker(cluster: &Cluster<'_>, number: usize) -> Launch {
-    let label = format!("worker-{number}");
-    Launch::worker(&label, FAKE_WORKER, &cluster.coordinator.grpc).flags(["--gradient-takes=20"])
-}
-
-async fn learned(sandbox: &Sandbox, cluster: &Cluster<'_>, job_id: &str) -> Result<Vec<u8>> {
-    let ended = cluster.wait_for_end(job_id).await?;
-    ensure!(ended.state() == JobState::Succeeded, "{:?}: {}", ended.state(), ended.state_reason);
-    cluster.finish(&["fetch", job_id, "-o", "out"]).await?.expect_code(0)?;
-    Ok(fs::read(sandbox.path("out/learned_embeds.safetensors"))?)
+        .shared_by(2))
 }
 
 async fn certificates(cluster: &Cluster<'_>) -> Result<Vec<v1::Certificate>> {
@@ -81,18 +67,13 @@ async fn learned_alone(steps: i64) -> Result<Vec<u8>> {
     let sandbox = Sandbox::new()?;
     let plain = Cluster::start_fake(&sandbox, 1).await?;
     let job_id = plain.submit(&sandbox.write_job("job.toml", &job(steps)?)?).await?;
-    learned(&sandbox, &plain, &job_id).await
+    plain.learned(&job_id, "out").await
 }
 
 /// Two workers over TLS.
 async fn secured<'a>(sandbox: &'a Sandbox, life: &str) -> Result<Cluster<'a>> {
     let launch = Launch::coordinator().over_tls().variable("RINGTUNE__AUTHORITY__CERTIFICATE_SECONDS", life);
-    let mut cluster = Cluster::start_coordinator(sandbox, launch).await?;
-    for number in [1, 2] {
-        cluster.add_worker(worker(&cluster, number)).await?;
-    }
-    cluster.wait_for_idle(2).await?;
-    Ok(cluster)
+    Cluster::start_fake_with(sandbox, launch, 2, |worker| worker.flags(["--gradient-takes=20"])).await
 }
 
 /// A job's log.
@@ -124,7 +105,7 @@ async fn a_job_outlives_several_certificates_and_loses_no_step() -> Result<()> {
     let sandbox = Sandbox::new()?;
     let cluster = secured(&sandbox, SHORT_LIFE).await?;
     let job_id = cluster.submit(&sandbox.write_job("job.toml", &job(MANY_STEPS)?)?).await?;
-    ensure!(learned(&sandbox, &cluster, &job_id).await? == expected, "it learned something else");
+    ensure!(cluster.learned(&job_id, "out").await? == expected, "it learned something else");
 
     // The ring was formed anew before its certificates ended, each time between two steps; nobody was lost.
     let lines = log(&cluster, &job_id).await?;
@@ -178,6 +159,6 @@ async fn roots_rotate_certificates_are_renewed_and_a_worker_is_revoked_while_a_j
     let its_state = listed.iter().find(|worker| worker.worker_id == out).map(v1::Worker::state);
     ensure!(matches!(its_state, None | Some(WorkerState::Lost)), "{its_state:?}");
 
-    ensure!(learned(&sandbox, &cluster, &job_id).await? == expected, "it learned something else");
+    ensure!(cluster.learned(&job_id, "out").await? == expected, "it learned something else");
     Ok(())
 }

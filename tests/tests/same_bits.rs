@@ -1,16 +1,18 @@
 //! The learned embedding does not depend on how many workers trained it.
 
-use std::{collections::BTreeMap, fs, path::Path};
+use std::{fs, path::Path};
 
 use anyhow::{Context as _, Result, ensure};
-use ringtune_tests::{Cluster, Job, Sandbox};
+use ringtune_tests::{
+    Cluster, Job, Sandbox,
+    files::{expect_same, metadata, names_in},
+};
 use safetensors::{Dtype, SafeTensors};
 
 /// A job whose global batch any number of workers up to six can share.
 fn job(precision: &str) -> Result<Job> {
     Ok(Job::toy()?
-        .set("cluster.world_size", 6)
-        .set("cluster.min_world_size", 1)
+        .shared_by(6)
         .set("train.train_batch_size", 1)
         .set("train.num_vectors", 2)
         .set("train.mixed_precision", precision))
@@ -64,13 +66,12 @@ async fn a_job_submitted_again_from_what_the_coordinator_has_gives_the_same_byte
     cluster.wait_for_end(&first).await?;
     let again = cluster.finish(&["submit", "--again", &first]).await?.expect_code(0)?.stdout;
     cluster.wait_for_end(again.trim()).await?;
-    let results = |out: &str| RESULTS.map(|name| fs::read(sandbox.path(out).join(name)).ok());
-    for (job, out) in [(first.as_str(), "first"), (again.trim(), "again")] {
-        cluster.finish(&["fetch", job, "-o", out]).await?.expect_code(0)?;
-    }
-    ensure!(first != again.trim() && results("first") == results("again"), "other bytes");
-    ensure!(results("first").iter().all(Option::is_some), "no results");
-    Ok(())
+    ensure!(first != again.trim());
+    expect_same(
+        &cluster.fetch(&first, "first").await?,
+        &cluster.fetch(again.trim(), "again").await?,
+        &RESULTS,
+    )
 }
 
 #[tokio::test]
@@ -98,10 +99,7 @@ async fn a_run_leaves_its_artifacts_and_nothing_else() -> Result<()> {
     ensure!(steps == [1, 2, 3], "{steps:?}");
 
     // 2. The files.
-    let mut names: Vec<String> = fs::read_dir(sandbox.path("out"))?
-        .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
-        .collect::<Result<_>>()?;
-    names.sort();
+    let names = names_in(&sandbox.path("out"))?;
     ensure!(
         names
             == [
@@ -127,15 +125,9 @@ async fn a_run_leaves_its_artifacts_and_nothing_else() -> Result<()> {
         let tensors = SafeTensors::deserialize(&bytes)?;
         ensure!(tensors.names() == [key], "{:?}", tensors.names());
         let rows = tensors.tensor(key)?;
-        ensure!(
-            rows.dtype() == Dtype::F32 && rows.shape() == [2, 64],
-            "{:?} {:?}",
-            rows.dtype(),
-            rows.shape()
-        );
-        let (_, header) = SafeTensors::read_metadata(&bytes)?;
-        let metadata: BTreeMap<String, String> =
-            header.metadata().clone().context("metadata")?.into_iter().collect();
+        let kind = (rows.dtype(), rows.shape());
+        ensure!(kind == (Dtype::F32, &[2, 64][..]), "{kind:?}");
+        let metadata = metadata(&bytes)?;
         ensure!(metadata["format"] == "pt" && metadata["modelspec.title"] == "toy", "{metadata:?}");
         ensure!(metadata["ringtune.step"] == step && metadata["ringtune.seed"] == "7", "{metadata:?}");
         ensure!(metadata["ringtune.placeholder_token"] == "<green-star>", "{metadata:?}");

@@ -1,16 +1,18 @@
 //! The validation loss, the embedding that is chosen by it, and the early stop.
 
-use std::{collections::BTreeMap, fs};
+use std::fs;
 
 use anyhow::{Context as _, Result, ensure};
-use ringtune_tests::{Job, Sandbox};
+use ringtune_tests::{
+    Job, Sandbox,
+    files::{EMBEDDING, copy_alone, expect_same, metadata},
+};
 use safetensors::SafeTensors;
 
 /// Learns far too fast, so that the loss soon rises again; its global batch can be shared by up to three workers.
 fn overshooting() -> Result<Job> {
     Ok(Job::toy()?
-        .set("cluster.world_size", 3)
-        .set("cluster.min_world_size", 1)
+        .shared_by(3)
         .set("train.max_train_steps", 40)
         .set("train.learning_rate", 5.0)
         .set("train.validation_loss_steps", 2)
@@ -21,16 +23,12 @@ fn overshooting() -> Result<Job> {
         .set("train.save_steps", 2))
 }
 
+const RESULTS: [&str; 3] = [EMBEDDING, "learned_embeds-last.safetensors", "README.md"];
+
 /// The numbers of metrics.csv that do not depend on the clock: step, loss, validation loss.
 fn losses(csv: &str) -> Vec<[String; 3]> {
     let lines = csv.lines().skip(1).map(|line| line.split(',').map(str::to_owned).collect::<Vec<_>>());
     lines.map(|fields| [fields[0].clone(), fields[1].clone(), fields[7].clone()]).collect()
-}
-
-fn metadata(file: &std::path::Path) -> Result<BTreeMap<String, String>> {
-    let bytes = fs::read(file)?;
-    let (_, header) = SafeTensors::read_metadata(&bytes)?;
-    Ok(header.metadata().clone().context("metadata")?.into_iter().collect())
 }
 
 fn rows(file: &std::path::Path) -> Result<Vec<u8>> {
@@ -57,9 +55,7 @@ async fn the_best_embedding_is_kept_and_the_job_stops_early_for_any_number_of_wo
     let (first, csv) = &all[0];
     for (out, other) in &all[1..] {
         ensure!(losses(csv) == losses(other), "{:?}\n{:?}", losses(csv), losses(other));
-        for name in ["learned_embeds.safetensors", "learned_embeds-last.safetensors", "README.md"] {
-            ensure!(fs::read(first.join(name))? == fs::read(out.join(name))?, "{name} differs");
-        }
+        expect_same(first, out, &RESULTS)?;
     }
 
     // 2. Every other step has a validation loss; the lowest is four steps before the end.
@@ -76,17 +72,14 @@ async fn the_best_embedding_is_kept_and_the_job_stops_early_for_any_number_of_wo
     ensure!(step as usize + 4 == last, "{validations:?}");
 
     // 3. The job's embedding is that step's, and says so; the last one stays beside it.
-    let best = metadata(&first.join("learned_embeds.safetensors"))?;
+    let best = metadata(&fs::read(first.join(EMBEDDING))?)?;
     ensure!(best["ringtune.step"] == step.to_string(), "{best:?}");
     ensure!(best["ringtune.validation_loss"] == loss.to_string(), "{best:?}");
     let at_step = format!("learned_embeds-steps-{step}.safetensors");
-    ensure!(rows(&first.join("learned_embeds.safetensors"))? == rows(&first.join(at_step))?);
-    let end = metadata(&first.join("learned_embeds-last.safetensors"))?;
+    ensure!(rows(&first.join(EMBEDDING))? == rows(&first.join(at_step))?);
+    let end = metadata(&fs::read(first.join("learned_embeds-last.safetensors"))?)?;
     ensure!(end["ringtune.step"] == last.to_string(), "{end:?}");
-    ensure!(
-        rows(&first.join("learned_embeds-last.safetensors"))?
-            != rows(&first.join("learned_embeds.safetensors"))?
-    );
+    ensure!(rows(&first.join("learned_embeds-last.safetensors"))? != rows(&first.join(EMBEDDING))?);
     let card = fs::read_to_string(first.join("README.md"))?;
     ensure!(card.contains(&format!("after step {step} of 40, with a loss of {loss}")), "{card}");
     sandbox.expect_no_process().await
@@ -108,16 +101,13 @@ async fn a_resumed_job_chooses_the_same_embedding_and_stops_at_the_same_step() -
     for (step, workers) in [(all.len() - 4, "2"), (all.len() - 2, "1"), (all.len(), "2")] {
         let (out, checkpoint) = (format!("from-{step}"), format!("checkpoint-{step}.safetensors"));
         let folder = sandbox.path(&out);
-        fs::create_dir(&folder)?;
-        fs::copy(straight.join(&checkpoint), folder.join(&checkpoint))?;
+        copy_alone(&straight, &checkpoint, &folder)?;
         let run = sandbox.finish(&["run", "resume.toml", "--workers", workers, "-o", &out]).await?;
         let resuming = format!("resuming after step {step}");
         run.expect_code(0)?.expect_said(&[resuming.as_str()])?;
         let csv = fs::read_to_string(folder.join("metrics.csv"))?;
         ensure!(losses(&csv) == all[step..], "{:?}\n{all:?}", losses(&csv));
-        for name in ["learned_embeds.safetensors", "learned_embeds-last.safetensors", "README.md"] {
-            ensure!(fs::read(straight.join(name))? == fs::read(folder.join(name))?, "{name} differs");
-        }
+        expect_same(&straight, &folder, &RESULTS)?;
     }
     sandbox.expect_no_process().await
 }
@@ -131,7 +121,7 @@ async fn judging_a_job_does_not_change_what_it_learns() -> Result<()> {
     let mut learned = Vec::new();
     for name in ["plain", "judged"] {
         sandbox.finish(&["run", &format!("{name}.toml"), "-o", name]).await?.expect_code(0)?;
-        learned.push(rows(&sandbox.path(name).join("learned_embeds.safetensors"))?);
+        learned.push(rows(&sandbox.path(name).join(EMBEDDING))?);
     }
     ensure!(learned[0] == learned[1], "a validation loss changes the embedding");
     Ok(())

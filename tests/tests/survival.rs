@@ -1,18 +1,15 @@
 //! Processes that are killed, interrupted, or run out of disk.
 
 use std::{
-    collections::BTreeSet,
-    ffi::OsString,
     fs,
     process::Stdio,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, ensure};
-use ringtune_proto::v1::{self, JobState};
 use ringtune_tests::{
     Cluster, Job, Launch, Sandbox,
-    daemon::FAKE_WORKER,
+    files::names_in,
     process::{finish, finish_child, send_signal, signal_process},
     wait::SOON,
 };
@@ -74,8 +71,7 @@ async fn a_killed_run_leaves_no_process_behind_and_what_it_had_can_be_saved() ->
 
 /// Whether the output folder has a checkpoint.
 fn checkpoints(sandbox: &Sandbox) -> Result<bool> {
-    let names = fs::read_dir(sandbox.path("out"))?.filter_map(Result::ok).map(|entry| entry.file_name());
-    Ok(names.filter(|name| name.to_string_lossy().starts_with("checkpoint-")).count() > 0)
+    Ok(names_in(&sandbox.path("out"))?.iter().any(|name| name.starts_with("checkpoint-")))
 }
 
 #[tokio::test]
@@ -108,8 +104,8 @@ async fn ctrl_c_cancels_the_job_and_keeps_its_artifacts() -> Result<()> {
         ensure!(sandbox.path("out").join(name).is_file(), "{name} was not kept: {}", run.stderr);
     }
     // And what is needed to go on after its last step.
-    let names = fs::read_dir(sandbox.path("out"))?.filter_map(Result::ok).map(|entry| entry.file_name());
-    let checkpoint = names.filter(|name| name.to_string_lossy().starts_with("checkpoint-")).count();
+    let names = names_in(&sandbox.path("out"))?;
+    let checkpoint = names.iter().filter(|name| name.starts_with("checkpoint-")).count();
     ensure!(checkpoint == 1, "{checkpoint} checkpoints");
     sandbox.expect_no_process().await
 }
@@ -149,61 +145,46 @@ const STEPS: i64 = 120;
 
 /// A job that two workers share and one can do alone. A gradient takes 20 ms, and rank 0 keeps the state so often.
 async fn start_shared_job<'a>(sandbox: &'a Sandbox, seconds: &str) -> Result<(Cluster<'a>, String)> {
-    let mut cluster = Cluster::start_coordinator(sandbox, Launch::coordinator()).await?;
-    for label in ["worker-1", "worker-2"] {
-        let launch = Launch::worker(label, FAKE_WORKER, &cluster.coordinator.grpc)
-            .flags(["--gradient-takes=20"])
-            .variable("RINGTUNE__TRAINING__RECOVERY_CHECKPOINT_SECONDS", seconds);
-        cluster.add_worker(launch).await?;
-    }
-    cluster.wait_for_idle(2).await?;
+    let worker = |launch: Launch| {
+        let launch = launch.flags(["--gradient-takes=20"]);
+        launch.variable("RINGTUNE__TRAINING__RECOVERY_CHECKPOINT_SECONDS", seconds)
+    };
+    let cluster = Cluster::start_fake_with(sandbox, Launch::coordinator(), 2, worker).await?;
     let job = Job::toy()?
         .set("train.max_train_steps", STEPS)
         .set("train.train_batch_size", 1)
         .set("train.checkpointing_steps", 0)
-        .set("cluster.world_size", 2)
-        .set("cluster.min_world_size", 1);
+        .shared_by(2);
     let job_id = cluster.submit(&sandbox.write_job("job.toml", &job)?).await?;
     Ok((cluster, job_id))
 }
 
 /// What the job learned, once it has succeeded with every step once.
 async fn learned(sandbox: &Sandbox, cluster: &Cluster<'_>, job_id: &str) -> Result<Vec<u8>> {
-    let ended = cluster.wait_for_end(job_id).await?;
-    ensure!(ended.state() == JobState::Succeeded, "{:?}: {}", ended.state(), ended.state_reason);
-    let request = v1::ListStepsRequest { job_id: job_id.to_owned(), page_size: 10_000, ..Default::default() };
-    let steps = cluster.jobs().await?.list_steps(request).await?.into_inner().steps;
-    let numbers: Vec<i64> = steps.iter().map(|step| step.step).collect();
+    let learned = cluster.learned(job_id, "out").await?;
+    let numbers: Vec<i64> = cluster.steps(job_id).await?.iter().map(|step| step.step).collect();
     ensure!(numbers == (1..=STEPS).collect::<Vec<_>>(), "{numbers:?}");
-    cluster.finish(&["fetch", job_id, "-o", "out"]).await?.expect_code(0)?;
     let metrics = fs::read_to_string(sandbox.path("out/metrics.csv"))?;
     let numbers: Vec<&str> = metrics.lines().skip(1).filter_map(|line| line.split(',').next()).collect();
     ensure!(numbers == (1..=STEPS).map(|step| step.to_string()).collect::<Vec<_>>(), "{metrics}");
-    Ok(fs::read(sandbox.path("out/learned_embeds.safetensors"))?)
+    Ok(learned)
 }
 
 #[tokio::test]
 async fn a_job_without_checkpoints_outlives_all_its_workers() -> Result<()> {
-    let names = |sandbox: &Sandbox| -> Result<BTreeSet<OsString>> {
-        fs::read_dir(sandbox.path("out"))?.map(|entry| Ok(entry?.file_name())).collect()
-    };
     let sandbox = Sandbox::new()?;
     let (cluster, job_id) = start_shared_job(&sandbox, "60").await?;
     let whole = learned(&sandbox, &cluster, &job_id).await?;
-    let files = names(&sandbox)?;
+    let files = names_in(&sandbox.path("out"))?;
     drop(cluster);
     let sandbox = Sandbox::new()?;
     let (mut cluster, job_id) = start_shared_job(&sandbox, "0.1").await?;
     cluster.wait_for_step(&job_id, 40).await?;
-    for label in ["worker-1", "worker-2"] {
-        cluster.daemon(label)?.end().await?;
-    }
-    for label in ["worker-1", "worker-2"] {
-        cluster.start_again(label).await?;
-    }
+    cluster.replace_all(&["worker-1", "worker-2"]).await?;
     let recovered = learned(&sandbox, &cluster, &job_id).await?;
     ensure!(recovered == whole, "it learned something else after all its workers died");
-    ensure!(names(&sandbox)? == files, "other files are left: {:?}", names(&sandbox)?);
+    let left = names_in(&sandbox.path("out"))?;
+    ensure!(left == files, "other files are left: {left:?}");
     let log = fs::read_to_string(sandbox.path("out/job.log"))?;
     ensure!(log.contains("resumed after step "), "it began anew: {log}");
     Ok(())

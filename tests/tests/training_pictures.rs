@@ -55,8 +55,7 @@ fn captioned_job() -> Result<Job> {
         .set("train.shuffle_tags", true)
         .set("train.keep_tags", 1)
         .set("train.caption_dropout", 0.25)
-        .set("cluster.world_size", 2)
-        .set("cluster.min_world_size", 1);
+        .shared_by(2);
     Ok(job.without("data.images"))
 }
 
@@ -108,8 +107,7 @@ async fn a_job_with_buckets_equals_diffusers_and_itself_on_any_number_of_workers
         .set("train.bucket_reso_steps", 16)
         .set("train.max_train_steps", 6)
         .set("train.gradient_accumulation_steps", 2)
-        .set("cluster.world_size", 2)
-        .set("cluster.min_world_size", 1);
+        .shared_by(2);
     sandbox.write_job("job.toml", &job.clone().set("debug.trace_dir", "trace"))?;
     let two = learn(&sandbox, "job.toml", 2).await?;
     let shapes: BTreeSet<Vec<usize>> =
@@ -148,7 +146,7 @@ async fn while_a_new_model_is_hashed_each_rank_encodes_a_picture_and_learns_the_
     let shard =
         fs::File::create(sandbox.path("model/unet/diffusion_pytorch_model-00001-of-00002.safetensors"))?;
     shard.set_len(2 << 30)?;
-    let job = Job::toy()?.set("cluster.world_size", 2).set("cluster.min_world_size", 1);
+    let job = Job::toy()?.shared_by(2);
     sandbox.write_job("known.toml", &job)?;
     sandbox.write_job("new.toml", &job.set("model.base", text(&sandbox.path("model"))))?;
     // What was learned, without the model's hash beside it.

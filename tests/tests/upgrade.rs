@@ -7,8 +7,15 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use ringtune_proto::v1::{self, JobState};
-use ringtune_tests::{Cluster, Sandbox, cluster::start_worker_with, hub::fill_cache, job::text, places};
+use ringtune_proto::v1;
+use ringtune_tests::{
+    Cluster, Sandbox,
+    cluster::start_worker_with,
+    files::{EMBEDDING, metadata, names_in},
+    hub::fill_cache,
+    job::text,
+    places,
+};
 use safetensors::SafeTensors;
 use serde_json::Value;
 
@@ -72,8 +79,7 @@ async fn a_database_of_0_1_0_is_listed_watched_fetched_resumed_and_deleted() -> 
             expect_shown(now, then).with_context(|| name.clone())?;
         }
         let events = |kind: &str| then.iter().filter(|event| event["event"] == kind).count();
-        let request = v1::ListStepsRequest { job_id: job_id.clone(), ..Default::default() };
-        let steps = cluster.jobs().await?.list_steps(request).await?.into_inner().steps;
+        let steps = cluster.steps(job_id).await?;
         ensure!(steps.len() == events("step"), "{name}: {} steps are listed", steps.len());
         let artifacts: BTreeSet<&str> = then.iter().filter_map(|event| event["name"].as_str()).collect();
         let out = sandbox.path(name);
@@ -88,18 +94,16 @@ async fn a_database_of_0_1_0_is_listed_watched_fetched_resumed_and_deleted() -> 
     let variables = [("HF_HOME", text(&home)), ("HF_HUB_OFFLINE", "1".to_owned())];
     let worker = start_worker_with(&sandbox, "worker", &cluster.coordinator.grpc, &variables).await?;
     cluster.workers.push(worker);
-    let queued = cluster.wait_for_end(&known["queued"]).await?;
-    ensure!(queued.state() == JobState::Succeeded && queued.step == 3, "{queued:?}");
+    let queued = cluster.wait_for_success(&known["queued"]).await?;
+    ensure!(queued.step == 3, "{queued:?}");
     let file = text(&fixtures().join("jobs/succeeded.toml"));
     let longer = ["--resume-from", &known["succeeded"], "--set", "train.max_train_steps=6"];
     let submitted = cluster.finish(&[&["submit", &file][..], &longer].concat()).await?.expect_code(0)?;
     let resumed = submitted.stdout.trim();
-    let ended = cluster.wait_for_end(resumed).await?;
-    ensure!(ended.state() == JobState::Succeeded && ended.step == 6, "{ended:?}");
-    let out = sandbox.path("resumed-now");
-    cluster.finish(&["fetch", resumed, "-o", &text(&out)]).await?.expect_code(0)?;
-    let [then, now] = ["resumed", "resumed-now"].map(|name| sandbox.path(name));
-    expect_equal(&then, &now, "learned_embeds.safetensors")?;
+    let ended = cluster.wait_for_success(resumed).await?;
+    ensure!(ended.step == 6, "{ended:?}");
+    let now = cluster.fetch(resumed, "resumed-now").await?;
+    expect_equal(&sandbox.path("resumed"), &now, EMBEDDING)?;
 
     // 4. An old job can be deleted.
     let request = v1::DeleteJobRequest { job_id: known["succeeded"].clone() };
@@ -124,12 +128,9 @@ async fn checkpoints_of_0_1_0_go_on_to_the_embedding_that_0_1_0_came_to() -> Res
         let said = format!("resuming after step {step}");
         run.expect_said(&[&said])?;
         let mut compared = 0;
-        for entry in fs::read_dir(&then)? {
-            let name = entry?.file_name().to_string_lossy().into_owned();
-            if name.starts_with("learned_embeds") {
-                expect_equal(&then, &sandbox.path(&out), &name).with_context(|| out.clone())?;
-                compared += 1;
-            }
+        for name in names_in(&then)?.iter().filter(|name| name.starts_with("learned_embeds")) {
+            expect_equal(&then, &sandbox.path(&out), name).with_context(|| out.clone())?;
+            compared += 1;
         }
         ensure!(compared == if job == "selected" { 2 } else { 1 }, "{compared} embeddings were compared");
     }
@@ -152,9 +153,7 @@ fn expect_equal(then: &Path, now: &Path, name: &str) -> Result<()> {
 /// The numerics class of an embedding, and its numbers.
 fn learned(path: &Path) -> Result<(String, Vec<f32>)> {
     let bytes = fs::read(path).with_context(|| path.display().to_string())?;
-    let (_, header) = SafeTensors::read_metadata(&bytes)?;
-    let metadata = header.metadata().clone().context("metadata")?;
-    let facts: Value = serde_json::from_str(metadata.get("ringtune").context("what made it")?)?;
+    let facts: Value = serde_json::from_str(metadata(&bytes)?.get("ringtune").context("what made it")?)?;
     let class = facts["numerics_class"].as_str().context("a numerics class")?.to_owned();
     let tensors = SafeTensors::deserialize(&bytes)?;
     let [(_, rows)] = tensors.tensors().try_into().map_err(|_| anyhow::anyhow!("not one tensor"))?;

@@ -10,8 +10,7 @@ use ringtune_tests::{Cluster, Finished, Job, Launch, Sandbox, daemon::FAKE_WORKE
 /// learning rate depends on the step.
 fn job() -> Result<Job> {
     Ok(Job::toy()?
-        .set("cluster.world_size", 2)
-        .set("cluster.min_world_size", 1)
+        .shared_by(2)
         .set("train.train_batch_size", 1)
         .set("train.max_train_steps", 12)
         .set("train.lr_scheduler", "cosine")
@@ -23,14 +22,8 @@ fn job() -> Result<Job> {
 
 async fn succeeded(cluster: &Cluster<'_>, sandbox: &Sandbox, job: &Job) -> Result<String> {
     let job_id = cluster.submit(&sandbox.write_job("job.toml", job)?).await?;
-    let ended = cluster.wait_for_end(&job_id).await?;
-    ensure!(ended.state() == v1::JobState::Succeeded, "{}", ended.state_reason);
+    cluster.wait_for_success(&job_id).await?;
     Ok(job_id)
-}
-
-async fn steps_of(cluster: &Cluster<'_>, job_id: &str) -> Result<Vec<v1::StepReport>> {
-    let request = v1::ListStepsRequest { job_id: job_id.to_owned(), ..Default::default() };
-    Ok(cluster.jobs().await?.list_steps(request).await?.into_inner().steps)
 }
 
 /// The verification, as the last line of JSON says it.
@@ -56,7 +49,7 @@ async fn a_job_is_verified_as_a_whole_and_from_a_checkpoint_on() -> Result<()> {
     let found = verdict(&some)?;
     ensure!(found["state"] == "SUCCEEDED" && found["verification"]["compared"] == 7, "{found}");
     let verification = found["job_id"].as_str().context("an id")?;
-    let numbers: Vec<i64> = steps_of(&cluster, verification).await?.iter().map(|step| step.step).collect();
+    let numbers: Vec<i64> = cluster.steps(verification).await?.iter().map(|step| step.step).collect();
     ensure!(numbers == [5, 6, 7], "{numbers:?}");
 
     // 3. It is listed by what it verifies, and left no file.
@@ -67,14 +60,12 @@ async fn a_job_is_verified_as_a_whole_and_from_a_checkpoint_on() -> Result<()> {
     ensure!(shown.contains(&format!("steps 6-7 of {job}")) && shown.contains("same up to step 7"), "{shown}");
     let by_name = cluster.finish(&["status", "toy"]).await?.expect_code(0)?.stdout;
     ensure!(by_name.contains(&job), "the name of a job means its verification: {by_name}");
-    let request = v1::ListArtifactsRequest { job_id: verification.to_owned(), ..Default::default() };
-    let files = cluster.artifacts().await?.list_artifacts(request).await?.into_inner().artifacts;
+    let files = cluster.files(verification).await?;
     ensure!(files.is_empty(), "{files:?}");
 
     // 4. The model card names the state after the last step.
-    cluster.finish(&["fetch", &job, "-o", "out"]).await?.expect_code(0)?;
-    let card = fs::read_to_string(sandbox.path("out/README.md"))?;
-    let last = steps_of(&cluster, &job).await?.pop().context("a step")?;
+    let card = fs::read_to_string(cluster.fetch(&job, "out").await?.join("README.md"))?;
+    let last = cluster.steps(&job).await?.pop().context("a step")?;
     ensure!(card.contains(&format!("State after the last step: `sha256:{}`", last.state_sha256)), "{card}");
 
     // 5. What is no range of steps, or none of this job, is refused.
@@ -90,8 +81,7 @@ async fn a_checkpoint_that_is_cut_short_gives_way_to_an_older_one() -> Result<()
     let sandbox = Sandbox::new()?;
     let cluster = Cluster::start_fake(&sandbox, 1).await?;
     let job = succeeded(&cluster, &sandbox, &job()?).await?;
-    let request = v1::ListArtifactsRequest { job_id: job.clone(), ..Default::default() };
-    let files = cluster.artifacts().await?.list_artifacts(request).await?.into_inner().artifacts;
+    let files = cluster.files(&job).await?;
     let newest = files.iter().find(|file| file.name == "checkpoint-8.safetensors").context("a checkpoint")?;
     let hash = &newest.sha256;
     let content = sandbox.path("coordinator/contents/sha256").join(&hash[..2]).join(hash);
@@ -101,7 +91,7 @@ async fn a_checkpoint_that_is_cut_short_gives_way_to_an_older_one() -> Result<()
     let same =
         cluster.finish(&["verify", &job, "--steps", "9-10", "--output", "json"]).await?.expect_code(0)?;
     let found = verdict(&same)?;
-    let steps = steps_of(&cluster, found["job_id"].as_str().context("an id")?).await?;
+    let steps = cluster.steps(found["job_id"].as_str().context("an id")?).await?;
     let numbers: Vec<i64> = steps.iter().map(|step| step.step).collect();
     ensure!(numbers == [5, 6, 7, 8, 9, 10], "{numbers:?}");
     Ok(())
@@ -120,7 +110,7 @@ async fn a_worker_that_computes_otherwise_is_found_out() -> Result<()> {
     cluster.wait_for_idle(2).await?;
 
     let found = cluster.finish(&["verify", &job]).await?.expect_code(1)?;
-    let stored = steps_of(&cluster, &job).await?.remove(3).state_sha256;
+    let stored = cluster.steps(&job).await?.remove(3).state_sha256;
     let line = format!("differs: step 4 of {job}: stored sha256:{stored}, computed sha256:");
     ensure!(found.stdout.starts_with(&line) && found.stdout.lines().count() == 1, "{}", found.stdout);
     let listed = v1::ListJobsRequest { page_size: 1, ..Default::default() };

@@ -48,6 +48,11 @@ impl std::fmt::Debug for Path<'_> {
     }
 }
 
+/// The words of a list, with a `|` between them.
+pub fn words(list: &str) -> Vec<String> {
+    list.split('|').map(str::to_owned).collect()
+}
+
 /// Takes inputs as they are.
 pub fn as_it_is(bytes: Vec<u8>) -> Vec<u8> {
     bytes

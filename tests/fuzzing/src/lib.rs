@@ -11,5 +11,5 @@ mod harness;
 pub mod memory;
 mod mutate;
 
-pub use harness::{Path, as_it_is, seconds};
+pub use harness::{Path, as_it_is, seconds, words};
 pub use mutate::Random;

@@ -6,7 +6,7 @@ import torch
 from transformers import GPT2LMHeadModel
 
 from . import GoldenFile
-from .gpt2 import ACCUMULATED, BATCHES, MODELS, RECIPE, STEPS, put_pass, put_steps, tokens
+from .gpt2 import ACCUMULATED, MODELS, RECIPE, STEPS, put_passes, put_steps
 
 PURPOSE = 19
 SITES = {"embedding": 0, "attention": 1, "projection": 2, "feed_forward": 3}
@@ -71,17 +71,9 @@ def load(folder):
 
 def make_dropout_goldens(out):
     for name in MODELS:
-        golden, model = GoldenFile(), load(out / name)
-        cases = []
-        for batch, block in BATCHES:
-            case = f"batch-{batch}-block-{block}"
-            cases.append({"case": case, "batch": batch, "block": block})
-            inputs, targets = tokens(name, batch, block, 610 + block)
-            golden.put_all(f"{case}/in", {"inputs": inputs, "targets": targets})
-            for precision in ("fp32", "bf16"):
-                with masks_instead_of_chance(DROPOUT):
-                    put_pass(golden, f"{case}/{precision}", model, inputs, targets, precision)
-        golden.metadata.update(cases=cases, dropout=DROPOUT)
+        golden = GoldenFile()
+        put_passes(golden, load(out / name), name, 610, lambda: masks_instead_of_chance(DROPOUT))
+        golden.metadata["dropout"] = DROPOUT
         golden.save(out / f"{name}-dropout.safetensors")
     golden = GoldenFile()
     golden.metadata.update(recipe=RECIPE, dropout=DROPOUT)

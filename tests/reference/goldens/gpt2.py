@@ -72,6 +72,20 @@ def put_pass(golden, prefix, model, inputs, targets, precision):
     golden.put_all(f"{prefix}/grad", {key: parameter.grad for key, parameter in model.named_parameters()})
 
 
+def put_passes(golden, model, name, seed, around=contextlib.nullcontext):
+    """A pass over each batch in each precision, each within `around()`."""
+    cases = []
+    for batch, block in BATCHES:
+        case = f"batch-{batch}-block-{block}"
+        cases.append({"case": case, "batch": batch, "block": block})
+        inputs, targets = tokens(name, batch, block, seed + block)
+        golden.put_all(f"{case}/in", {"inputs": inputs, "targets": targets})
+        for precision in ("fp32", "bf16"):
+            with around():
+                put_pass(golden, f"{case}/{precision}", model, inputs, targets, precision)
+    golden.metadata["cases"] = cases
+
+
 def put_steps(golden, model, name, precision, around=contextlib.nullcontext):
     """Five steps over two microbatches each, each run within `around()`; the state after every step."""
     decayed = [parameter for parameter in model.parameters() if parameter.dim() >= 2]
@@ -123,16 +137,8 @@ def make_variants(folder, model):
 
 def make_gpt2_goldens(out):
     for name in MODELS:
-        golden, model = GoldenFile(), make_model(out / name, name)
-        cases = []
-        for batch, block in BATCHES:
-            case = f"batch-{batch}-block-{block}"
-            cases.append({"case": case, "batch": batch, "block": block})
-            inputs, targets = tokens(name, batch, block, 410 + block)
-            golden.put_all(f"{case}/in", {"inputs": inputs, "targets": targets})
-            for precision in ("fp32", "bf16"):
-                put_pass(golden, f"{case}/{precision}", model, inputs, targets, precision)
-        golden.metadata["cases"] = cases
+        golden = GoldenFile()
+        put_passes(golden, make_model(out / name, name), name, 410)
         golden.save(out / f"{name}.safetensors")
     make_variants(out / "gpt2-tiny", GPT2LMHeadModel.from_pretrained(out / "gpt2-tiny"))
     golden = GoldenFile()

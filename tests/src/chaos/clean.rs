@@ -58,8 +58,7 @@ pub fn job(row: &Row) -> Result<Job> {
         .set("name", "chaos")
         .set("train.max_train_steps", row.steps)
         .set("train.train_batch_size", 1)
-        .set("cluster.world_size", workers)
-        .set("cluster.min_world_size", 1);
+        .shared_by(workers);
     Ok(row.keys.iter().fold(plain, |job, (key, value)| job.set(key, value.clone())))
 }
 

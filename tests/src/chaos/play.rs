@@ -262,8 +262,7 @@ fn mend_link(stage: &mut Stage<'_>) -> Result<()> {
 /// Path of the job's newest checkpoint at the coordinator.
 async fn newest_checkpoint(stage: &Stage<'_>, story: &Story) -> Result<PathBuf> {
     let job_id = story.job().context("a job")?.job_id;
-    let request = v1::ListArtifactsRequest { job_id, ..Default::default() };
-    let listed = stage.cluster.artifacts().await?.list_artifacts(request).await?.into_inner().artifacts;
+    let listed = stage.cluster.files(&job_id).await?;
     let step = |name: &str| -> Option<u64> {
         name.strip_prefix("checkpoint-")?.strip_suffix(".safetensors")?.parse().ok()
     };

@@ -45,13 +45,8 @@ enum Expected {
     Any,
 }
 
-/// A flood: its name, whether its client reads, how it ends, and what is sent the how-manieth time.
-struct Flood {
-    name: &'static str,
-    listens: bool,
-    expected: Expected,
-    next: fn(u32, &'static str) -> Vec<u8>,
-}
+/// A flood: its name, how it ends, and what is sent the how-manieth time.
+struct Flood(&'static str, Expected, fn(u32, &'static str) -> Vec<u8>);
 
 /// So many frames, whose streams go on from time to time.
 fn many(number: u32, frame: impl Fn(u32) -> Vec<u8>) -> Vec<u8> {
@@ -59,116 +54,65 @@ fn many(number: u32, frame: impl Fn(u32) -> Vec<u8>) -> Vec<u8> {
 }
 
 const FLOODS: [Flood; 12] = [
-    Flood {
-        name: "calls that are taken back at once",
-        listens: true,
-        expected: Expected::End(Some(CALM)),
-        next: |number, path| {
-            many(number, |stream| {
-                let call = frame(HEADERS, END_HEADERS | END_STREAM, stream, &head(path));
-                [call, frame(RST_STREAM, 0, stream, &8_u32.to_be_bytes())].concat()
-            })
-        },
-    },
-    Flood {
-        name: "calls that do not end",
-        listens: true,
-        expected: Expected::End(Some(CALM)),
-        next: |number, path| many(number, |stream| frame(HEADERS, END_HEADERS, stream, &head(path))),
-    },
-    Flood {
-        name: "a head that goes on for ever",
-        listens: true,
-        expected: Expected::End(None),
-        next: |number, path| match number {
-            0 => frame(HEADERS, END_STREAM, 1, &head(path)),
-            _ => frame(CONTINUATION, 0, 1, &header("x", &"y".repeat(1000)).repeat(16)),
-        },
-    },
-    Flood {
-        name: "heads over the limit",
-        listens: true,
-        expected: Expected::Any,
-        next: |number, path| {
-            let long = [head(path), header("x-long", &"y".repeat(1000)).repeat(20)].concat();
-            // A frame has 16 KiB unless the other side allows more.
-            let (begin, rest) = long.split_at(8000);
-            let stream = number * 2 + 1;
-            let begin = frame(HEADERS, END_STREAM, stream, begin);
-            let (middle, end) = rest.split_at(8000);
-            let middle = frame(CONTINUATION, 0, stream, middle);
-            [begin, middle, frame(CONTINUATION, END_HEADERS, stream, end)].concat()
-        },
-    },
-    Flood {
-        name: "empty data",
-        listens: true,
-        expected: Expected::End(Some(CALM)),
-        next: |number, path| match number {
-            0 => frame(HEADERS, END_HEADERS, 1, &head(path)),
-            _ => frame(DATA, 0, 1, &[]).repeat(AT_ONCE as usize),
-        },
-    },
-    Flood {
-        name: "pings",
-        listens: true,
-        expected: Expected::Answered,
-        next: |_, _| frame(PING, 0, 0, b"12345678").repeat(AT_ONCE as usize),
-    },
-    Flood {
-        name: "pings of somebody deaf",
-        listens: false,
-        expected: Expected::Waits,
-        next: |_, _| frame(PING, 0, 0, b"12345678").repeat(AT_ONCE as usize),
-    },
-    Flood {
-        name: "answers to pings that were not sent",
-        listens: true,
-        expected: Expected::Any,
-        next: |_, _| frame(PING, ACK, 0, b"12345678").repeat(AT_ONCE as usize),
-    },
-    Flood {
-        name: "settings",
-        listens: true,
-        expected: Expected::Answered,
-        next: |number, _| {
-            let window = number.to_be_bytes();
-            let settings = [&[0, 4, 0, 0][..], &window[2..]].concat();
-            frame(SETTINGS, 0, 0, &settings).repeat(AT_ONCE as usize)
-        },
-    },
-    Flood {
-        name: "settings of somebody deaf",
-        listens: false,
-        expected: Expected::Waits,
-        next: |_, _| frame(SETTINGS, 0, 0, &[]).repeat(AT_ONCE as usize),
-    },
-    Flood {
-        name: "windows and priorities",
-        listens: true,
-        expected: Expected::Any,
-        next: |number, _| {
-            many(number, |stream| {
-                let priority = frame(PRIORITY, 0, stream, &[0, 0, 0, 0, 1]);
-                [priority, frame(WINDOW_UPDATE, 0, 0, &[0, 0, 0, 1])].concat()
-            })
-        },
-    },
-    Flood {
-        name: "frames of no kind",
-        listens: true,
-        expected: Expected::Any,
-        next: |_, _| frame(0xee, 0, 0, &[0; 64]).repeat(AT_ONCE as usize),
-    },
+    Flood("calls that are taken back at once", Expected::End(Some(CALM)), |number, path| {
+        many(number, |stream| {
+            let call = frame(HEADERS, END_HEADERS | END_STREAM, stream, &head(path));
+            [call, frame(RST_STREAM, 0, stream, &8_u32.to_be_bytes())].concat()
+        })
+    }),
+    Flood("calls that do not end", Expected::End(Some(CALM)), |number, path| {
+        many(number, |stream| frame(HEADERS, END_HEADERS, stream, &head(path)))
+    }),
+    Flood("a head that goes on for ever", Expected::End(None), |number, path| match number {
+        0 => frame(HEADERS, END_STREAM, 1, &head(path)),
+        _ => frame(CONTINUATION, 0, 1, &header("x", &"y".repeat(1000)).repeat(16)),
+    }),
+    Flood("heads over the limit", Expected::Any, |number, path| {
+        let long = [head(path), header("x-long", &"y".repeat(1000)).repeat(20)].concat();
+        // A frame has 16 KiB unless the other side allows more.
+        let (begin, rest) = long.split_at(8000);
+        let stream = number * 2 + 1;
+        let begin = frame(HEADERS, END_STREAM, stream, begin);
+        let (middle, end) = rest.split_at(8000);
+        let middle = frame(CONTINUATION, 0, stream, middle);
+        [begin, middle, frame(CONTINUATION, END_HEADERS, stream, end)].concat()
+    }),
+    Flood("empty data", Expected::End(Some(CALM)), |number, path| match number {
+        0 => frame(HEADERS, END_HEADERS, 1, &head(path)),
+        _ => frame(DATA, 0, 1, &[]).repeat(AT_ONCE as usize),
+    }),
+    Flood("pings", Expected::Answered, |_, _| frame(PING, 0, 0, b"12345678").repeat(AT_ONCE as usize)),
+    Flood("pings of somebody deaf", Expected::Waits, |_, _| {
+        frame(PING, 0, 0, b"12345678").repeat(AT_ONCE as usize)
+    }),
+    Flood("answers to pings that were not sent", Expected::Any, |_, _| {
+        frame(PING, ACK, 0, b"12345678").repeat(AT_ONCE as usize)
+    }),
+    Flood("settings", Expected::Answered, |number, _| {
+        let window = number.to_be_bytes();
+        let settings = [&[0, 4, 0, 0][..], &window[2..]].concat();
+        frame(SETTINGS, 0, 0, &settings).repeat(AT_ONCE as usize)
+    }),
+    Flood("settings of somebody deaf", Expected::Waits, |_, _| {
+        frame(SETTINGS, 0, 0, &[]).repeat(AT_ONCE as usize)
+    }),
+    Flood("windows and priorities", Expected::Any, |number, _| {
+        many(number, |stream| {
+            let priority = frame(PRIORITY, 0, stream, &[0, 0, 0, 0, 1]);
+            [priority, frame(WINDOW_UPDATE, 0, 0, &[0, 0, 0, 1])].concat()
+        })
+    }),
+    Flood("frames of no kind", Expected::Any, |_, _| frame(0xee, 0, 0, &[0; 64]).repeat(AT_ONCE as usize)),
 ];
 
 /// Sends all floods at the same time.
 #[allow(clippy::print_stderr)]
 async fn all_floods(visitor: &Visitor, to: SocketAddr, path: &'static str) -> Result<()> {
     let mut floods = JoinSet::new();
-    for Flood { name, listens, expected, next } in FLOODS {
+    for Flood(name, expected, next) in FLOODS {
         let visitor = visitor.clone();
         floods.spawn(async move {
+            let listens = expected != Expected::Waits;
             let (patience, most) = if listens { (PATIENCE, MOST) } else { (DEAF, MOST_OF_DEAF) };
             let begun = Instant::now();
             let stream = visitor.connect(to, Ipv4Addr::LOCALHOST).await?;
@@ -200,8 +144,7 @@ const EXCHANGE: &str = "/ringtune.v1.RingService/Exchange";
 
 /// Floods the coordinator and a worker beside a job. `visitors`: who floods which of the two.
 async fn beside_a_job(sandbox: &Sandbox, bystander: Bystander<'_>, visitors: [Visitor; 2]) -> Result<()> {
-    let others = Others::start(&bystander.cluster.coordinator.door()).await?;
-    let before = bystander.step().await?;
+    let others = Others::start(&bystander).await?;
     let floods = [SESSION, EXCHANGE].into_iter().zip(visitors);
     for (daemon, (path, visitor)) in daemons(&bystander.cluster)?.into_iter().zip(floods) {
         let memory = Memory::of(daemon.process_id().context("it has ended")?);
@@ -211,9 +154,7 @@ async fn beside_a_job(sandbox: &Sandbox, bystander: Bystander<'_>, visitors: [Vi
         let log = fs::metadata(sandbox.path(&format!("{}.log", daemon.label)))?.len();
         ensure!(log <= MOST_LOG, "{} wrote {log} bytes into its log", daemon.label);
     }
-    ensure!(bystander.step().await? > before, "the job makes no steps");
-    others.were_served().await?;
-    bystander.unharmed().await
+    others.were_served(bystander).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -106,8 +106,7 @@ async fn a_crowd_that_only_shakes_hands_is_closed_and_nobody_notices() -> Result
         .variable("RINGTUNE__LIMITS__CONNECTIONS", &places.to_string());
     let bystander = Bystander::start(&sandbox, coordinator, 30 + u64::from(crowd / 100)).await?;
     let door = bystander.cluster.coordinator.door();
-    let others = Others::start(&door).await?;
-    let before = bystander.step().await?;
+    let others = Others::start(&bystander).await?;
     let reader = reader(&bystander.cluster, &sandbox)?;
     let admin = Visitor::known(HTTP2, &sandbox.path("coordinator/admin"))?;
     let visitors = [Visitor::stranger(HTTP2)?, admin];
@@ -133,9 +132,7 @@ async fn a_crowd_that_only_shakes_hands_is_closed_and_nobody_notices() -> Result
         }
         newcomer(&door).await?;
     }
-    ensure!(bystander.step().await? > before, "the job makes no steps");
-    others.were_served().await?;
-    bystander.unharmed().await
+    others.were_served(bystander).await
 }
 
 /// How a handshake stays undone.
@@ -193,8 +190,7 @@ async fn slow_handshakes_are_ended_at_every_port_and_others_get_in() -> Result<(
         Launch::coordinator().over_tls().variable("RINGTUNE__LIMITS__OPENING_SECONDS", &opening);
     let bystander = Bystander::start(&sandbox, coordinator, 15).await?;
     let door = bystander.cluster.coordinator.door();
-    let others = Others::start(&door).await?;
-    let before = bystander.step().await?;
+    let others = Others::start(&bystander).await?;
     let reader = reader(&bystander.cluster, &sandbox)?;
     let hellos = [Visitor::stranger(HTTP2)?.hello()?, Visitor::stranger(HTTP1)?.hello()?];
     let hellos: [Arc<[u8]>; 2] = hellos.map(Into::into);
@@ -235,7 +231,5 @@ async fn slow_handshakes_are_ended_at_every_port_and_others_get_in() -> Result<(
         ensure!(counted >= crowd * 9 / 10, "{} counted {counted}", daemon.label);
     }
     newcomer(&door).await?;
-    ensure!(bystander.step().await? > before, "the job makes no steps");
-    others.were_served().await?;
-    bystander.unharmed().await
+    others.were_served(bystander).await
 }

@@ -5,7 +5,6 @@ use std::net::{Ipv4Addr, SocketAddr};
 use anyhow::{Context as _, Result, ensure};
 use ringtune_tests::{
     Cluster, Launch, Sandbox, Visitor,
-    daemon::FAKE_WORKER,
     http2::{PREFACE, SETTINGS, frame},
     visitor::{self, HTTP1, HTTP2},
 };
@@ -59,11 +58,7 @@ async fn say_to_all(cluster: &Cluster<'_>, reader: &Visitor, all: &[Said], reaso
 }
 
 async fn cluster(sandbox: &Sandbox, launch: Launch) -> Result<Cluster<'_>> {
-    let mut cluster = Cluster::start_coordinator(sandbox, launch).await?;
-    let worker = Launch::worker("worker-1", FAKE_WORKER, &cluster.coordinator.grpc);
-    cluster.add_worker(worker).await?;
-    cluster.wait_for_idle(1).await?;
-    Ok(cluster)
+    Cluster::start_fake_with(sandbox, launch, 1, |worker| worker).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

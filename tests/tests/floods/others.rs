@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use ringtune_tests::{
-    Door,
+    Bystander, Door,
     swarm::{JobList, paced_job},
 };
 use tokio::task::JoinHandle;
@@ -21,6 +21,8 @@ const RANKS: i64 = 64;
 pub(crate) struct Others {
     calling: JoinHandle<Result<()>>,
     over: tokio::sync::watch::Sender<bool>,
+    /// Steps of the job until then.
+    before: i64,
 }
 
 /// Queues a job that nobody takes.
@@ -44,9 +46,9 @@ pub(crate) async fn newcomer(door: &Door) -> Result<Duration> {
 }
 
 impl Others {
-    /// Begins to call.
-    pub(crate) async fn start(door: &Door) -> Result<Self> {
-        let mut jobs = JobList::new(door.channel()?);
+    /// Begins to call the coordinator of a job.
+    pub(crate) async fn start(bystander: &Bystander<'_>) -> Result<Self> {
+        let mut jobs = JobList::new(bystander.cluster.coordinator.door().channel()?);
         create(&mut jobs).await.context("before the flood")?;
         let (over, mut is_over) = tokio::sync::watch::channel(false);
         let calling = tokio::spawn(async move {
@@ -57,12 +59,14 @@ impl Others {
             }
             Ok(())
         });
-        Ok(Self { calling, over })
+        Ok(Self { calling, over, before: bystander.step().await? })
     }
 
-    /// Every call was answered, and soon.
-    pub(crate) async fn were_served(self) -> Result<()> {
+    /// Every call was answered, and soon; the job went on meanwhile, and is unharmed.
+    pub(crate) async fn were_served(self, bystander: Bystander<'_>) -> Result<()> {
+        ensure!(bystander.step().await? > self.before, "the job makes no steps");
         self.over.send_replace(true);
-        self.calling.await?
+        self.calling.await??;
+        bystander.unharmed().await
     }
 }

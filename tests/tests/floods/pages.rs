@@ -58,12 +58,17 @@ struct Flood {
     next: fn(u32) -> Vec<u8>,
 }
 
+impl Flood {
+    const fn new(name: &'static str, expected: Expected, most: u32, next: fn(u32) -> Vec<u8>) -> Self {
+        Self { name, expected, most, pause: Duration::ZERO, next }
+    }
+}
+
 const GET: &[u8] = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n";
 /// After this one the server closes.
 const CLOSE: &[u8] = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
 /// Where it comes among those that are sent together.
 const LAST: u32 = 9;
-const NONE: Duration = Duration::ZERO;
 /// Requests that are sent at a time.
 const PIPELINED: usize = 100;
 
@@ -72,71 +77,34 @@ fn bulk() -> Vec<u8> {
 }
 
 const FLOODS: [Flood; 8] = [
+    Flood::new("headers without end", Expected::End("HTTP/1.1 431 "), 10_000, |number| match number {
+        0 => b"GET /healthz HTTP/1.1\r\n".to_vec(),
+        _ => b"x-header: a value\r\n".repeat(500),
+    }),
+    Flood::new("one header without end", Expected::End("HTTP/1.1 431 "), 10_000, |number| {
+        if number == 0 { b"GET /healthz HTTP/1.1\r\nx: ".to_vec() } else { bulk() }
+    }),
+    Flood::new("a path without end", Expected::End("HTTP/1.1 4"), 10_000, |number| {
+        if number == 0 { b"GET /".to_vec() } else { bulk() }
+    }),
+    Flood::new("a body without end", Expected::End("HTTP/1.1 "), 10_000, |number| match number {
+        0 => b"POST /healthz HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n".to_vec(),
+        _ => [b"4000\r\n", bulk().as_slice(), b"\r\n"].concat(),
+    }),
     Flood {
-        name: "headers without end",
-        expected: Expected::End("HTTP/1.1 431 "),
-        most: 10_000,
-        pause: NONE,
-        next: |number| match number {
-            0 => b"GET /healthz HTTP/1.1\r\n".to_vec(),
-            _ => b"x-header: a value\r\n".repeat(500),
-        },
-    },
-    Flood {
-        name: "one header without end",
-        expected: Expected::End("HTTP/1.1 431 "),
-        most: 10_000,
-        pause: NONE,
-        next: |number| if number == 0 { b"GET /healthz HTTP/1.1\r\nx: ".to_vec() } else { bulk() },
-    },
-    Flood {
-        name: "a path without end",
-        expected: Expected::End("HTTP/1.1 4"),
-        most: 10_000,
-        pause: NONE,
-        next: |number| if number == 0 { b"GET /".to_vec() } else { bulk() },
-    },
-    Flood {
-        name: "a body without end",
-        expected: Expected::End("HTTP/1.1 "),
-        most: 10_000,
-        pause: NONE,
-        next: |number| match number {
-            0 => b"POST /healthz HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n".to_vec(),
-            _ => [b"4000\r\n", bulk().as_slice(), b"\r\n"].concat(),
-        },
-    },
-    Flood {
-        name: "a request of a byte a moment",
-        expected: Expected::End(""),
-        most: 600,
         pause: Duration::from_millis(100),
-        next: |number| if number == 0 { b"GET /healthz HTTP/1.1\r\nx: ".to_vec() } else { b"y".to_vec() },
+        ..Flood::new("a request of a byte a moment", Expected::End(""), 600, |number| {
+            if number == 0 { b"GET /healthz HTTP/1.1\r\nx: ".to_vec() } else { b"y".to_vec() }
+        })
     },
-    Flood {
-        name: "no HTTP at all",
-        expected: Expected::End("HTTP/1.1 400 "),
-        most: 10_000,
-        pause: NONE,
-        next: |_| b"\x01\x02\x03\r\n".repeat(1000),
-    },
-    Flood {
-        name: "requests one after the other",
-        expected: Expected::Answered,
-        most: LAST + 1,
-        pause: NONE,
-        next: |number| match number {
-            LAST => [GET.repeat(PIPELINED - 1).as_slice(), CLOSE].concat(),
-            _ => GET.repeat(PIPELINED),
-        },
-    },
-    Flood {
-        name: "requests of somebody deaf",
-        expected: Expected::Waits,
-        most: 100_000,
-        pause: NONE,
-        next: |_| GET.repeat(PIPELINED),
-    },
+    Flood::new("no HTTP at all", Expected::End("HTTP/1.1 400 "), 10_000, |_| {
+        b"\x01\x02\x03\r\n".repeat(1000)
+    }),
+    Flood::new("requests one after the other", Expected::Answered, LAST + 1, |number| match number {
+        LAST => [GET.repeat(PIPELINED - 1).as_slice(), CLOSE].concat(),
+        _ => GET.repeat(PIPELINED),
+    }),
+    Flood::new("requests of somebody deaf", Expected::Waits, 100_000, |_| GET.repeat(PIPELINED)),
 ];
 
 /// How one connection ended.
@@ -286,8 +254,7 @@ async fn beside_a_job(sandbox: &Sandbox, coordinator: Launch, from_beyond: bool)
         .variable("RINGTUNE__LIMITS__IDLE_SECONDS", IDLE_SECONDS);
     let bystander = Bystander::start(sandbox, coordinator, 20).await?;
     let door = bystander.cluster.coordinator.door();
-    let others = Others::start(&door).await?;
-    let before = bystander.step().await?;
+    let others = Others::start(&bystander).await?;
     let reader = reader(&bystander.cluster, sandbox)?;
     let visitor = if door.is_locked() { Visitor::stranger(HTTP1)? } else { Visitor::plain() };
     for daemon in daemons(&bystander.cluster)? {
@@ -317,9 +284,7 @@ async fn beside_a_job(sandbox: &Sandbox, coordinator: Launch, from_beyond: bool)
         ensure!(unread > 0 || !is_coordinator, "{} counted nobody deaf", daemon.label);
         ensure!((full > 0) == many, "{} refused {full}", daemon.label);
     }
-    ensure!(bystander.step().await? > before, "the job makes no steps");
-    others.were_served().await?;
-    bystander.unharmed().await
+    others.were_served(bystander).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

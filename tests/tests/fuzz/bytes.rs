@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ringtune_fuzzing::Path;
+use ringtune_fuzzing::{Path, words};
 use ringtune_tests::http2::{
     ACK, DATA, END_HEADERS, END_STREAM, Frame, HEADERS, PING, PREFACE, PRIORITY, RST_STREAM, SETTINGS,
     WINDOW_UPDATE, frame, head, message,
@@ -91,15 +91,7 @@ fn fuzz(name: &'static str, worker: Option<usize>) {
         let (address, handle) = (daemon.grpc.clone(), runtime.handle().clone());
         Path {
             name,
-            words: [
-                "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-                "GET / HTTP/1.1\r\n\r\n",
-                ":path",
-                "grpc-timeout",
-                "te",
-            ]
-            .map(str::to_owned)
-            .to_vec(),
+            words: words("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n|GET / HTTP/1.1\r\n\r\n|:path|grpc-timeout|te"),
             valid: valid(),
             mend,
             most_bytes: MOST_BYTES,

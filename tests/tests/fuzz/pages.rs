@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ringtune_fuzzing::Path;
+use ringtune_fuzzing::{Path, words};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
@@ -72,41 +72,13 @@ fn pages_of_the_coordinator() {
     beside_a_ring(|runtime, bystander| {
         let (address, handle) = (bystander.cluster.coordinator.http.clone(), runtime.handle().clone());
         let job = &bystander.job;
-        let create = r#"{"validateOnly":false}"#;
-        let words = [
-            "..",
-            "%2e%2e%2f",
-            "%00",
-            "\r\n",
-            "bytes=0-1,2-3",
-            "Range",
-            "If-Range",
-            "Last-Event-ID",
-            "HEAD",
-            "OPTIONS",
-            "Transfer-Encoding: chunked",
-            "Expect: 100-continue",
-            "Upgrade: websocket",
-            "/api/events?job=",
-            "null",
-            "http://evil.example",
-            "__Host-ringtune=",
-            "[[[[[[[[",
-            "{\"a\":",
-            "1e999",
-            "\"\\ud800\"",
-            create,
-            "/api/files/",
-            "/api/contents/",
-            "/login",
-            "/logout",
-            "/assets/",
-            "/metrics",
-            "HTTP/1.0",
-        ];
+        let list = "..|%2e%2e%2f|%00|\r\n|bytes=0-1,2-3|Range|If-Range|Last-Event-ID|HEAD|OPTIONS\
+            |Transfer-Encoding: chunked|Expect: 100-continue|Upgrade: websocket|/api/events?job=|null\
+            |http://evil.example|__Host-ringtune=|[[[[[[[[|{\"a\":|1e999|\"\\ud800\"|{\"validateOnly\":false}\
+            |/api/files/|/api/contents/|/login|/logout|/assets/|/metrics|HTTP/1.0";
         Path {
             name: "pages-of-the-coordinator",
-            words: words.map(str::to_owned).to_vec(),
+            words: words(list),
             valid: vec![
                 get("/", ""),
                 get("/assets/page.css", "If-None-Match: \"x\"\r\n"),

@@ -15,25 +15,12 @@ const ALL: &str = "texts.jsonl";
 
 /// As the tests of the command compute: one thread, in fp32.
 fn job(sandbox: &Sandbox) -> Result<Job> {
-    let job: toml::Table = toml::from_str(
-        r#"
-        kind = "generate_text"
-        name = "words"
-        [model]
-        [generate_text]
-        prompts = ["The old garden", "", "naïve 日本\n"]
-        num_samples = 3
-        max_new_tokens = 12
-        temperature = 1.5
-        stop_at_end_of_text = false
-        mixed_precision = "no"
-        [cluster]
-        world_size = 3
-        min_world_size = 1
-        threads_per_rank = 1
-        "#,
-    )?;
-    Ok(Job::of(job).set("model.base", text(&sandbox.path("model"))))
+    Ok(Job::texts(&sandbox.path("model"))?
+        .set("generate_text.prompts", PROMPTS.to_vec())
+        .set("generate_text.num_samples", 3)
+        .set("generate_text.max_new_tokens", 12)
+        .set("generate_text.mixed_precision", "no")
+        .shared_by(3))
 }
 
 /// Runs the job on so many workers; what it left as texts, and what was said.
@@ -104,10 +91,7 @@ async fn what_a_dead_worker_had_begun_another_makes() -> Result<()> {
     cluster.wait_for_artifact(&id, "text-0002.json").await?;
     ensure!(cluster.job(&id).await?.state() == JobState::Running, "it was over before a worker died");
     cluster.signal("worker-2", Signal::KILL)?;
-    let job = cluster.wait_for_end(&id).await?;
-    ensure!(job.state() == JobState::Succeeded, "{:?}: {}", job.state(), job.state_reason);
-    cluster.finish(&["fetch", &id, "-o", "out"]).await?.expect_code(0)?;
-    ensure!(fs::read(sandbox.path("out").join(ALL))? == straight, "other texts");
+    ensure!(fs::read(cluster.result(&id, "out").await?.join(ALL))? == straight, "other texts");
     Ok(())
 }
 

@@ -29,17 +29,8 @@ async fn the_most_likely_text_is_that_of_transformers() -> Result<()> {
     let theirs = run_script("continue_gpt2.py", &arguments).await?.expect_code(0)?.json_lines()?;
     ensure!(theirs.len() == asked.len(), "{theirs:?}");
     for ((prompt, most), theirs) in asked.into_iter().zip(&theirs) {
-        let options = [
-            "--prompt",
-            prompt,
-            "--max-new-tokens",
-            most,
-            "--temperature",
-            "0",
-            "--stop-at-end-of-text",
-            "false",
-        ];
-        let ours = objects(&sandbox, &options).await?;
+        let options = ["--prompt", prompt, "--max-new-tokens", most, "--temperature", "0"];
+        let ours = objects(&sandbox, &[&options[..], &["--stop-at-end-of-text", "false"]].concat()).await?;
         ensure!(ours[0]["tokens"] == theirs["tokens"], "{prompt:?}: {} and {theirs}", ours[0]);
         ensure!(ours[0]["text"] == theirs["text"], "{prompt:?}: {} and {theirs}", ours[0]);
     }

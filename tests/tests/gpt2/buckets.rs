@@ -3,9 +3,9 @@
 use std::fs;
 
 use anyhow::{Result, ensure};
-use ringtune_tests::{Bucket, Finished, Job, Sandbox, process::finish};
+use ringtune_tests::{Bucket, Finished, Job, Sandbox, files::expect_same, process::finish};
 
-use crate::{Ground, RESULTS, expect_same, run};
+use crate::{Ground, RESULTS, run};
 
 async fn run_there(sandbox: &Sandbox, bucket: &Bucket, job: &Job, out: &str) -> Result<Finished> {
     sandbox.write_job("bucket.toml", job)?;

@@ -6,11 +6,12 @@ use anyhow::{Context as _, Result, ensure};
 use ringtune_proto::v1::JobState;
 use ringtune_tests::{
     Cluster, Job, Sandbox, chaos,
+    files::{copy_alone, expect_same},
     wait::{SOON, until},
 };
 use rustix::process::Signal;
 
-use crate::{Ground, RESULTS, expect_same, run};
+use crate::{Ground, RESULTS, run};
 
 /// Of a job.
 const STEPS: i64 = 45;
@@ -35,11 +36,6 @@ fn job(ground: &Ground) -> Result<Job> {
 fn below(seed: &mut u64, bound: u64) -> u64 {
     *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
     (*seed >> 33) % bound
-}
-
-async fn fetch(cluster: &Cluster<'_>, job: &str, folder: &str) -> Result<()> {
-    cluster.finish(&["fetch", job, "-o", folder]).await?.expect_code(0)?;
-    Ok(())
 }
 
 fn expect_same_as(straight: &Path, folder: &Path) -> Result<()> {
@@ -70,9 +66,7 @@ async fn kill_each(job: Job, ground: &Ground, sandbox: &Sandbox) -> Result<()> {
         cluster.wait_for_step(&id, step).await?;
         tokio::time::sleep(Duration::from_millis(below(&mut seed, 150))).await;
         let label = format!("worker-{worker}");
-        cluster.signal(&label, Signal::KILL)?;
-        cluster.daemon(&label)?.ended().await?;
-        cluster.start_again(&label).await?;
+        cluster.replace_all(&[&label]).await?;
         let whole = || async {
             let job = cluster.job(&id).await?;
             let members = job.ring.as_ref().map_or(0, |ring| ring.members.len());
@@ -80,10 +74,7 @@ async fn kill_each(job: Job, ground: &Ground, sandbox: &Sandbox) -> Result<()> {
         };
         until("the worker that came back has a rank", SOON, whole).await?;
     }
-    let job = cluster.wait_for_end(&id).await?;
-    ensure!(job.state() == JobState::Succeeded, "{:?}: {}", job.state(), job.state_reason);
-    fetch(&cluster, &id, "out").await?;
-    let out = sandbox.path("out");
+    let out = cluster.result(&id, "out").await?;
     expect_same_as(&straight, &out)?;
     let (found, wanted) = (measured(&out)?, measured(&straight)?);
     ensure!(found == wanted, "metrics.csv has {found:?} instead of {wanted:?}");
@@ -134,21 +125,15 @@ async fn what_is_dropped_is_the_same_whoever_dies() -> Result<()> {
     // From a checkpoint on.
     sandbox.write_job("resume.toml", &job.set("gpt2.resume_from_checkpoint", "latest"))?;
     let folder = sandbox.path("resumed");
-    fs::create_dir(&folder)?;
-    fs::copy(straight.join("checkpoint-20.safetensors"), folder.join("checkpoint-20.safetensors"))?;
+    copy_alone(&straight, "checkpoint-20.safetensors", &folder)?;
     run(&sandbox, "resume.toml", 2, "resumed").await?;
     expect_same(&straight, &folder, &names)?;
     // Three workers, of which one dies.
     cluster.grow(3).await?;
     let id = cluster.submit(&file).await?;
     cluster.wait_for_step(&id, 4).await?;
-    cluster.signal("worker-2", Signal::KILL)?;
-    cluster.daemon("worker-2")?.ended().await?;
-    cluster.start_again("worker-2").await?;
-    let job = cluster.wait_for_end(&id).await?;
-    ensure!(job.state() == JobState::Succeeded, "{:?}: {}", job.state(), job.state_reason);
-    fetch(&cluster, &id, "out").await?;
-    expect_same(&straight, &sandbox.path("out"), &names)
+    cluster.replace_all(&["worker-2"]).await?;
+    expect_same(&straight, &cluster.result(&id, "out").await?, &names)
 }
 
 /// A job that loses all its workers goes on from what rank 0 kept.
@@ -161,17 +146,8 @@ async fn all_workers_die_and_others_go_on() -> Result<()> {
     let mut cluster = Cluster::start(&sandbox, 2).await?;
     let id = cluster.submit(&file).await?;
     cluster.wait_for_artifact(&id, "checkpoint-15.safetensors").await?;
-    for label in ["worker-1", "worker-2"] {
-        cluster.signal(label, Signal::KILL)?;
-        cluster.daemon(label)?.ended().await?;
-    }
-    for label in ["worker-1", "worker-2"] {
-        cluster.start_again(label).await?;
-    }
-    let job = cluster.wait_for_end(&id).await?;
-    ensure!(job.state() == JobState::Succeeded, "{:?}: {}", job.state(), job.state_reason);
-    fetch(&cluster, &id, "out").await?;
-    expect_same_as(&straight, &sandbox.path("out"))
+    cluster.replace_all(&["worker-1", "worker-2"]).await?;
+    expect_same_as(&straight, &cluster.result(&id, "out").await?)
 }
 
 /// Neighbours that have an optimizer together with a third rank take parts of it with them: the job goes on from what was kept.
@@ -195,10 +171,7 @@ async fn neighbours_die_together_and_the_job_goes_on_from_a_checkpoint() -> Resu
         cluster.daemon(label)?.ended().await?;
         cluster.start_again(label).await?;
     }
-    let job = cluster.wait_for_end(&id).await?;
-    ensure!(job.state() == JobState::Succeeded, "{:?}: {}", job.state(), job.state_reason);
-    fetch(&cluster, &id, "out").await?;
-    expect_same_as(&straight, &sandbox.path("out"))
+    expect_same_as(&straight, &cluster.result(&id, "out").await?)
 }
 
 /// What a cancelled job keeps is the state after a whole step, wherever it was: in a pass, an update or a validation.
@@ -221,8 +194,7 @@ async fn a_cancelled_job_goes_on_to_the_same_bytes() -> Result<()> {
     tokio::time::sleep(Duration::from_millis(below(&mut seed, 400))).await;
     cluster.finish(&["cancel", &id]).await?.expect_code(0)?;
     cluster.wait_for_state(&id, JobState::Cancelled).await?;
-    fetch(&cluster, &id, "cancelled").await?;
-    let kept = sandbox.path("cancelled");
+    let kept = cluster.fetch(&id, "cancelled").await?;
     ensure!(kept.join("model.safetensors").is_file(), "no model was kept");
     run(&sandbox, "resume.toml", 2, "cancelled").await?;
     expect_same_as(&straight, &kept)

@@ -7,12 +7,9 @@ mod refusals;
 mod results;
 mod shakespeare;
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::{fs, path::PathBuf};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::Result;
 use ringtune_tests::{Job, Sandbox, job::text, places};
 
 /// What depends on the job alone.
@@ -44,17 +41,8 @@ impl Ground {
         let documents: String = (0..200).map(document).collect();
         fs::write(sandbox.path("documents.jsonl"), documents)?;
         let (tokenizer, tokens) = (text(&tokenizer), sandbox.path("tokens"));
-        let arguments = [
-            "prepare-text",
-            "documents.jsonl",
-            "-o",
-            &text(&tokens),
-            "--tokenizer",
-            &tokenizer,
-            "--val-fraction",
-            "0.1",
-        ];
-        sandbox.finish(&arguments).await?.expect_code(0)?;
+        let arguments = ["prepare-text", "documents.jsonl", "-o", &text(&tokens), "--tokenizer", &tokenizer];
+        sandbox.finish(&[&arguments[..], &["--val-fraction", "0.1"]].concat()).await?.expect_code(0)?;
         Ok(Self { base, tokens })
     }
 
@@ -103,15 +91,4 @@ async fn run(sandbox: &Sandbox, job: &str, workers: u32, out: &str) -> Result<Pa
     let run = sandbox.finish(&["run", job, "--workers", &workers, "-o", out]).await?;
     run.expect_code(0)?;
     Ok(sandbox.path(out))
-}
-
-/// Fails unless both folders have the same bytes under these names.
-fn expect_same(one: &Path, other: &Path, names: &[&str]) -> Result<()> {
-    for name in names {
-        let [one, other] = [one, other].map(|folder| {
-            fs::read(folder.join(name)).with_context(|| format!("{}/{name}", folder.display()))
-        });
-        ensure!(one? == other?, "{name} differs");
-    }
-    Ok(())
 }

@@ -1,12 +1,18 @@
 //! What a job leaves, and that it does not depend on how many worked on it or whether it was stopped.
 
-use std::{collections::BTreeMap, fs};
+use std::fs;
 
 use anyhow::{Context as _, Result, ensure};
-use ringtune_tests::{Cluster, Sandbox, job::text, language_model, reference::run_script};
+use ringtune_tests::{
+    Cluster, Sandbox,
+    files::{copy_alone, expect_same, metadata},
+    job::text,
+    language_model,
+    reference::run_script,
+};
 use safetensors::SafeTensors;
 
-use crate::{Ground, RESULTS, expect_same, run};
+use crate::{Ground, RESULTS, run};
 
 async fn workers_do_not_matter(precision: &str) -> Result<()> {
     let sandbox = Sandbox::new()?;
@@ -55,8 +61,7 @@ async fn a_resumed_job_leaves_what_one_that_ran_through_leaves() -> Result<()> {
     for (step, workers) in [(4, 1), (8, 3)] {
         let name = format!("checkpoint-{step}.safetensors");
         let folder = sandbox.path(&format!("from-{step}"));
-        fs::create_dir(&folder)?;
-        fs::copy(straight.join(&name), folder.join(&name))?;
+        copy_alone(&straight, &name, &folder)?;
         run(&sandbox, "resume.toml", workers, &format!("from-{step}")).await?;
         expect_same(&straight, &folder, &names).with_context(|| format!("from step {step}"))?;
     }
@@ -73,32 +78,15 @@ async fn a_job_leaves_a_model_that_transformers_loads() -> Result<()> {
         for file in ["vocab.json", "merges.txt", "metrics.csv", "job.toml", "job.log"] {
             ensure!(out.join(file).is_file(), "{file} is missing");
         }
-        let bytes = fs::read(out.join("model.safetensors"))?;
-        let (_, metadata) = SafeTensors::read_metadata(&bytes)?;
-        let said: BTreeMap<_, _> = metadata.metadata().clone().context("metadata")?.into_iter().collect();
+        let said = metadata(&fs::read(out.join("model.safetensors"))?)?;
         let facts: serde_json::Value = serde_json::from_str(&said["ringtune"])?;
         ensure!(said["format"] == "pt" && facts["step"] == 12, "{said:?}");
         let loss: f64 = facts["validation_loss"].as_str().context("a loss")?.parse()?;
-        let tokens = ground.tokens.join("val.bin");
+        let tokens = text(&ground.tokens.join("val.bin"));
         let out = out.to_string_lossy().into_owned();
-        let checked = run_script(
-            "replay_gpt2.py",
-            &[
-                "loss",
-                &out,
-                &tokens.to_string_lossy(),
-                "--block",
-                "32",
-                "--batch",
-                "2",
-                "--iters",
-                "3",
-                "--seed",
-                "7",
-            ],
-        )
-        .await?
-        .expect_code(0)?;
+        let options = "--block 32 --batch 2 --iters 3 --seed 7".split(' ');
+        let arguments: Vec<&str> = ["loss", &out, &tokens].into_iter().chain(options).collect();
+        let checked = run_script("replay_gpt2.py", &arguments).await?.expect_code(0)?;
         let theirs: f64 = checked.stdout.trim().parse()?;
         ensure!((theirs - loss).abs() < 1e-5 * loss, "{theirs} by transformers, {loss} by the job");
     }
@@ -126,8 +114,7 @@ async fn a_pretrained_model_has_as_many_positions_afterwards_as_its_windows_had(
     ensure!(config["n_positions"] == 8 && config["n_embd"] == 48, "{config}");
     // Its checkpoints have as many too, and it is a model like others.
     let again = sandbox.path("again");
-    fs::create_dir(&again)?;
-    fs::copy(one.join("checkpoint-4.safetensors"), again.join("checkpoint-4.safetensors"))?;
+    copy_alone(&one, "checkpoint-4.safetensors", &again)?;
     run(&sandbox, "resume.toml", 3, "again").await?;
     let names = [&RESULTS[..], &["model-last.safetensors", "checkpoint-12.safetensors"]].concat();
     expect_same(&one, &again, &names)?;

@@ -1,14 +1,13 @@
 //! The example that README.md trains: it learns what it learned when it was committed, and its text has words.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
 };
 
 use anyhow::{Context as _, Result, ensure};
-use ringtune_tests::{Sandbox, job::text, places};
-use safetensors::SafeTensors;
+use ringtune_tests::{Sandbox, files::metadata, job::text, places};
 
 /// The validation loss after the 300 steps below, on two workers in bf16. In fp32 it is 4.270491, a tenth of a percent
 /// less: processors whose bits are others stay within a percent.
@@ -23,10 +22,7 @@ fn example() -> PathBuf {
 /// What a model's file says that its validation loss is.
 fn validation_loss(model: &Path) -> Result<f64> {
     let bytes = fs::read(model).with_context(|| model.display().to_string())?;
-    let (_, metadata) = SafeTensors::read_metadata(&bytes)?;
-    let said: BTreeMap<String, String> =
-        metadata.metadata().clone().context("metadata")?.into_iter().collect();
-    let facts: serde_json::Value = serde_json::from_str(said.get("ringtune").context("facts")?)?;
+    let facts: serde_json::Value = serde_json::from_str(metadata(&bytes)?.get("ringtune").context("facts")?)?;
     Ok(facts["validation_loss"].as_str().context("a loss")?.parse()?)
 }
 
@@ -72,27 +68,11 @@ async fn the_example_learns_to_write_a_play() -> Result<()> {
 
     // A model that has taken one step: 0.26 of its words are words, nobody speaks, and much is no UTF-8.
     let count = TEXTS.to_string();
-    let generate = [
-        "generate-text",
-        "out",
-        "--prompt",
-        "ROMEO:\n",
-        "--num-samples",
-        &count,
-        // Not beyond the model's 64 positions.
-        "--max-new-tokens",
-        "58",
-        "--temperature",
-        "0.5",
-        "--precision",
-        "fp32",
-        "--threads",
-        "1",
-        "--stop-at-end-of-text",
-        "false",
-        "--output",
-        "json",
-    ];
+    let prompt = ["generate-text", "out", "--prompt", "ROMEO:\n", "--num-samples", &count];
+    // Not beyond the model's 64 positions.
+    let options = "--max-new-tokens 58 --temperature 0.5 --precision fp32 --threads 1 --output json";
+    let options = options.split(' ').chain(["--stop-at-end-of-text", "false"]);
+    let generate: Vec<&str> = prompt.into_iter().chain(options).collect();
     let generated = sandbox.finish(&generate).await?.expect_code(0)?.json_lines()?;
     ensure!(generated.len() == TEXTS, "{} texts", generated.len());
     let written: Vec<&str> = generated.iter().filter_map(|object| object["text"].as_str()).collect();

@@ -4,8 +4,7 @@ use std::net::Ipv4Addr;
 
 use anyhow::{Result, ensure};
 use ringtune_tests::{
-    Cluster, Launch, Sandbox, Visitor,
-    daemon::FAKE_WORKER,
+    Cluster, Sandbox, Visitor,
     wait::{SOON, until},
 };
 use serde_json::json;
@@ -37,10 +36,7 @@ async fn has_watches(cluster: &Cluster<'_>, wanted: impl Fn(u64) -> bool, what: 
 async fn a_hidden_tab_has_no_stream_and_comes_back_with_everything() -> Result<()> {
     let sandbox = Sandbox::new()?;
     let Some(browser) = Browser::open(&sandbox, DESK).await? else { return Ok(()) };
-    let mut cluster = Cluster::start_coordinator(&sandbox, Launch::coordinator()).await?;
-    let launch = Launch::worker("worker-1", FAKE_WORKER, &cluster.coordinator.grpc);
-    cluster.add_worker(launch.flags(["--gradient-takes", "25"])).await?;
-    cluster.wait_for_idle(1).await?;
+    let cluster = crate::running::cluster(&sandbox, 1).await?;
     let job = cluster.submit(&sandbox.write_job("job.toml", &endless(1)?)?).await?;
 
     // 1. A job is followed, by two watches: of all jobs, and of this one.

@@ -40,8 +40,7 @@ fn endless(ranks: i64) -> Result<Job> {
         .set("train.validation_loss_steps", 10)
         .set("train.validation_loss_samples", 2)
         .set("train.report_to", "none")
-        .set("cluster.world_size", ranks)
-        .set("cluster.min_world_size", 1))
+        .shared_by(ranks))
 }
 
 /// Queues a job for which nobody looks at any file.

@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, Result, ensure};
 use ringtune_proto::v1::JobState;
-use ringtune_tests::{Cluster, Launch, Sandbox, daemon::FAKE_WORKER};
+use ringtune_tests::{Cluster, Launch, Sandbox};
 
 use crate::{
     address,
@@ -16,14 +16,10 @@ const STEP: &str =
 /// WebDriver's Enter.
 const ENTER: &str = "\u{e007}";
 
-async fn cluster(sandbox: &Sandbox, workers: usize) -> Result<Cluster<'_>> {
-    let mut cluster = Cluster::start_coordinator(sandbox, Launch::coordinator()).await?;
-    for number in 1..=workers {
-        let launch = Launch::worker(&format!("worker-{number}"), FAKE_WORKER, &cluster.coordinator.grpc);
-        cluster.add_worker(launch.flags(["--gradient-takes", "25"])).await?;
-    }
-    cluster.wait_for_idle(workers).await?;
-    Ok(cluster)
+/// Its workers need 25 ms for a gradient.
+pub(crate) async fn cluster(sandbox: &Sandbox, workers: usize) -> Result<Cluster<'_>> {
+    let worker = |launch: Launch| launch.flags(["--gradient-takes", "25"]);
+    Cluster::start_fake_with(sandbox, Launch::coordinator(), workers, worker).await
 }
 
 async fn step(browser: &Browser<'_>) -> Result<u64> {

@@ -3,7 +3,7 @@
 
 use anyhow::{Result, ensure};
 use ringtune_proto::v1::{self, JobState};
-use ringtune_tests::{Cluster, Job, Launch, Sandbox, daemon::FAKE_WORKER};
+use ringtune_tests::{Cluster, Job, Sandbox};
 use serde_json::json;
 
 use crate::{
@@ -26,16 +26,6 @@ fn job() -> Result<Job> {
         .set("train.validation_loss_samples", 2))
 }
 
-/// Two workers on one machine: of one name.
-async fn cluster(sandbox: &Sandbox) -> Result<Cluster<'_>> {
-    let mut cluster = Cluster::start_coordinator(sandbox, Launch::coordinator()).await?;
-    for label in ["worker-1", "worker-2"] {
-        cluster.add_worker(Launch::worker(label, FAKE_WORKER, &cluster.coordinator.grpc)).await?;
-    }
-    cluster.wait_for_idle(2).await?;
-    Ok(cluster)
-}
-
 /// Keeps how a view looks at a desk and on a phone, light and dark; it fits everywhere.
 async fn pictures(browser: &Browser<'_>, name: &str) -> Result<()> {
     for (width, height, dark) in
@@ -53,7 +43,8 @@ async fn pictures(browser: &Browser<'_>, name: &str) -> Result<()> {
 async fn runs_are_compared_and_run_again() -> Result<()> {
     let sandbox = Sandbox::new()?;
     let Some(browser) = Browser::open(&sandbox, DESK).await? else { return Ok(()) };
-    let cluster = cluster(&sandbox).await?;
+    // Two workers on one machine: of one name.
+    let cluster = Cluster::start_fake(&sandbox, 2).await?;
     let first = cluster.submit(&sandbox.write_job("job.toml", &job()?)?).await?;
     cluster.wait_for_end(&first).await?;
     browser.is(WIDE).await?;

@@ -1,7 +1,7 @@
 //! A job that makes texts: each is shown as it comes, and none of them is markup.
 
 use anyhow::{Result, ensure};
-use ringtune_tests::{Cluster, Job, Sandbox, job::text, language_model};
+use ringtune_tests::{Cluster, Job, Sandbox, language_model};
 
 use crate::{
     browser::{Browser, DESK, PHONE, Window},
@@ -14,21 +14,8 @@ const HOSTILE: &str = "<img src=x onerror=alert(1)>\u{202e}";
 const TEXTS: usize = 60;
 
 fn job(sandbox: &Sandbox) -> Result<Job> {
-    let job: toml::Table = toml::from_str(
-        r#"
-        kind = "generate_text"
-        name = "words"
-        [model]
-        [generate_text]
-        temperature = 1.5
-        stop_at_end_of_text = false
-        [cluster]
-        world_size = 2
-        threads_per_rank = 1
-        "#,
-    )?;
-    Ok(Job::of(job)
-        .set("model.base", text(&sandbox.path("model")))
+    Ok(Job::texts(&sandbox.path("model"))?
+        .set("cluster.world_size", 2)
         .set("generate_text.prompts", vec!["The old garden", HOSTILE])
         .set("generate_text.num_samples", i64::try_from(TEXTS / 2)?)
         // Longer than the model's positions, as that is slow enough to be watched.

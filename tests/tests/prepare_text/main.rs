@@ -9,7 +9,7 @@ mod stops;
 use std::{fs, path::Path};
 
 use anyhow::{Context as _, Result, ensure};
-use ringtune_tests::{Finished, Sandbox, job::text, places, reference::run_script};
+use ringtune_tests::{Finished, Sandbox, files::names_in, job::text, places, reference::run_script};
 
 /// A small vocabulary of GPT-2's kind.
 fn tokenizer() -> String {
@@ -61,14 +61,4 @@ fn expect_same(one: &Path, other: &Path) -> Result<()> {
         );
     }
     Ok(())
-}
-
-/// The names in a folder, sorted.
-fn names_in(folder: &Path) -> Result<Vec<String>> {
-    let mut names = Vec::new();
-    for entry in fs::read_dir(folder)? {
-        names.push(entry?.file_name().to_string_lossy().into_owned());
-    }
-    names.sort();
-    Ok(names)
 }

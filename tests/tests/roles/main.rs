@@ -7,7 +7,7 @@ use axum::http::{self, header::AUTHORIZATION};
 use ringtune_coordinator::access::table::{self, Who};
 use ringtune_proto::v1::{self, access_service_client::AccessServiceClient, create_token_request::Kind};
 use ringtune_security::{Connector, Credentials, Csr, JoinToken, Role, Roots, Server, Trust};
-use ringtune_tests::{Cluster, Door, Launch, Sandbox, daemon::FAKE_WORKER, process::finish_child};
+use ringtune_tests::{Cluster, Door, Launch, Sandbox, process::finish_child};
 use ringtune_worker::callers;
 use tokio::{io::AsyncWriteExt as _, process::Command};
 use tonic::{
@@ -169,10 +169,7 @@ fn worker_allows(who: callers::Who, caller: &Somebody) -> bool {
 }
 
 async fn start(sandbox: &Sandbox) -> Result<Cluster<'_>> {
-    let mut cluster = Cluster::start_coordinator(sandbox, Launch::coordinator().over_tls()).await?;
-    cluster.add_worker(Launch::worker("worker", FAKE_WORKER, &cluster.coordinator.grpc)).await?;
-    cluster.wait_for_idle(1).await?;
-    Ok(cluster)
+    Cluster::start_fake_with(sandbox, Launch::coordinator().over_tls(), 1, |worker| worker).await
 }
 
 #[tokio::test]

@@ -30,7 +30,7 @@ async fn a_cluster_is_upgraded_daemon_by_daemon_and_its_jobs_learn_the_same() ->
 
     // 1. What the release itself comes to.
     let first = old(&submit).await?.expect_code(0)?.stdout.trim().to_owned();
-    let expected = learned(&succeeded(&cluster, &sandbox, &first, STEPS.into()).await?)?;
+    let expected = learned(&succeeded(&cluster, &first, STEPS.into()).await?)?;
 
     // 2. The coordinator is replaced while a job runs: same ring, same bytes.
     let running = old(&submit).await?.expect_code(0)?.stdout.trim().to_owned();
@@ -40,7 +40,7 @@ async fn a_cluster_is_upgraded_daemon_by_daemon_and_its_jobs_learn_the_same() ->
     let before = cluster.job(&running).await?;
     ensure!(before.state() == JobState::Running, "the job is {:?}: {}", before.state(), before.state_reason);
     ensure!(before.step < i64::from(STEPS), "it was over before the coordinator was replaced");
-    let out = succeeded(&cluster, &sandbox, &running, STEPS.into()).await?;
+    let out = succeeded(&cluster, &running, STEPS.into()).await?;
     ensure!(learned(&out)? == expected, "the embedding differs from the one of {}", released.version);
 
     // 3. A ring of the release that loses a member fails its job, and says why, as it did there.
@@ -67,18 +67,18 @@ async fn a_cluster_is_upgraded_daemon_by_daemon_and_its_jobs_learn_the_same() ->
     let alone = sandbox.write_job("alone.toml", &job("alone", STEPS, 1)?)?;
     let alone = [cluster.submit(&alone).await?, cluster.submit(&alone).await?];
     for id in &alone {
-        succeeded(&cluster, &sandbox, id, STEPS.into()).await?;
+        succeeded(&cluster, id, STEPS.into()).await?;
     }
 
     // 5. The last one is replaced: the job that waited has its ring, and leaves the same bytes as one that loses a member.
     upgrade_drained(&mut cluster, "worker-1").await?;
     ensure!(workers(&cluster).await? == [VERSION.to_owned()].into());
-    let whole = learned(&succeeded(&cluster, &sandbox, &waiting, STEPS.into()).await?)?;
+    let whole = learned(&succeeded(&cluster, &waiting, STEPS.into()).await?)?;
     let survives = job("survives", STEPS, 2)?.set("cluster.min_world_size", 1);
     let survives = cluster.submit(&sandbox.write_job("survives.toml", &survives)?).await?;
     at_step(&cluster, &survives, 5, 2).await?;
     cluster.daemon("worker-1")?.end().await?;
-    let out = succeeded(&cluster, &sandbox, &survives, STEPS.into()).await?;
+    let out = succeeded(&cluster, &survives, STEPS.into()).await?;
     ensure!(numbers(&learned(&out)?)? == numbers(&whole)?, "a ring that lost a member learns something else");
     Ok(())
 }
@@ -101,7 +101,7 @@ async fn a_drained_worker_of_the_last_release_does_its_job_to_the_end() -> Resul
     at_step(&cluster, &id, 2, 2).await?;
     let worker = cluster.daemon("worker-1")?.id.clone();
     cluster.finish(&["drain", &worker]).await?.expect_code(0)?;
-    succeeded(&cluster, &sandbox, &id, STEPS.into()).await?;
+    succeeded(&cluster, &id, STEPS.into()).await?;
     let listed = cluster.list_workers().await?;
     ensure!(listed.iter().any(|known| known.worker_id == worker && known.draining), "{listed:?}");
     // It has nothing left to do, and ends at once.

@@ -7,10 +7,11 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use ringtune_proto::v1::{self, JobState};
+use ringtune_proto::v1;
 use ringtune_tests::{
     Cluster, Job, Launch, Sandbox,
     daemon::WORKER,
+    files::EMBEDDING,
     hub::{REPOSITORY, fill_cache},
     job::text,
     released::Released,
@@ -72,26 +73,16 @@ pub(crate) async fn workers(cluster: &Cluster<'_>) -> Result<BTreeSet<String>> {
 }
 
 /// Waits for the end of a job that is to succeed, looks whether each of its steps is there once, and saves its files.
-pub(crate) async fn succeeded(
-    cluster: &Cluster<'_>,
-    sandbox: &Sandbox,
-    id: &str,
-    steps: i64,
-) -> Result<PathBuf> {
-    let ended = cluster.wait_for_end(id).await?;
-    ensure!(ended.state() == JobState::Succeeded, "the job is {:?}: {}", ended.state(), ended.state_reason);
-    let request = v1::ListStepsRequest { job_id: id.to_owned(), page_size: 1000, ..Default::default() };
-    let listed = cluster.jobs().await?.list_steps(request).await?.into_inner().steps;
-    let listed: Vec<i64> = listed.iter().map(|step| step.step).collect();
+pub(crate) async fn succeeded(cluster: &Cluster<'_>, id: &str, steps: i64) -> Result<PathBuf> {
+    cluster.wait_for_success(id).await?;
+    let listed: Vec<i64> = cluster.steps(id).await?.iter().map(|step| step.step).collect();
     ensure!(listed == (1..=steps).collect::<Vec<_>>(), "the steps are {listed:?}");
-    let out = sandbox.path(&format!("out-{id}"));
-    cluster.finish(&["fetch", id, "-o", &text(&out)]).await?.expect_code(0)?;
-    Ok(out)
+    cluster.fetch(id, &format!("out-{id}")).await
 }
 
 /// The learned embedding of a job, as it was saved.
 pub(crate) fn learned(out: &Path) -> Result<Vec<u8>> {
-    let path = out.join("learned_embeds.safetensors");
+    let path = out.join(EMBEDDING);
     fs::read(&path).with_context(|| path.display().to_string())
 }
 

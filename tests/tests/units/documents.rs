@@ -45,10 +45,7 @@ async fn every_subcommand_has_a_page_that_groff_reads() -> Result<()> {
             }
         }
     }
-    let mut found: Vec<String> = fs::read_dir(&folder)?
-        .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
-        .collect::<Result<_>>()?;
-    found.sort();
+    let found = ringtune_tests::files::names_in(&folder)?;
     pages.sort();
     ensure!(found == pages, "found {found:?}\nwanted {pages:?}");
     ensure!(pages.len() > 30, "{pages:?}");

@@ -11,7 +11,7 @@ use ringtune_tests::{
 use rustix::process::Signal;
 
 use crate::{
-    PAUSE, can_make_roots,
+    PAUSE,
     root::{Root, Service},
 };
 
@@ -75,10 +75,7 @@ async fn reloads(service: &mut Service, root: &Root, file: &str) -> Result<()> {
 
 #[tokio::test]
 async fn the_coordinator_serves_as_its_unit_says() -> Result<()> {
-    if !can_make_roots()? {
-        return Ok(());
-    }
-    let root = Root::new().await?;
+    let Some(root) = Root::new().await? else { return Ok(()) };
     let unit = Unit::read("ringtune-coordinator.service", Specifiers::of(""))?;
     let mut heard = Vec::new();
     let mut service = root.start(&unit, &[]).await?;
@@ -95,10 +92,7 @@ async fn the_coordinator_serves_as_its_unit_says() -> Result<()> {
 
 #[tokio::test]
 async fn a_worker_serves_as_its_unit_says() -> Result<()> {
-    if !can_make_roots()? {
-        return Ok(());
-    }
-    let root = Root::new().await?;
+    let Some(root) = Root::new().await? else { return Ok(()) };
     let unit = Unit::read("ringtune-worker.service", Specifiers::of(""))?;
     let mut heard = Vec::new();
     let mut service = root.start(&unit, &[]).await?;
@@ -112,10 +106,7 @@ async fn a_worker_serves_as_its_unit_says() -> Result<()> {
 
 #[tokio::test]
 async fn a_worker_of_a_socket_has_its_processors_and_a_folder_of_its_own() -> Result<()> {
-    if !can_make_roots()? {
-        return Ok(());
-    }
-    let root = Root::new().await?;
+    let Some(root) = Root::new().await? else { return Ok(()) };
     let unit = Unit::read("ringtune-worker@.service", Specifiers::of("0"))?;
     let mut heard = Vec::new();
     // This machine may have one processor alone.
@@ -140,10 +131,7 @@ async fn a_worker_of_a_socket_has_its_processors_and_a_folder_of_its_own() -> Re
 
 #[tokio::test]
 async fn a_service_manager_that_is_gone_is_no_reason_to_end() -> Result<()> {
-    if !can_make_roots()? {
-        return Ok(());
-    }
-    let root = Root::new().await?;
+    let Some(root) = Root::new().await? else { return Ok(()) };
     let unit = Unit::read("ringtune-coordinator.service", Specifiers::of(""))?;
     for (address, said) in [
         ("/run/no-such-socket", "the service manager does not hear this daemon"),

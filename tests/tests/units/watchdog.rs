@@ -81,10 +81,7 @@ async fn a_worker_that_is_busy_is_fed_and_one_whose_engine_hangs_is_not() -> Res
     cluster.add_worker(launch).await?;
     ear.until("idle", |ear| ear.status == "idle, connected").await?;
 
-    let job = Job::toy()?
-        .set("train.max_train_steps", 1000)
-        .set("cluster.world_size", 1)
-        .set("cluster.min_world_size", 1);
+    let job = Job::toy()?.set("train.max_train_steps", 1000).shared_by(1);
     let id = cluster.submit(&sandbox.write_job("job.toml", &job)?).await?;
     // Busy for several times the patience: it is fed all the way.
     ear.until("at work", |ear| ear.signs >= 10).await?;

@@ -3,7 +3,7 @@
 use std::{fs, io::Cursor, path::PathBuf};
 
 use image::{DynamicImage, ImageFormat, RgbImage};
-use ringtune_fuzzing::{Path, as_it_is};
+use ringtune_fuzzing::{Path, as_it_is, words};
 use ringtune_shared::{
     checkpoint::{self, About, Numerics},
     embedding::LearnedEmbedding,
@@ -208,11 +208,10 @@ fn state_stream() {
     let state = MemoryState::new(tensors.to_vec()).unwrap();
     let mut encoder = Encoder::new([("format".to_owned(), "pt".to_owned())].into(), Vec::new());
     transfer(&mut *state.source().unwrap(), &mut encoder).unwrap();
-    let words =
-        ["F32", "BF16", "I64", "F4", "BOOL", "dtype", "shape", "data_offsets", "__metadata__", "[0,0]"];
+    let list = "F32|BF16|I64|F4|BOOL|dtype|shape|data_offsets|__metadata__|[0,0]";
     Path {
         name: "state-stream",
-        words: words.map(str::to_owned).to_vec(),
+        words: words(list),
         valid: vec![encoder.into_inner()],
         mend: mend_safetensors,
         most_bytes: 64 * MEBIBYTE,
@@ -235,25 +234,12 @@ fn learned_embedding() {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/embeddings");
     let files = ["a1111.pt", "ldm-fp16.pt", "learned_embeds.bin", "emb_params-fp16.safetensors"];
     // Names that are known, names that are not, and opcodes that call.
-    let words = [
-        "ctorch\nFloatStorage\n",
-        "ctorch\nLongStorage\n",
-        "ctorch._utils\n_rebuild_tensor_v2\n",
-        "ccollections\nOrderedDict\n",
-        "ctorch.nn.modules.container\nParameterDict\n",
-        "c__builtin__\nset\n",
-        "cos\nsystem\n",
-        "string_to_param",
-        "_parameters",
-        "PK\x05\x06",
-        "PK\x01\x02",
-        ")R",
-        "h\x00",
-        "(((",
-    ];
+    let list = "ctorch\nFloatStorage\n|ctorch\nLongStorage\n|ctorch._utils\n_rebuild_tensor_v2\n\
+        |ccollections\nOrderedDict\n|ctorch.nn.modules.container\nParameterDict\n|c__builtin__\nset\n\
+        |cos\nsystem\n|string_to_param|_parameters|PK\x05\x06|PK\x01\x02|)R|h\x00|(((";
     Path {
         name: "learned-embedding",
-        words: words.map(str::to_owned).to_vec(),
+        words: words(list),
         valid: files.map(|file| fs::read(folder.join(file)).unwrap()).to_vec(),
         mend: as_it_is,
         most_bytes: 64 * MEBIBYTE,
@@ -299,13 +285,10 @@ fn pictures() -> Vec<Vec<u8>> {
 
 #[test]
 fn image() {
-    let words = [
-        "IHDR", "PLTE", "IDAT", "IEND", "tRNS", "acTL", "fcTL", "eXIf", "iCCP", "zTXt", "VP8 ", "VP8L",
-        "VP8X", "ALPH", "ANIM", "ANMF", "Exif",
-    ];
+    let list = "IHDR|PLTE|IDAT|IEND|tRNS|acTL|fcTL|eXIf|iCCP|zTXt|VP8 |VP8L|VP8X|ALPH|ANIM|ANMF|Exif";
     Path {
         name: "image",
-        words: words.map(str::to_owned).to_vec(),
+        words: words(list),
         valid: pictures(),
         mend: mend_picture,
         // Twice the 512 MiB that a decoded picture may have, and what its decoder needs.

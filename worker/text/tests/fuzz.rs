@@ -12,7 +12,7 @@ use parquet::{
     file::{properties::WriterProperties, writer::SerializedFileWriter},
     schema::parser::parse_message_type,
 };
-use ringtune_fuzzing::{Path, as_it_is};
+use ringtune_fuzzing::{Path, as_it_is, words};
 use ringtune_text::{Manifest, TextStream, TokenFile, Tokenizer, count_documents};
 use serde_json::json;
 
@@ -39,64 +39,35 @@ fn table(compression: Compression, encoding: Encoding, dictionary: bool) -> Vec<
     bytes
 }
 
-fn words(words: &[&str]) -> Vec<String> {
-    words.iter().map(|word| (*word).to_owned()).collect()
+/// Counts the documents of such a file, whose ending says of what kind it is.
+fn documents(name: &'static str, ending: &str, valid: Vec<Vec<u8>>, words: Vec<String>, most_bytes: u64) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join(format!("a.{ending}"));
+    let read = Box::new(|bytes: &[u8]| {
+        fs::write(&path, bytes).unwrap();
+        count_documents(&path, "text").is_ok()
+    });
+    Path { name, valid, words, mend: as_it_is, most_bytes, read }.fuzz(env!("CARGO_TARGET_TMPDIR"));
 }
 
 #[test]
 fn tables() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("a.parquet");
     let zstd = Compression::ZSTD(ZstdLevel::default());
-    Path {
-        name: "table",
-        valid: vec![
-            table(Compression::UNCOMPRESSED, Encoding::PLAIN, false),
-            table(Compression::SNAPPY, Encoding::PLAIN, true),
-            table(zstd, Encoding::DELTA_BYTE_ARRAY, false),
-            table(Compression::UNCOMPRESSED, Encoding::DELTA_LENGTH_BYTE_ARRAY, false),
-        ],
-        words: words(&["PAR1", "text", "\u{15}\u{4}", "\u{0}\u{0}\u{0}\u{7f}"]),
-        mend: as_it_is,
-        most_bytes: 192 << 20,
-        read: Box::new(|bytes| {
-            fs::write(&path, bytes).unwrap();
-            count_documents(&path, "text").is_ok()
-        }),
-    }
-    .fuzz(env!("CARGO_TARGET_TMPDIR"));
+    let valid = vec![
+        table(Compression::UNCOMPRESSED, Encoding::PLAIN, false),
+        table(Compression::SNAPPY, Encoding::PLAIN, true),
+        table(zstd, Encoding::DELTA_BYTE_ARRAY, false),
+        table(Compression::UNCOMPRESSED, Encoding::DELTA_LENGTH_BYTE_ARRAY, false),
+    ];
+    let words = words("PAR1|text|\u{15}\u{4}|\u{0}\u{0}\u{0}\u{7f}");
+    documents("table", "parquet", valid, words, 192 << 20);
 }
 
 #[test]
 fn lines() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("a.jsonl");
     let plain = b"{\"text\": \"one\"}\n\n{\"id\": [1, {\"a\": null}], \"text\": \"\\u00e9\\ud83d\\ude00 \xe6\x97\xa5\"}\n";
-    Path {
-        name: "lines",
-        valid: vec![plain.to_vec(), b"{\"text\":\"\"}".to_vec()],
-        words: words(&[
-            "\"text\":",
-            "{",
-            "}",
-            "[",
-            "]",
-            "\\u",
-            "\\ud83d",
-            "null",
-            "\n",
-            "\r",
-            "1e999",
-            "\u{feff}",
-        ]),
-        mend: as_it_is,
-        most_bytes: 64 << 20,
-        read: Box::new(|bytes| {
-            fs::write(&path, bytes).unwrap();
-            count_documents(&path, "text").is_ok()
-        }),
-    }
-    .fuzz(env!("CARGO_TARGET_TMPDIR"));
+    let words = words("\"text\":|{|}|[|]|\\u|\\ud83d|null|\n|\r|1e999|\u{feff}");
+    documents("lines", "jsonl", vec![plain.to_vec(), b"{\"text\":\"\"}".to_vec()], words, 64 << 20);
 }
 
 #[test]
@@ -117,17 +88,7 @@ fn tokenizers() {
     Path {
         name: "text-tokenizer",
         valid: vec![whole.to_string().into_bytes()],
-        words: words(&[
-            "\"vocab\"",
-            "\"merges\"",
-            "a b",
-            "[\"a\",\"b\"]",
-            "65536",
-            "65535",
-            "-1",
-            "null",
-            "</w>",
-        ]),
+        words: words("\"vocab\"|\"merges\"|a b|[\"a\",\"b\"]|65536|65535|-1|null|</w>"),
         mend: as_it_is,
         most_bytes: 64 << 20,
         read: Box::new(|bytes| {
@@ -160,7 +121,7 @@ fn files_of_tokens() {
     Path {
         name: "token-manifest",
         valid: vec![manifest.to_string().into_bytes()],
-        words: words(&["\"train\"", "uint32", "1e999", "18446744073709551616"]),
+        words: words("\"train\"|uint32|1e999|18446744073709551616"),
         mend: as_it_is,
         most_bytes: 16 << 20,
         read: Box::new(|bytes| {

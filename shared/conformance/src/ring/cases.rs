@@ -8,8 +8,8 @@ use ringtune_shared::ring::tree::TreeSum;
 use ringtune_shared::ring::{Element, Frame, Place, Ring, RingConfig, RingError, block_of};
 use tokio::time::{Instant, sleep};
 
-use super::harness::{Case, EPOCH, Outcome};
-use super::{Failure, Fault, SuiteConfig, TransportFactory, reference, spread};
+use super::harness::{Case, EPOCH, Outcome, Suite};
+use super::{Failure, Fault, reference, spread};
 
 /// Numbers in the buffers of the cases with faults: enough for several segments in every hop.
 const SIZE: usize = 500;
@@ -17,16 +17,12 @@ const SEGMENT: usize = 20;
 
 /// All collectives, one after the other on one ring, for all sizes of everything; and all ranks
 /// leave in peace.
-pub(super) async fn results_are_right_to_the_bit(
-    factory: &dyn TransportFactory,
-    config: &SuiteConfig,
-) -> Result<(), Failure> {
-    for &world_size in &config.world_sizes {
-        for &segment_floats in &config.segments {
-            let sizes = config.sizes.iter().copied();
-            for size in sizes.filter(|size| size / segment_floats <= config.most_segments) {
-                let mut case =
-                    Case::new(format!("right results for {size} numbers"), factory, config, world_size);
+pub(super) async fn results_are_right_to_the_bit(suite: Suite<'_>) -> Result<(), Failure> {
+    for &world_size in &suite.config.world_sizes {
+        for &segment_floats in &suite.config.segments {
+            let sizes = suite.config.sizes.iter().copied();
+            for size in sizes.filter(|size| size / segment_floats <= suite.config.most_segments) {
+                let mut case = Case::new(format!("right results for {size} numbers"), suite, world_size);
                 case.ring.segment_floats = segment_floats;
                 let expected = reference::reduced(world_size, size);
                 let problems = case.run(move |ring| all_collectives(ring, size, expected.clone())).await?;
@@ -116,21 +112,14 @@ async fn other_collectives(ring: &mut Ring, size: usize) -> Result<Option<String
 }
 
 /// A rank that comes three deadlines late, but lives, is not a failure.
-pub(super) async fn a_slow_rank_that_pulses_is_waited_for(
-    factory: &dyn TransportFactory,
-    config: &SuiteConfig,
-) -> Result<(), Failure> {
-    let of = |world_size| a_slow_rank_of(world_size, factory, config);
-    try_join_all(several(config).map(of)).await.map(drop)
+pub(super) async fn a_slow_rank_that_pulses_is_waited_for(suite: Suite<'_>) -> Result<(), Failure> {
+    let of = |world_size| a_slow_rank_of(world_size, suite);
+    try_join_all(several(suite).map(of)).await.map(drop)
 }
 
-async fn a_slow_rank_of(
-    world_size: usize,
-    factory: &dyn TransportFactory,
-    config: &SuiteConfig,
-) -> Result<(), Failure> {
-    let mut case = faulty_case("a slow rank", factory, config, world_size);
-    let late = (config.ring.peer_timeout + config.ring.pulse_interval) * 3;
+async fn a_slow_rank_of(world_size: usize, suite: Suite<'_>) -> Result<(), Failure> {
+    let mut case = faulty_case("a slow rank", suite, world_size);
+    let late = (suite.config.ring.peer_timeout + suite.config.ring.pulse_interval) * 3;
     case.patience += late;
     let slow = world_size - 1;
     let expected = reference::reduced(world_size, SIZE);
@@ -178,13 +167,10 @@ async fn a_slow_rank_of(
 }
 
 /// A rank whose connections break, at any frame, fails all ranks at once.
-pub(super) async fn a_rank_that_dies_is_noticed(
-    factory: &dyn TransportFactory,
-    config: &SuiteConfig,
-) -> Result<(), Failure> {
-    for world_size in several(config) {
+pub(super) async fn a_rank_that_dies_is_noticed(suite: Suite<'_>) -> Result<(), Failure> {
+    for world_size in several(suite) {
         for after in [0, 1, frames_of_a_rank(world_size) / 2] {
-            let mut case = faulty_case("a rank dies", factory, config, world_size);
+            let mut case = faulty_case("a rank dies", suite, world_size);
             case.fault = Some((world_size / 2, Fault::Die { after }));
             let outcomes = case.run(repeat_until_failure).await?;
             let lost = |error: &RingError| matches!(error, RingError::PeerLost { .. });
@@ -196,13 +182,10 @@ pub(super) async fn a_rank_that_dies_is_noticed(
 
 /// A rank that falls silent is noticed by the deadline, by the next one first; the others learn of
 /// it through the ring.
-pub(super) async fn a_rank_that_stalls_is_noticed(
-    factory: &dyn TransportFactory,
-    config: &SuiteConfig,
-) -> Result<(), Failure> {
-    for world_size in several(config) {
+pub(super) async fn a_rank_that_stalls_is_noticed(suite: Suite<'_>) -> Result<(), Failure> {
+    for world_size in several(suite) {
         for after in [0, 1, frames_of_a_rank(world_size) / 2] {
-            let mut case = faulty_case("a rank stalls", factory, config, world_size);
+            let mut case = faulty_case("a rank stalls", suite, world_size);
             let stalled = world_size / 2;
             case.fault = Some((stalled, Fault::Freeze { after }));
             let outcomes = case.run(repeat_until_failure).await?;
@@ -214,7 +197,8 @@ pub(super) async fn a_rank_that_stalls_is_noticed(
             if !matches!(noticed, Err(RingError::Stalled { rank, .. }) if *rank == stalled) {
                 return Err(case.failure(format!("rank {next} was to see rank {stalled} stall: {noticed:?}")));
             }
-            let bound = config.ring.peer_timeout + config.ring.pulse_interval + config.slack;
+            let bound =
+                suite.config.ring.peer_timeout + suite.config.ring.pulse_interval + suite.config.slack;
             for (rank, outcome) in outcomes.iter().enumerate() {
                 if outcome.after > bound {
                     let problem = format!("rank {rank} took {:?}, more than {bound:?}", outcome.after);
@@ -227,14 +211,11 @@ pub(super) async fn a_rank_that_stalls_is_noticed(
 }
 
 /// A rank that was frozen while the ring went on to a new epoch spoils nothing.
-pub(super) async fn an_older_epoch_is_refused(
-    factory: &dyn TransportFactory,
-    config: &SuiteConfig,
-) -> Result<(), Failure> {
-    for world_size in several(config) {
+pub(super) async fn an_older_epoch_is_refused(suite: Suite<'_>) -> Result<(), Failure> {
+    for world_size in several(suite) {
         let stale = world_size - 1;
         let older = Epoch(EPOCH.0 - 1);
-        let mut case = faulty_case("an older epoch", factory, config, world_size);
+        let mut case = faulty_case("an older epoch", suite, world_size);
         case.fault = Some((stale, Fault::SpeakFor(older)));
         let outcomes = case.run(repeat_until_failure).await?;
         let expected = RingError::StaleEpoch { rank: stale, got: older, current: EPOCH };
@@ -244,10 +225,7 @@ pub(super) async fn an_older_epoch_is_refused(
 }
 
 /// A newer epoch, and frames that are doubled, left out or of another length.
-pub(super) async fn what_does_not_belong_is_refused(
-    factory: &dyn TransportFactory,
-    config: &SuiteConfig,
-) -> Result<(), Failure> {
+pub(super) async fn what_does_not_belong_is_refused(suite: Suite<'_>) -> Result<(), Failure> {
     type Change = fn(&mut Frame);
     let changes: [(&str, Change); 7] = [
         ("a collective that is over", |frame| frame.collective -= 1),
@@ -266,7 +244,7 @@ pub(super) async fn what_does_not_belong_is_refused(
         faults.push((name, Fault::Change { frame: 17, how }));
     }
     for (name, fault) in faults {
-        let mut case = faulty_case(name, factory, config, world_size);
+        let mut case = faulty_case(name, suite, world_size);
         case.fault = Some((wrong, fault));
         let outcomes = case.run(repeat_until_failure).await?;
         let refused = |error: &RingError| matches!(error, RingError::Protocol { rank, .. } if *rank == wrong);
@@ -277,15 +255,12 @@ pub(super) async fn what_does_not_belong_is_refused(
 
 /// Ranks whose buffers are not equally long, by a number a chunk or by so much that there are more segments, or whose numbers are not
 /// the same on their way: no rank has a sum that it takes for whole.
-pub(super) async fn buffers_of_different_lengths_are_refused(
-    factory: &dyn TransportFactory,
-    config: &SuiteConfig,
-) -> Result<(), Failure> {
-    for world_size in several(config) {
+pub(super) async fn buffers_of_different_lengths_are_refused(suite: Suite<'_>) -> Result<(), Failure> {
+    for world_size in several(suite) {
         for (more, sums) in
             [(1, "fast"), (1, "exact"), (1, "bf16"), (SEGMENT, "fast"), (SEGMENT, "exact"), (0, "mixed")]
         {
-            let case = faulty_case("buffers of different lengths", factory, config, world_size);
+            let case = faulty_case("buffers of different lengths", suite, world_size);
             let sum = move |mut ring: Ring| async move {
                 let Place { rank, world_size, .. } = ring.place();
                 // Each of its chunks is longer.
@@ -318,14 +293,11 @@ pub(super) async fn buffers_of_different_lengths_are_refused(
 }
 
 /// A frame that is not on its arrival what it was.
-pub(super) async fn what_is_damaged_is_refused(
-    factory: &dyn TransportFactory,
-    config: &SuiteConfig,
-) -> Result<(), Failure> {
-    for world_size in several(config) {
+pub(super) async fn what_is_damaged_is_refused(suite: Suite<'_>) -> Result<(), Failure> {
+    for world_size in several(suite) {
         let wrong = world_size - 1;
         for frame in [0, frames_of_a_rank(world_size) + 3] {
-            let mut case = faulty_case("a damaged frame", factory, config, world_size);
+            let mut case = faulty_case("a damaged frame", suite, world_size);
             case.fault = Some((wrong, Fault::Damage { frame }));
             let outcomes = case.run(repeat_until_failure).await?;
             let refused =
@@ -337,12 +309,9 @@ pub(super) async fn what_is_damaged_is_refused(
 }
 
 /// A rank that says good-bye while the others still need it.
-pub(super) async fn a_rank_that_leaves_early_is_missed(
-    factory: &dyn TransportFactory,
-    config: &SuiteConfig,
-) -> Result<(), Failure> {
-    for world_size in several(config) {
-        let case = faulty_case("a rank leaves early", factory, config, world_size);
+pub(super) async fn a_rank_that_leaves_early_is_missed(suite: Suite<'_>) -> Result<(), Failure> {
+    for world_size in several(suite) {
+        let case = faulty_case("a rank leaves early", suite, world_size);
         let outcomes = case
             .run(|ring| async move {
                 if ring.place().rank == 0 {
@@ -359,13 +328,10 @@ pub(super) async fn a_rank_that_leaves_early_is_missed(
 }
 
 /// A rank that is told to stop in the middle of an exchange stops at once, and so do the others.
-pub(super) async fn a_rank_that_is_cancelled_ends_the_ring(
-    factory: &dyn TransportFactory,
-    config: &SuiteConfig,
-) -> Result<(), Failure> {
+pub(super) async fn a_rank_that_is_cancelled_ends_the_ring(suite: Suite<'_>) -> Result<(), Failure> {
     const CANCELLED_AFTER: Duration = Duration::from_millis(50);
-    for world_size in several(config) {
-        let case = faulty_case("a rank is cancelled", factory, config, world_size);
+    for world_size in several(suite) {
+        let case = faulty_case("a rank is cancelled", suite, world_size);
         let began = Instant::now();
         let outcomes = case
             .run(|ring| async move {
@@ -395,7 +361,7 @@ pub(super) async fn a_rank_that_is_cancelled_ends_the_ring(
         if !matches!(outcomes[0].result, Err(RingError::Cancelled)) {
             return Err(case.failure(format!("rank 0 was cancelled, but has {:?}", outcomes[0].result)));
         }
-        if began.elapsed() > config.ring.peer_timeout + config.slack {
+        if began.elapsed() > suite.config.ring.peer_timeout + suite.config.slack {
             return Err(case.failure(format!("it took {:?}", began.elapsed())));
         }
     }
@@ -403,17 +369,12 @@ pub(super) async fn a_rank_that_is_cancelled_ends_the_ring(
 }
 
 /// The suite's ring sizes of more than one rank.
-fn several(config: &SuiteConfig) -> impl Iterator<Item = usize> {
-    config.world_sizes.iter().copied().filter(|world_size| *world_size > 1)
+fn several(suite: Suite<'_>) -> impl Iterator<Item = usize> {
+    suite.config.world_sizes.iter().copied().filter(|world_size| *world_size > 1)
 }
 
-fn faulty_case<'suite>(
-    name: &str,
-    factory: &'suite dyn TransportFactory,
-    config: &SuiteConfig,
-    world_size: usize,
-) -> Case<'suite> {
-    let mut case = Case::new(name.to_owned(), factory, config, world_size);
+fn faulty_case<'suite>(name: &str, suite: Suite<'suite>, world_size: usize) -> Case<'suite> {
+    let mut case = Case::new(name.to_owned(), suite, world_size);
     case.ring = RingConfig { segment_floats: SEGMENT, ..case.ring };
     case
 }

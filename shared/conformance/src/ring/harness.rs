@@ -10,6 +10,13 @@ use tokio::time::{Instant, timeout};
 
 use super::{Failure, Fault, Faulty, Graveyard, NewRing, SuiteConfig, TransportFactory};
 
+/// What all cases are run with.
+#[derive(Clone, Copy)]
+pub(super) struct Suite<'suite> {
+    pub(super) factory: &'suite dyn TransportFactory,
+    pub(super) config: &'suite SuiteConfig,
+}
+
 /// A ring to run a case on.
 pub(super) struct Case<'suite> {
     pub(super) name: String,
@@ -34,12 +41,7 @@ pub(super) struct Outcome<T> {
 pub(super) const EPOCH: Epoch = Epoch(7);
 
 impl<'suite> Case<'suite> {
-    pub(super) fn new(
-        name: String,
-        factory: &'suite dyn TransportFactory,
-        config: &SuiteConfig,
-        world_size: usize,
-    ) -> Self {
+    pub(super) fn new(name: String, Suite { factory, config }: Suite<'suite>, world_size: usize) -> Self {
         // Twice: a rank may begin to listen only when another one has given up.
         let patience = (config.ring.peer_timeout + config.ring.pulse_interval) * 2 + config.slack;
         Self { name, factory, world_size, ring: config.ring.clone(), fault: None, patience }

@@ -93,17 +93,18 @@ impl Failure {
 /// Runs the whole suite; stops at the first failure. Cases that wait for a lease to end wait side by side, as few of them as keeps
 /// a busy machine from missing pulses.
 pub async fn run_all(factory: &dyn TransportFactory, config: &SuiteConfig) -> Result<(), Failure> {
-    cases::results_are_right_to_the_bit(factory, config).await?;
+    let suite = harness::Suite { factory, config };
+    cases::results_are_right_to_the_bit(suite).await?;
     tokio::try_join!(
-        cases::a_slow_rank_that_pulses_is_waited_for(factory, config),
-        cases::a_rank_that_dies_is_noticed(factory, config),
-        cases::a_rank_that_stalls_is_noticed(factory, config),
-        cases::an_older_epoch_is_refused(factory, config),
-        cases::what_does_not_belong_is_refused(factory, config),
-        cases::buffers_of_different_lengths_are_refused(factory, config),
-        cases::what_is_damaged_is_refused(factory, config),
-        cases::a_rank_that_leaves_early_is_missed(factory, config),
-        cases::a_rank_that_is_cancelled_ends_the_ring(factory, config),
+        cases::a_slow_rank_that_pulses_is_waited_for(suite),
+        cases::a_rank_that_dies_is_noticed(suite),
+        cases::a_rank_that_stalls_is_noticed(suite),
+        cases::an_older_epoch_is_refused(suite),
+        cases::what_does_not_belong_is_refused(suite),
+        cases::buffers_of_different_lengths_are_refused(suite),
+        cases::what_is_damaged_is_refused(suite),
+        cases::a_rank_that_leaves_early_is_missed(suite),
+        cases::a_rank_that_is_cancelled_ends_the_ring(suite),
     )?;
     Ok(())
 }

@@ -15,7 +15,7 @@ use ringtune_shared::ring::{
 use tokio::time::{Instant, sleep};
 
 use super::any::{AnyReceiveHalf, AnySendHalf, AnyTransport};
-use super::harness::{Case, Outcome};
+use super::harness::{Case, Outcome, Suite};
 use super::reference::{self, mix};
 use super::{Failure, Fault, NewRing, SuiteConfig, TransportFactory, spread};
 
@@ -51,7 +51,7 @@ pub async fn run(factory: &dyn TransportFactory, seed: u64) -> Result<Trace, Fai
     let delayed = Delayed { inner: factory, seed: random.next(), trace: trace.clone() };
     let config = SuiteConfig { ring, slack: Duration::from_secs(600), ..SuiteConfig::default() };
     let name = format!("random schedule, seed {seed}");
-    let mut case = Case::new(name, &delayed, &config, world_size);
+    let mut case = Case::new(name, Suite { factory: &delayed, config: &config }, world_size);
     case.fault = fault;
 
     // 3. Some collectives of random kinds and sizes; then everybody leaves.

@@ -1,17 +1,14 @@
 //! Resuming from a checkpoint.
 
-use crate::job::parse_job_toml;
+use super::*;
 
 fn job(line: &str) -> String {
-    format!(
-        "kind = \"textual_inversion\"\n[model]\nbase = \"/m\"\n[data]\nimages = \"/i\"\n[train]\n\
-         placeholder_token = \"<a>\"\ninitializer_token = \"b\"\n{line}\n"
-    )
+    with("train", line).replace("./pictures", "/i")
 }
 
 #[test]
 fn the_defaults_are_those_of_diffusers() {
-    let train = parse_job_toml(&job("")).unwrap().textual_inversion().unwrap().train.clone();
+    let train = work(SMALLEST).train;
     assert_eq!((train.checkpointing_steps, train.checkpoints_total_limit), (500, 0));
     assert_eq!(train.resume_from_checkpoint, "");
 }

@@ -60,17 +60,13 @@ fn what_a_concept_leaves_out_is_the_jobs() {
 #[test]
 fn a_job_without_a_list_has_one_concept() {
     let spec = parse_job_toml(SMALLEST).unwrap();
-    let concepts = spec.textual_inversion().unwrap().concepts();
+    let work = work(SMALLEST);
+    let concepts = work.concepts();
     assert_eq!(concepts.len(), 1);
-    assert_eq!(
-        (concepts[0].placeholder_token.as_str(), concepts[0].images.as_str()),
-        ("<cat-toy>", "./pictures")
-    );
-    assert_eq!(spec.textual_inversion().unwrap().concept_field(0, "images"), "data.images");
-    assert_eq!(
-        spec.textual_inversion().unwrap().concept_field(0, "placeholder_token"),
-        "train.placeholder_token"
-    );
+    let (token, images) = (&concepts[0].placeholder_token, &concepts[0].images);
+    assert_eq!((token.as_str(), images.as_str()), ("<cat-toy>", "./pictures"));
+    assert_eq!(work.concept_field(0, "images"), "data.images");
+    assert_eq!(work.concept_field(0, "placeholder_token"), "train.placeholder_token");
     // Its file is what it was before there were lists.
     assert!(!spec.to_toml().unwrap().contains("concepts"));
     assert!(!serde_json::to_string(&spec).unwrap().contains("concepts"));
@@ -163,19 +159,15 @@ fn there_are_limits() {
             )
         })
     };
-    assert_eq!(parse_job_toml(&many(64, 16)).unwrap().textual_inversion().unwrap().concepts().len(), 64);
+    assert_eq!(work(&many(64, 16)).concepts().len(), 64);
     assert_eq!(violation(&many(65, 1)).field, "concepts");
     assert!(violation(&many(64, 17)).problem.contains("1088 vectors"));
 }
 
 #[test]
 fn a_concept_starts_from_words_or_from_an_embedding() {
-    let job = |start: &str| {
-        format!(
-            "kind = \"textual_inversion\"\n[model]\nbase = \"/m\"\n[data]\nimages = \"/i\"\n[train]\n\
-             placeholder_token = \"<a>\"\n{start}\n"
-        )
-    };
+    let plain = SMALLEST.replace("./pictures", "/i");
+    let job = |start: &str| plain.replace("initializer_token = \"toy\"", start);
     let mut spec = parse_job_toml(&job("initializer_embedding = \"old.pt\"\nnum_vectors = 2")).unwrap();
     assert_eq!(spec.textual_inversion().unwrap().word.initializer_token, "");
     assert_eq!(parse_job_toml(&spec.to_toml().unwrap()).as_ref(), Ok(&spec));

@@ -47,11 +47,8 @@ fn folders_that_cannot_be_are_refused_by_their_fields() {
 
 #[test]
 fn options_about_captions_need_a_template_with_captions() {
-    let job = |lines: &str| parse_job_toml(&with("train", lines));
-    let spec = job(
-        "templates = [\"[name], [filewords]\"]\ncaption_dropout = 0.1\nshuffle_tags = true\nkeep_tags = 1",
-    );
-    let train = spec.unwrap().textual_inversion().unwrap().train.clone();
+    let options = "caption_dropout = 0.1\nshuffle_tags = true\nkeep_tags = 1";
+    let train = train(&format!("templates = [\"[name], [filewords]\"]\n{options}"));
     assert_eq!((train.caption_dropout, train.shuffle_tags, train.keep_tags), (0.1, true, 1));
     for (line, field) in [
         ("caption_dropout = 0.1", "train.caption_dropout"),
@@ -67,12 +64,7 @@ fn options_about_captions_need_a_template_with_captions() {
 
 #[test]
 fn buckets_need_a_size_that_fits() {
-    let train = parse_job_toml(&with("train", "enable_bucket = true"))
-        .unwrap()
-        .textual_inversion()
-        .unwrap()
-        .train
-        .clone();
+    let train = train("enable_bucket = true");
     assert_eq!((train.min_bucket_reso, train.max_bucket_reso, train.bucket_reso_steps), (256, 1024, 64));
     for (lines, field) in [
         ("min_bucket_reso = 513", "train.min_bucket_reso"),

@@ -6,22 +6,11 @@ use super::*;
 fn a_list_of_rates_replaces_rate_and_schedule() {
     let text = with("train", "learning_rates = \"0.005:100, 1e-3:1000, 1e-5\"\nscale_lr = true");
     let spec = parse_job_toml(&text).unwrap();
-    let rates = spec.textual_inversion().unwrap().train.learning_rates.as_ref().unwrap();
+    let (train, cluster) = (work(&text).train, &spec.common.cluster);
+    let rates = train.learning_rates.as_ref().unwrap();
     assert_eq!((rates.at(100), rates.at(101), rates.at(5000)), (5e-3, 1e-3, 1e-5));
-    assert_eq!(
-        (
-            spec.textual_inversion().unwrap().train.learning_rate,
-            spec.textual_inversion().unwrap().train.lr_warmup_steps
-        ),
-        (5e-3, 0)
-    );
-    assert_eq!(
-        (
-            spec.textual_inversion().unwrap().train.learning_rate_scale(&spec.common.cluster),
-            spec.textual_inversion().unwrap().train.effective_learning_rate(&spec.common.cluster)
-        ),
-        (16.0, 0.08)
-    );
+    assert_eq!((train.learning_rate, train.lr_warmup_steps), (5e-3, 0));
+    assert_eq!((train.learning_rate_scale(cluster), train.effective_learning_rate(cluster)), (16.0, 0.08));
     // Written out in full, also over the wire, it is the same job.
     assert_eq!(parse_job_toml(&spec.to_toml().unwrap()).unwrap(), spec);
     let printed = parse_job_toml(SMALLEST).unwrap().to_toml().unwrap();
@@ -74,14 +63,7 @@ fn a_models_options_are_read() {
 
 #[test]
 fn pure_noise_needs_the_velocity() {
-    assert!(
-        parse_job_toml(&with("train", "rescale_betas_zero_snr = true"))
-            .unwrap()
-            .textual_inversion()
-            .unwrap()
-            .train
-            .rescale_betas_zero_snr
-    );
+    assert!(train("rescale_betas_zero_snr = true").rescale_betas_zero_snr);
     let text = with("train", "rescale_betas_zero_snr = true")
         .replace("[model]", "[model]\nprediction_type = \"epsilon\"");
     let found = violation(&text);

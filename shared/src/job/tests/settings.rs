@@ -45,16 +45,11 @@ fn a_setting_replaces_or_adds_a_key_of_any_section() {
         "debug.trace_dir=",
     ]);
     assert_eq!((spec.common.name.as_str(), spec.common.model.base.as_str()), ("star", "./other model"));
-    assert_eq!(
-        (
-            spec.textual_inversion().unwrap().train.effective_learning_rate(&spec.common.cluster),
-            spec.common.cluster.world_size
-        ),
-        (0.048, 3)
-    );
-    assert_eq!(spec.textual_inversion().unwrap().train.templates, ["a {}", "b {}"]);
-    assert_eq!(spec.textual_inversion().unwrap().word.placeholder_token, "<dicoo>");
-    assert_eq!(spec.textual_inversion().unwrap().word.initializer_token, "2024");
+    let TextualInversionSpec { word, train, .. } = spec.textual_inversion().unwrap();
+    let cluster = &spec.common.cluster;
+    assert_eq!((train.effective_learning_rate(cluster), cluster.world_size), (0.048, 3));
+    assert_eq!(train.templates, ["a {}", "b {}"]);
+    assert_eq!((word.placeholder_token.as_str(), word.initializer_token.as_str()), ("<dicoo>", "2024"));
     assert_eq!(spec.common.debug.trace_dir, "");
     let lines = parse_job_toml(SMALLEST).unwrap();
     assert_eq!(job(&[]), lines);
@@ -62,10 +57,8 @@ fn a_setting_replaces_or_adds_a_key_of_any_section() {
 
 #[test]
 fn the_last_of_several_counts() {
-    assert_eq!(
-        job(&["train.seed=1", "train.seed=2", "train.num_vectors=2"]).textual_inversion().unwrap().train.seed,
-        2
-    );
+    let spec = job(&["train.seed=1", "train.seed=2", "train.num_vectors=2"]);
+    assert_eq!(spec.textual_inversion().unwrap().train.seed, 2);
 }
 
 #[test]

@@ -17,14 +17,14 @@ fn they_are_read_and_written_flat() {
         select_best: true,
         early_stop_patience: 3,
     };
-    assert_eq!(spec.textual_inversion().unwrap().train.validation, expected);
+    let train = work(&text).train;
+    assert_eq!(train.validation, expected);
     let previews = PreviewSpec {
         validation_prompt: "a <cat-toy> on ice".to_owned(),
         num_validation_images: 2,
         validation_steps: 10,
     };
-    assert_eq!(spec.textual_inversion().unwrap().train.previews, previews);
-    assert_eq!(spec.textual_inversion().unwrap().train.report_to, ReportTo::Nothing);
+    assert_eq!((train.previews, train.report_to), (previews, ReportTo::Nothing));
     let written = spec.to_toml().unwrap();
     assert_eq!(parse_job_toml(&written).unwrap(), spec, "{written}");
     let json = serde_json::to_value(&spec).unwrap();
@@ -54,15 +54,10 @@ fn what_is_impossible_is_refused_by_name() {
 
 #[test]
 fn they_are_due_every_so_many_steps_and_after_the_last() {
-    let spec = parse_job_toml(&with(
-        "train",
-        "validation_loss_steps = 4\nvalidation_prompt = \"x\"\nvalidation_steps = 3",
-    ))
-    .unwrap();
+    let on = train("validation_loss_steps = 4\nvalidation_prompt = \"x\"\nvalidation_steps = 3");
     let due = |is_due: &dyn Fn(u64) -> bool| (1..=10).filter(|step| is_due(*step)).collect::<Vec<_>>();
-    assert_eq!(due(&|step| spec.textual_inversion().unwrap().train.validation.is_due(step, 10)), [4, 8, 10]);
-    assert_eq!(due(&|step| spec.textual_inversion().unwrap().train.previews.is_due(step, 10)), [3, 6, 9, 10]);
-    let off = parse_job_toml(SMALLEST).unwrap();
-    assert!(due(&|step| off.textual_inversion().unwrap().train.validation.is_due(step, 10)).is_empty());
-    assert!(due(&|step| off.textual_inversion().unwrap().train.previews.is_due(step, 10)).is_empty());
+    assert_eq!(due(&|step| on.validation.is_due(step, 10)), [4, 8, 10]);
+    assert_eq!(due(&|step| on.previews.is_due(step, 10)), [3, 6, 9, 10]);
+    let off = work(SMALLEST).train;
+    assert!(due(&|step| off.validation.is_due(step, 10) || off.previews.is_due(step, 10)).is_empty());
 }

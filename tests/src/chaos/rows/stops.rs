@@ -1,42 +1,38 @@
 //! Workers that are silent for a while, that end as they are told, and engines that fail.
 
-use crate::chaos::row::{Act, Row, Who, pause};
+use crate::chaos::row::{Act::*, Row, Who::*, pause};
 
 pub(super) fn rows() -> Vec<Row> {
     vec![
         Row::new("a_worker_is_silent_for_too_long", 2).steps(120).acts([
-            Act::Step(20),
+            Step(20),
             pause(0..60),
-            Act::Stop(Who::Rank(1)),
+            Stop(Rank(1)),
             pause(4_000..5_000),
             // It has no rank any more; the first one continues.
-            Act::Continue(Who::Worker(1)),
-            Act::Continue(Who::Worker(2)),
+            Continue(Worker(1)),
+            Continue(Worker(2)),
         ]),
         Row::new("rank_0_is_silent_for_too_long", 2).steps(120).acts([
-            Act::Step(20),
+            Step(20),
             pause(0..60),
-            Act::Stop(Who::Rank(0)),
-            Act::StepOfEpoch(2),
+            Stop(Rank(0)),
+            StepOfEpoch(2),
             // Worker 1 continues, whichever is rank 0 now.
-            Act::Continue(Who::Worker(1)),
-            Act::Continue(Who::Worker(2)),
+            Continue(Worker(1)),
+            Continue(Worker(2)),
         ]),
         Row::new("a_worker_is_silent_for_a_moment", 2).one_ring().acts([
-            Act::Step(20),
-            Act::Stop(Who::Rank(1)),
+            Step(20),
+            Stop(Rank(1)),
             pause(500..1_200),
-            Act::Continue(Who::Rank(1)),
+            Continue(Rank(1)),
         ]),
-        Row::new("a_worker_ends_as_it_is_told", 2).acts([
-            Act::Step(20),
-            pause(0..60),
-            Act::Terminate(Who::Rank(1)),
-        ]),
+        Row::new("a_worker_ends_as_it_is_told", 2).acts([Step(20), pause(0..60), Terminate(Rank(1))]),
         Row::new("an_engine_hangs", 2)
             .flag_of(1, "--hang-on-gradient=20")
             .deadline(100)
-            .acts([Act::Step(19), Act::ByItself]),
+            .acts([Step(19), ByItself]),
         not_a_number(),
     ]
 }
@@ -45,7 +41,7 @@ pub(super) fn rows() -> Vec<Row> {
 /// first one of step 20: that step is skipped in both runs.
 fn not_a_number() -> Row {
     let mut row = Row::new("one_rank_computes_not_a_number", 2).one_ring();
-    row.acts = vec![Act::Step(19), Act::ByItself];
+    row.acts = vec![Step(19), ByItself];
     row.workers[1].push("--not-finite-on-gradient=20".to_owned());
     row.clean_flags.push("--not-finite-on-gradient=39".to_owned());
     row

@@ -65,20 +65,10 @@ impl Hub {
     /// Serves acme/toy-sd with small files, and weights of different sizes.
     pub(crate) async fn start() -> Self {
         let mut files = BTreeMap::new();
-        for name in [
-            "model_index.json",
-            "scheduler/scheduler_config.json",
-            "text_encoder/config.json",
-            "unet/config.json",
-            "vae/config.json",
-            "tokenizer/added_tokens.json",
-            "tokenizer/merges.txt",
-            "tokenizer/special_tokens_map.json",
-            "tokenizer/tokenizer.json",
-            "tokenizer/tokenizer_config.json",
-            "tokenizer/vocab.json",
-            "README.md",
-        ] {
+        let names = "model_index.json scheduler/scheduler_config.json text_encoder/config.json unet/config.json \
+            vae/config.json tokenizer/added_tokens.json tokenizer/merges.txt tokenizer/special_tokens_map.json \
+            tokenizer/tokenizer.json tokenizer/tokenizer_config.json tokenizer/vocab.json README.md";
+        for name in names.split(' ') {
             files.insert(name.to_owned(), format!("{{\"name\": \"{name}\"}}").into_bytes());
         }
         let weights = [

@@ -32,7 +32,16 @@ async fn listening(options: RingOptions) -> (Rings, SocketAddr) {
     (rings, address)
 }
 
-/// As above on a bound port.
+/// So many of them.
+async fn workers(count: usize, options: RingOptions) -> Vec<(Rings, SocketAddr)> {
+    let mut workers = Vec::new();
+    for _ in 0..count {
+        workers.push(listening(options.clone()).await);
+    }
+    workers
+}
+
+/// Serves a RingService on a bound port.
 fn serve(rings: &Rings, listener: TcpListener) {
     serve_at(rings, listener, CallRates::per_second(1000));
 }
@@ -162,10 +171,7 @@ fn over_sockets() -> SuiteConfig {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ranks_gather_all_rows_and_leave_in_peace() {
     let rows = 5;
-    let mut workers = Vec::new();
-    for _ in 0..3 {
-        workers.push(listening(quick(Duration::from_secs(20))).await);
-    }
+    let workers = workers(3, quick(Duration::from_secs(20))).await;
     let view = view(JobId::new(), Epoch::FIRST, workers.iter().map(|(_, address)| *address));
     // All of them before one connects, as the coordinator has it: a rank is told to start when all are ready.
     let take = |(rank, (rings, _)): (usize, &(Rings, SocketAddr))| {

@@ -5,14 +5,6 @@ use ringtune_shared::ring::RingError;
 use super::*;
 use crate::ring::{News, RankRing, TroubleKind};
 
-async fn workers(count: usize) -> Vec<(Rings, SocketAddr)> {
-    let mut workers = Vec::new();
-    for _ in 0..count {
-        workers.push(listening(RingOptions::default()).await);
-    }
-    workers
-}
-
 fn view_of(job: JobId, epoch: u64, workers: &[(Rings, SocketAddr)]) -> RingView {
     view(job, Epoch(epoch), workers.iter().map(|(_, address)| *address))
 }
@@ -68,7 +60,7 @@ async fn until(mut condition: impl FnMut() -> bool) {
 
 #[tokio::test]
 async fn a_stream_that_comes_before_the_seat_is_taken_waits_for_it() {
-    let workers = workers(2).await;
+    let workers = workers(2, RingOptions::default()).await;
     let job = JobId::new();
     // The second one has no seat at first, and then one in the epoch before.
     for epoch in [1, 2] {
@@ -87,11 +79,7 @@ async fn a_stream_that_comes_before_the_seat_is_taken_waits_for_it() {
 /// Rank 1 is silent while rank 0 has not called it, and rank 2 knows that it may be.
 #[tokio::test]
 async fn a_rank_that_connects_long_after_the_others_breaks_no_ring() {
-    let options = quick(Duration::from_millis(300));
-    let mut workers = Vec::new();
-    for _ in 0..3 {
-        workers.push(listening(options.clone()).await);
-    }
+    let workers = workers(3, quick(Duration::from_millis(300))).await;
     let view = view_of(JobId::new(), 1, &workers);
     let seat = |rank: usize| workers[rank].0.take_seat(&view, rank, 3, RING_PROTOCOLS.max).unwrap();
     let (late, others) = (seat(0), [1, 2].map(|rank| ringtune_shared::tasks::spawn(seat(rank).connect())));
@@ -122,7 +110,7 @@ async fn an_address_where_nobody_listens_yet_is_dialled_again() {
 
 #[tokio::test]
 async fn an_older_epoch_is_refused_for_good_and_counted() {
-    let workers = workers(2).await;
+    let workers = workers(2, RingOptions::default()).await;
     let job = JobId::new();
     let (older, newer) = (view_of(job, 3, &workers), view_of(job, 4, &workers));
     let _seat = workers[1].0.take_seat(&newer, 1, 2, RING_PROTOCOLS.max).unwrap();
@@ -140,7 +128,7 @@ async fn an_older_epoch_is_refused_for_good_and_counted() {
 
 #[tokio::test]
 async fn a_rank_that_still_connects_gives_way_to_a_newer_epoch() {
-    let workers = workers(2).await;
+    let workers = workers(2, RingOptions::default()).await;
     let job = JobId::new();
     let seat = workers[0].0.take_seat(&view_of(job, 1, &workers), 0, 2, RING_PROTOCOLS.max).unwrap();
     let connecting = ringtune_shared::tasks::spawn(seat.connect());
@@ -153,7 +141,7 @@ async fn a_rank_that_still_connects_gives_way_to_a_newer_epoch() {
 
 #[tokio::test]
 async fn a_new_ring_is_not_disturbed_by_what_is_left_of_the_old_one() {
-    let workers = workers(3).await;
+    let workers = workers(3, RingOptions::default()).await;
     let job = JobId::new();
     let mut old = connected(&view_of(job, 1, &workers), &workers, RING_PROTOCOLS.max).await;
     step(&mut old).await;
@@ -173,7 +161,7 @@ async fn a_new_ring_is_not_disturbed_by_what_is_left_of_the_old_one() {
 
 #[tokio::test]
 async fn news_go_with_the_steps_of_rings_that_can_re_form() {
-    let workers = workers(3).await;
+    let workers = workers(3, RingOptions::default()).await;
     for (protocol, heard) in [
         (RING_PROTOCOLS.max, News { newest_epoch: Epoch(5), stored_step: 9 }),
         (2, News { newest_epoch: Epoch(1), stored_step: 0 }),
@@ -196,7 +184,7 @@ async fn news_go_with_the_steps_of_rings_that_can_re_form() {
 
 #[tokio::test]
 async fn a_rank_that_computes_learns_that_its_neighbour_is_gone_and_says_who() {
-    let workers = workers(2).await;
+    let workers = workers(2, RingOptions::default()).await;
     let mut rings = connected(&view_of(JobId::new(), 1, &workers), &workers, RING_PROTOCOLS.max).await;
     let failed = rings[0].failed();
     drop(rings.remove(1));

@@ -15,14 +15,6 @@ use crate::ring::{RankRing, call, wire::MOST_SEGMENT_BYTES};
 /// Enough bytes for a measurement.
 const MUCH: u64 = 1 << 30;
 
-async fn workers(count: usize, options: RingOptions) -> Vec<(Rings, SocketAddr)> {
-    let mut workers = Vec::new();
-    for _ in 0..count {
-        workers.push(listening(options.clone()).await);
-    }
-    workers
-}
-
 async fn pass_with(connections: usize, cluster: Option<&Cluster>, sizes: Vec<usize>) {
     let mut all = Vec::new();
     for _ in 0..4 {

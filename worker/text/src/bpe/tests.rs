@@ -33,6 +33,26 @@ fn trained(folder: &Path) -> Reference {
     reference
 }
 
+/// Such a vocabulary, and what is made of it.
+fn opened() -> (Reference, Tokenizer) {
+    let folder = tempfile::tempdir().unwrap();
+    (trained(folder.path()), Tokenizer::open(folder.path()).unwrap())
+}
+
+fn tokens_of(reference: &Reference, text: &str) -> Vec<u16> {
+    reference.encode(text, false).unwrap().get_ids().iter().map(|id| *id as u16).collect()
+}
+
+/// Some of these parts, one after the other.
+fn texts(parts: Vec<String>, most: usize) -> impl Strategy<Value = String> {
+    let parts = proptest::collection::vec(proptest::sample::select(parts), 0..most);
+    parts.prop_map(|parts| parts.concat())
+}
+
+fn for_all<S: Strategy>(inputs: S, test: impl Fn(S::Value) -> Result<(), TestCaseError>) {
+    proptest::test_runner::TestRunner::default().run(&inputs, test).unwrap();
+}
+
 fn encoded(tokenizer: &Tokenizer, text: &str) -> Vec<u16> {
     let mut tokens = Vec::new();
     tokenizer.encoder().encode_ordinary(text, &mut tokens);
@@ -48,41 +68,24 @@ fn edit(folder: &Path, change: impl FnOnce(&mut Value)) {
 
 #[test]
 fn tokens_are_those_of_the_other_implementation() {
-    let folder = tempfile::tempdir().unwrap();
-    let reference = trained(folder.path());
-    let tokenizer = Tokenizer::open(folder.path()).unwrap();
+    let (reference, tokenizer) = opened();
     let parts = "the |The|'|s|'ll|t| |  |\n|\t|é|日本語|😀|1|23|.|,|-|a|e|th|quick|\u{a0}|\u{0}|<|Ⅷ|ö|\u{301}|brown fox";
-    let parts: Vec<&'static str> = parts.split('|').collect();
-    let text = proptest::collection::vec(proptest::sample::select(parts), 0..60);
-    let mut runner = proptest::test_runner::TestRunner::default();
-    runner
-        .run(&text, |parts| {
-            let text = parts.concat();
-            let expected = reference.encode(text.as_str(), false).unwrap();
-            let expected: Vec<u16> = expected.get_ids().iter().map(|id| *id as u16).collect();
-            prop_assert_eq!(encoded(&tokenizer, &text), expected);
-            Ok(())
-        })
-        .unwrap();
+    for_all(texts(parts.split('|').map(str::to_owned).collect(), 60), |text| {
+        prop_assert_eq!(encoded(&tokenizer, &text), tokens_of(&reference, &text));
+        Ok(())
+    });
     assert!(encoded(&tokenizer, SAMPLE).len() < SAMPLE.len() / 2, "nothing was merged");
 }
 
 #[test]
 fn any_letters_give_the_tokens_of_the_other_implementation() {
-    let folder = tempfile::tempdir().unwrap();
-    let reference = trained(folder.path());
-    let tokenizer = Tokenizer::open(folder.path()).unwrap();
-    let mut runner = proptest::test_runner::TestRunner::default();
-    runner
-        .run(&any::<String>(), |text| {
-            // The other implementation takes this one for the token.
-            prop_assume!(!text.contains(END_OF_TEXT));
-            let expected = reference.encode(text.as_str(), false).unwrap();
-            let expected: Vec<u16> = expected.get_ids().iter().map(|id| *id as u16).collect();
-            prop_assert_eq!(encoded(&tokenizer, &text), expected);
-            Ok(())
-        })
-        .unwrap();
+    let (reference, tokenizer) = opened();
+    for_all(any::<String>(), |text| {
+        // The other implementation takes this one for the token.
+        prop_assume!(!text.contains(END_OF_TEXT));
+        prop_assert_eq!(encoded(&tokenizer, &text), tokens_of(&reference, &text));
+        Ok(())
+    });
 }
 
 /// Of tokens, as they would be shown one after the other.
@@ -96,16 +99,11 @@ fn decoded(tokenizer: &Tokenizer, tokens: &[u16]) -> String {
 
 #[test]
 fn any_text_comes_back_from_its_tokens() {
-    let folder = tempfile::tempdir().unwrap();
-    trained(folder.path());
-    let tokenizer = Tokenizer::open(folder.path()).unwrap();
-    let mut runner = proptest::test_runner::TestRunner::default();
-    runner
-        .run(&any::<String>(), |text| {
-            prop_assert_eq!(decoded(&tokenizer, &encoded(&tokenizer, &text)), text);
-            Ok(())
-        })
-        .unwrap();
+    let tokenizer = opened().1;
+    for_all(any::<String>(), |text| {
+        prop_assert_eq!(decoded(&tokenizer, &encoded(&tokenizer, &text)), text);
+        Ok(())
+    });
     assert_eq!(decoded(&tokenizer, &encoded(&tokenizer, SAMPLE)), SAMPLE);
     assert_eq!(decoded(&tokenizer, &[tokenizer.end_of_text()]), END_OF_TEXT);
 }
@@ -113,27 +111,19 @@ fn any_text_comes_back_from_its_tokens() {
 /// Also of tokens that are parts of characters, in an order that no text gives.
 #[test]
 fn any_tokens_are_the_text_of_the_other_implementation() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut reference = trained(folder.path());
+    let (mut reference, tokenizer) = opened();
     reference.with_decoder(Some(tokenizers::DecoderWrapper::ByteLevel(ByteLevel::default())));
-    let tokenizer = Tokenizer::open(folder.path()).unwrap();
-    let ids = proptest::collection::vec(0..tokenizer.vocabulary_size(), 0..40);
-    let mut runner = proptest::test_runner::TestRunner::default();
-    runner
-        .run(&ids, |ids| {
-            let expected = reference.decode(&ids, false).unwrap();
-            let ids: Vec<u16> = ids.iter().map(|id| *id as u16).collect();
-            prop_assert_eq!(decoded(&tokenizer, &ids), expected);
-            Ok(())
-        })
-        .unwrap();
+    for_all(proptest::collection::vec(0..tokenizer.vocabulary_size(), 0..40), |ids| {
+        let expected = reference.decode(&ids, false).unwrap();
+        let ids: Vec<u16> = ids.iter().map(|id| *id as u16).collect();
+        prop_assert_eq!(decoded(&tokenizer, &ids), expected);
+        Ok(())
+    });
 }
 
 #[test]
 fn special_tokens_in_a_text_are_text() {
-    let folder = tempfile::tempdir().unwrap();
-    trained(folder.path());
-    let tokenizer = Tokenizer::open(folder.path()).unwrap();
+    let tokenizer = opened().1;
     let tokens = encoded(&tokenizer, END_OF_TEXT);
     assert!(tokens.len() > 3 && !tokens.contains(&tokenizer.end_of_text()), "{tokens:?}");
 }
@@ -162,13 +152,9 @@ fn both_forms_of_a_tokenizer_are_the_same() {
 
 #[test]
 fn long_words_and_words_that_come_again_are_the_same() {
-    let folder = tempfile::tempdir().unwrap();
-    let reference = trained(folder.path());
-    let tokenizer = Tokenizer::open(folder.path()).unwrap();
+    let (reference, tokenizer) = opened();
     let text = format!("{} {0} {}", "the".repeat(50_000), "日本".repeat(3000));
-    let expected = reference.encode(text.as_str(), false).unwrap();
-    let expected: Vec<u16> = expected.get_ids().iter().map(|id| *id as u16).collect();
-    assert_eq!(encoded(&tokenizer, &text), expected);
+    assert_eq!(encoded(&tokenizer, &text), tokens_of(&reference, &text));
 }
 
 /// Adds a token.
@@ -214,17 +200,10 @@ fn added_tokens_of_a_prompt_are_those_of_the_other_implementation() {
             .split("|");
     let mut parts: Vec<String> = parts.map(str::to_owned).collect();
     parts.extend(["<|user|>", "<|user|>+", "<|bot|>", END_OF_TEXT, "<|bot"].map(str::to_owned));
-    let text = proptest::collection::vec(proptest::sample::select(parts), 0..30);
-    let mut runner = proptest::test_runner::TestRunner::default();
-    runner
-        .run(&text, |parts| {
-            let text = parts.concat();
-            let expected = reference.encode(text.as_str(), false).unwrap();
-            let expected: Vec<u16> = expected.get_ids().iter().map(|id| *id as u16).collect();
-            prop_assert_eq!(tokenizer.encode_prompt(&text).unwrap(), expected, "{:?}", text);
-            Ok(())
-        })
-        .unwrap();
+    for_all(texts(parts, 30), |text| {
+        prop_assert_eq!(tokenizer.encode_prompt(&text).unwrap(), tokens_of(&reference, &text), "{:?}", text);
+        Ok(())
+    });
     let prompt = tokenizer.encode_prompt("<|user|>KING: hi<|bot|>").unwrap();
     assert_eq!(decoded(&tokenizer, &prompt), "<|user|>KING: hi<|bot|>");
     assert_eq!(decoded(&tokenizer, &prompt[..1]), "<|user|>");

@@ -157,35 +157,14 @@ fn every_limit_is_told_by_its_field() {
         );
         assert!(told.contains("allowed: "), "{told}");
     }
-    for line in [
-        "block_size = 0",
-        "batch_size = 0",
-        "gradient_accumulation_steps = 0",
-        "max_iters = 0",
-        "learning_rate = 0",
-        "learning_rate = nan",
-        "warmup_iters = -1",
-        "lr_decay_iters = 1999",
-        "min_lr = -1e-9",
-        "weight_decay = inf",
-        "beta1 = -0.1",
-        "beta2 = nan",
-        "grad_clip = -1",
-        "dropout = -0.1",
-        "dropout = nan",
-        "dropout = \"half\"",
-        "eval_interval = -1",
-        "eval_iters = 0",
-        "early_stop_patience = -1",
-        "compare_interval = 0",
-        "checkpointing_steps = -1",
-        "checkpoints_total_limit = 1.5",
-        "init_from = \"new\"",
-        "mixed_precision = \"fp16\"",
-        "report_to = \"wandb\"",
-        "resume_from_checkpoint = \"lastest\"",
-        "bias = 1",
-    ] {
+    let wrong = "block_size = 0 | batch_size = 0 | gradient_accumulation_steps = 0 | max_iters = 0 \
+        | learning_rate = 0 | learning_rate = nan | warmup_iters = -1 | lr_decay_iters = 1999 \
+        | min_lr = -1e-9 | weight_decay = inf | beta1 = -0.1 | beta2 = nan | grad_clip = -1 \
+        | dropout = -0.1 | dropout = nan | dropout = \"half\" | eval_interval = -1 | eval_iters = 0 \
+        | early_stop_patience = -1 | compare_interval = 0 | checkpointing_steps = -1 \
+        | checkpoints_total_limit = 1.5 | init_from = \"new\" | mixed_precision = \"fp16\" \
+        | report_to = \"wandb\" | resume_from_checkpoint = \"lastest\" | bias = 1";
+    for line in wrong.split(" | ") {
         let (fields, told) = refused(&format!("{JOB}{line}\n"));
         assert_eq!(fields, [format!("gpt2.{}", line.split(' ').next().unwrap())], "{told}");
     }
@@ -299,22 +278,10 @@ fn what_decides_no_bit_may_differ_and_everything_else_may_not() {
     let names =
         |lines: &str, step| -> Vec<String> { deciding_options(&job(lines), step).into_keys().collect() };
     let options = names(flat, 7);
-    for option in [
-        "gpt2.tokens",
-        "gpt2.gradient_accumulation_steps",
-        "gpt2.mixed_precision",
-        "gpt2.checkpointing_steps",
-        "gpt2.checkpoints_total_limit",
-        "gpt2.resume_from_checkpoint",
-        "gpt2.report_to",
-        "gpt2.compare_interval",
-        "gpt2.shard_optimizer",
-        "gpt2.max_iters",
-        "gpt2.warmup_iters",
-        "gpt2.lr_decay_iters",
-        "gpt2.min_lr",
-        "model.base",
-    ] {
+    let any = "gpt2.tokens gpt2.gradient_accumulation_steps gpt2.mixed_precision gpt2.checkpointing_steps \
+        gpt2.checkpoints_total_limit gpt2.resume_from_checkpoint gpt2.report_to gpt2.compare_interval \
+        gpt2.shard_optimizer gpt2.max_iters gpt2.warmup_iters gpt2.lr_decay_iters gpt2.min_lr model.base";
+    for option in any.split(' ') {
         assert!(!options.iter().any(|one| one == option), "{option}");
     }
     // A checkpoint from before it was there goes on, and another share is another training.
