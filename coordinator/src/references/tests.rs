@@ -8,6 +8,7 @@ use ringtune_shared::job::{JobSpec, QueueSpec};
 
 use super::*;
 use crate::contents::Limits;
+use crate::core::testing::{file, new_job};
 use crate::core::{Options, OwnerLimits};
 use crate::metrics::Metrics;
 use crate::service;
@@ -71,7 +72,7 @@ impl Fixture {
     async fn create_for(&self, owner: &str, spec: JobSpec, ties: Ties) -> JobId {
         let id = JobId::new();
         let queue = Arc::new(QueueSpec { owner: owner.to_owned(), ..QueueSpec::default() });
-        let new = NewJob { id, spec: Arc::new(spec), request: None, resumed: None, queue, trace: None };
+        let new = NewJob { queue, ..new_job(id, Arc::new(spec)) };
         self.references.create_job(new, ties).await.unwrap();
         id
     }
@@ -89,15 +90,7 @@ impl Fixture {
     async fn ended_with(&self, files: &[ContentHash]) -> JobId {
         let id = self.create(spec("/images"), Ties::default()).await;
         for hash in files {
-            let record = ArtifactRecord {
-                job: id,
-                name: hash.to_string(),
-                hash: *hash,
-                size: 1,
-                media_type: String::new(),
-                created: crate::core::Time(0),
-                epoch: None,
-            };
+            let record = ArtifactRecord { hash: *hash, size: 1, ..file(id, &hash.to_string(), b"", None) };
             let claim = self.references.hold(*hash).await;
             self.references.keep(record, claim).await.unwrap();
         }

@@ -51,7 +51,23 @@ pub(crate) async fn training(change: impl FnOnce(&mut Settings)) -> (Coordinator
     (coordinator, worker, job)
 }
 
+/// All of a job's ranks prepare, and train.
+pub(crate) async fn all_train(workers: &mut [Worker]) {
+    for worker in &mut *workers {
+        worker.take_rank().await;
+        worker.report(RankPhase::Ready, "").await;
+    }
+    for worker in workers {
+        worker.train().await;
+    }
+}
+
 impl Worker {
+    /// Two new workers, of different hosts.
+    pub(crate) async fn pair(coordinator: &Coordinator) -> [Self; 2] {
+        [Self::start(coordinator, "host-a").await, Self::start(coordinator, "host-b").await]
+    }
+
     /// A new worker that was welcomed.
     pub(crate) async fn start(coordinator: &Coordinator, host: &str) -> Self {
         Self::open(coordinator, hello(host)).await.unwrap()
