@@ -3,7 +3,7 @@
 use std::{sync::atomic::Ordering, time::Duration};
 
 use ringtune_fake_engine::{FakeMachine, FakeScript, HeldCalls, HeldReads, SharesScript};
-use ringtune_proto::v1::{self, RankFault, RankPhase};
+use ringtune_proto::v1::{RankFault, RankPhase};
 use ringtune_shared::{ids::JobId, job::JobSpec};
 use tokio::time::sleep;
 
