@@ -33,25 +33,16 @@ fn has_workers(cluster: &Cluster) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use ringtune_shared::{ids::WorkerId, version::Dialect};
     use tokio::time::timeout;
 
     use super::*;
-    use crate::core::{Capabilities, Hello, Input, Options, Recovered, Sender, SessionId, Time};
+    use crate::core::{Input, Sender, SessionId, Time, testing};
 
     /// A cluster with one worker.
     fn cluster() -> (Cluster, Sender) {
-        let mut cluster = Cluster::recover(Options::default(), Recovered::default(), Time(0));
-        let (worker, session) = (WorkerId::new(), SessionId(1));
-        let hello = Hello {
-            worker,
-            incarnation: 1,
-            host_name: "host".to_owned(),
-            address: "host:1".to_owned(),
-            capabilities: Arc::new(Capabilities::default()),
-            held: Vec::new(),
-            dialect: Dialect::ours(),
-        };
+        let mut cluster = testing::cluster();
+        let (session, hello) = (SessionId(1), testing::hello(1));
+        let worker = hello.worker;
         cluster.apply(Input::Hello { session, hello }, Time(1)).unwrap();
         (cluster, Sender { worker, session })
     }

@@ -20,8 +20,8 @@ use ringtune_proto::v1::{
     job_event::Event,
     job_service_server::{JobService, JobServiceServer},
     upload_request::Part,
-    watch_job_response::Response as Answer,
-    watch_jobs_response::Response as ManyAnswer,
+    watch_job_response::Response as Said,
+    watch_jobs_response::Response as ManySaid,
 };
 use ringtune_shared::ids::ContentHash;
 use tokio::{net::TcpListener, sync::Mutex};
@@ -30,7 +30,8 @@ use tonic::{Code, Request, Response, Status, Streaming, transport::Server};
 use tonic_types::{ErrorDetails, StatusExt as _};
 use uuid::Uuid;
 
-type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+type Streamed<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+type Answer<T> = Result<Response<T>, Status>;
 
 /// Events of the job that the fake coordinator has.
 const EVENTS: u64 = 7;
@@ -74,6 +75,10 @@ fn content() -> Vec<u8> {
     (0..3_000_000_u32).map(|index| (index % 251) as u8).collect()
 }
 
+fn not_here<T>() -> Answer<T> {
+    Err(Status::unimplemented("not here"))
+}
+
 fn ask_again(code: Code) -> Status {
     let details = ErrorDetails::with_retry_info(Some(Duration::from_millis(10)));
     Status::with_error_details(code, "not now", details)
@@ -87,20 +92,16 @@ fn event(sequence: u64) -> v1::JobEvent {
 
 #[tonic::async_trait]
 impl JobService for Flaky {
-    type WatchJobStream = Answers<v1::WatchJobResponse>;
-    type WatchJobsStream = Answers<v1::WatchJobsResponse>;
+    type WatchJobStream = Streamed<v1::WatchJobResponse>;
+    type WatchJobsStream = Streamed<v1::WatchJobsResponse>;
 
-    async fn watch_job(
-        &self,
-        request: Request<v1::WatchJobRequest>,
-    ) -> Result<Response<Self::WatchJobStream>, Status> {
+    async fn watch_job(&self, request: Request<v1::WatchJobRequest>) -> Answer<Self::WatchJobStream> {
         let answer = |response| Ok(v1::WatchJobResponse { response: Some(response) });
         let events = (request.into_inner().after_sequence + 1..=EVENTS)
-            .map(move |sequence| answer(Answer::Event(event(sequence))));
+            .map(move |sequence| answer(Said::Event(event(sequence))));
         let some = stream::iter(events).take(EVENTS_IN_A_STREAM);
         // What is not an event counts for nothing.
-        let others =
-            [Answer::Alive(v1::SignOfLife::default()), Answer::Progress(v1::RingProgress::default())];
+        let others = [Said::Alive(v1::SignOfLife::default()), Said::Progress(v1::RingProgress::default())];
         let some = stream::iter(others.map(answer)).chain(some);
         // Once with an error, then by just ending.
         let end = match self.calls.fetch_add(1, Ordering::Relaxed) {
@@ -111,26 +112,20 @@ impl JobService for Flaky {
     }
 
     /// Each job as it is, and then one event of the first: in the end the last one.
-    async fn watch_jobs(
-        &self,
-        request: Request<v1::WatchJobsRequest>,
-    ) -> Result<Response<Self::WatchJobsStream>, Status> {
+    async fn watch_jobs(&self, request: Request<v1::WatchJobsRequest>) -> Answer<Self::WatchJobsStream> {
         let ids = request.into_inner().job_ids;
         let sequence = EVENTS - 2 + self.calls.fetch_add(1, Ordering::Relaxed) as u64;
         let job = |id: &String| {
             let last_sequence = sequence - 1;
-            ManyAnswer::Job(v1::Job { job_id: id.clone(), last_sequence, ..Default::default() })
+            ManySaid::Job(v1::Job { job_id: id.clone(), last_sequence, ..Default::default() })
         };
         let mut answers: Vec<_> = ids.iter().map(job).collect();
-        answers.push(ManyAnswer::Event(v1::JobEvent { job_id: ids[0].clone(), ..event(sequence) }));
+        answers.push(ManySaid::Event(v1::JobEvent { job_id: ids[0].clone(), ..event(sequence) }));
         let answer = |response| Ok(v1::WatchJobsResponse { response: Some(response) });
         Ok(Response::new(stream::iter(answers.into_iter().map(answer)).boxed()))
     }
 
-    async fn create_job(
-        &self,
-        request: Request<v1::CreateJobRequest>,
-    ) -> Result<Response<v1::CreateJobResponse>, Status> {
+    async fn create_job(&self, request: Request<v1::CreateJobRequest>) -> Answer<v1::CreateJobResponse> {
         let request = request.into_inner();
         self.request_ids.lock().await.push(request.request_id);
         if request.spec.is_some_and(|spec| spec.name == "late") {
@@ -142,14 +137,11 @@ impl JobService for Flaky {
             _ => Ok(Response::new(v1::CreateJobResponse { job: Some(v1::Job::default()) })),
         }
     }
-    async fn verify_job(
-        &self,
-        _request: Request<v1::VerifyJobRequest>,
-    ) -> Result<Response<v1::VerifyJobResponse>, Status> {
-        Err(Status::unimplemented("not in this test"))
+    async fn verify_job(&self, _request: Request<v1::VerifyJobRequest>) -> Answer<v1::VerifyJobResponse> {
+        not_here()
     }
 
-    async fn get_job(&self, _: Request<v1::GetJobRequest>) -> Result<Response<v1::GetJobResponse>, Status> {
+    async fn get_job(&self, _: Request<v1::GetJobRequest>) -> Answer<v1::GetJobResponse> {
         // Away for the first two calls.
         match self.calls.fetch_add(1, Ordering::Relaxed) {
             0 | 1 => Err(Status::unavailable("not yet")),
@@ -159,10 +151,7 @@ impl JobService for Flaky {
         }
     }
     /// Three pages, a job on each, whose names are all the same.
-    async fn list_jobs(
-        &self,
-        request: Request<v1::ListJobsRequest>,
-    ) -> Result<Response<v1::ListJobsResponse>, Status> {
+    async fn list_jobs(&self, request: Request<v1::ListJobsRequest>) -> Answer<v1::ListJobsResponse> {
         self.calls.fetch_add(1, Ordering::Relaxed);
         let page: usize = request.into_inner().page_token.parse().unwrap_or(0);
         let job = v1::Job { job_id: LISTED[page].to_owned(), name: "star".to_owned(), ..v1::Job::default() };
@@ -170,53 +159,32 @@ impl JobService for Flaky {
         let answer = v1::ListJobsResponse { jobs: vec![job], next_page_token: next.unwrap_or_default() };
         Ok(Response::new(answer))
     }
-    async fn cancel_job(
-        &self,
-        request: Request<v1::CancelJobRequest>,
-    ) -> Result<Response<v1::CancelJobResponse>, Status> {
+    async fn cancel_job(&self, request: Request<v1::CancelJobRequest>) -> Answer<v1::CancelJobResponse> {
         let job = v1::Job { job_id: request.into_inner().job_id, ..v1::Job::default() };
         Ok(Response::new(v1::CancelJobResponse { job: Some(job) }))
     }
-    async fn pause_job(
-        &self,
-        _: Request<v1::PauseJobRequest>,
-    ) -> Result<Response<v1::PauseJobResponse>, Status> {
-        Err(Status::unimplemented("not here"))
+    async fn pause_job(&self, _: Request<v1::PauseJobRequest>) -> Answer<v1::PauseJobResponse> {
+        not_here()
     }
-    async fn resume_job(
-        &self,
-        _: Request<v1::ResumeJobRequest>,
-    ) -> Result<Response<v1::ResumeJobResponse>, Status> {
-        Err(Status::unimplemented("not here"))
+    async fn resume_job(&self, _: Request<v1::ResumeJobRequest>) -> Answer<v1::ResumeJobResponse> {
+        not_here()
     }
-    async fn delete_job(
-        &self,
-        _: Request<v1::DeleteJobRequest>,
-    ) -> Result<Response<v1::DeleteJobResponse>, Status> {
-        Err(Status::unimplemented("not here"))
+    async fn delete_job(&self, _: Request<v1::DeleteJobRequest>) -> Answer<v1::DeleteJobResponse> {
+        not_here()
     }
-    async fn list_events(
-        &self,
-        _: Request<v1::ListEventsRequest>,
-    ) -> Result<Response<v1::ListEventsResponse>, Status> {
-        Err(Status::unimplemented("not here"))
+    async fn list_events(&self, _: Request<v1::ListEventsRequest>) -> Answer<v1::ListEventsResponse> {
+        not_here()
     }
-    async fn list_steps(
-        &self,
-        _: Request<v1::ListStepsRequest>,
-    ) -> Result<Response<v1::ListStepsResponse>, Status> {
-        Err(Status::unimplemented("not here"))
+    async fn list_steps(&self, _: Request<v1::ListStepsRequest>) -> Answer<v1::ListStepsResponse> {
+        not_here()
     }
 }
 
 #[tonic::async_trait]
 impl ArtifactService for Flaky {
-    type DownloadStream = Answers<v1::DownloadResponse>;
+    type DownloadStream = Streamed<v1::DownloadResponse>;
 
-    async fn upload(
-        &self,
-        request: Request<Streaming<v1::UploadRequest>>,
-    ) -> Result<Response<v1::UploadResponse>, Status> {
+    async fn upload(&self, request: Request<Streaming<v1::UploadRequest>>) -> Answer<v1::UploadResponse> {
         let mut parts = request.into_inner();
         let Some(Part::Header(header)) = parts.message().await?.and_then(|message| message.part) else {
             return Err(Status::invalid_argument("no header"));
@@ -246,10 +214,7 @@ impl ArtifactService for Flaky {
         Ok(Response::new(v1::UploadResponse { committed_size: uploaded.len() as i64, complete, uri }))
     }
 
-    async fn download(
-        &self,
-        request: Request<v1::DownloadRequest>,
-    ) -> Result<Response<Self::DownloadStream>, Status> {
+    async fn download(&self, request: Request<v1::DownloadRequest>) -> Answer<Self::DownloadStream> {
         let offset = usize::try_from(request.into_inner().offset).expect("an offset");
         let rest = content().split_off(offset);
         let message = |chunk: &[u8]| {
@@ -269,15 +234,15 @@ impl ArtifactService for Flaky {
     async fn delete_artifact(
         &self,
         _: Request<v1::DeleteArtifactRequest>,
-    ) -> Result<Response<v1::DeleteArtifactResponse>, Status> {
-        Err(Status::unimplemented("not needed"))
+    ) -> Answer<v1::DeleteArtifactResponse> {
+        not_here()
     }
 
     async fn list_artifacts(
         &self,
         _: Request<v1::ListArtifactsRequest>,
-    ) -> Result<Response<v1::ListArtifactsResponse>, Status> {
-        Err(Status::unimplemented("not here"))
+    ) -> Answer<v1::ListArtifactsResponse> {
+        not_here()
     }
 }
 

@@ -483,4 +483,4 @@ fn length(path: &Path) -> Result<Option<u64>, Error> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

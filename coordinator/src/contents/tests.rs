@@ -9,7 +9,8 @@ fn store() -> (tempfile::TempDir, Contents) {
     (folder, contents)
 }
 
-fn put(contents: &Contents, bytes: &[u8]) -> ContentHash {
+/// Keeps a content.
+pub(crate) fn put(contents: &Contents, bytes: &[u8]) -> ContentHash {
     let hash = ContentHash::of(bytes);
     let mut upload = contents.upload(hash, bytes.len() as u64, 0).unwrap();
     upload.write(bytes).unwrap();

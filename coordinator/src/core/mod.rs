@@ -60,6 +60,8 @@ mod refusal;
 pub mod scheduler;
 mod session;
 mod stop;
+#[cfg(test)]
+pub(crate) mod testing;
 mod time;
 mod timing;
 mod turn;

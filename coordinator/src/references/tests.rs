@@ -8,6 +8,7 @@ use ringtune_shared::job::{JobSpec, QueueSpec};
 
 use super::*;
 use crate::contents::Limits;
+use crate::core::testing::{file, new_job};
 use crate::core::{Options, OwnerLimits};
 use crate::metrics::Metrics;
 use crate::service;
@@ -43,11 +44,7 @@ impl Fixture {
 
     /// A content that nobody has asked for.
     fn put(&self, bytes: &[u8]) -> ContentHash {
-        let hash = ContentHash::of(bytes);
-        let mut upload = self.contents.upload(hash, bytes.len() as u64, 0).unwrap();
-        upload.write(bytes).unwrap();
-        assert!(upload.close().unwrap().complete);
-        hash
+        crate::contents::tests::put(&self.contents, bytes)
     }
 
     fn is_here(&self, hash: ContentHash) -> bool {
@@ -71,7 +68,7 @@ impl Fixture {
     async fn create_for(&self, owner: &str, spec: JobSpec, ties: Ties) -> JobId {
         let id = JobId::new();
         let queue = Arc::new(QueueSpec { owner: owner.to_owned(), ..QueueSpec::default() });
-        let new = NewJob { id, spec: Arc::new(spec), request: None, resumed: None, queue, trace: None };
+        let new = NewJob { queue, ..new_job(id, Arc::new(spec)) };
         self.references.create_job(new, ties).await.unwrap();
         id
     }
@@ -89,15 +86,7 @@ impl Fixture {
     async fn ended_with(&self, files: &[ContentHash]) -> JobId {
         let id = self.create(spec("/images"), Ties::default()).await;
         for hash in files {
-            let record = ArtifactRecord {
-                job: id,
-                name: hash.to_string(),
-                hash: *hash,
-                size: 1,
-                media_type: String::new(),
-                created: crate::core::Time(0),
-                epoch: None,
-            };
+            let record = ArtifactRecord { hash: *hash, size: 1, ..file(id, &hash.to_string(), b"", None) };
             let claim = self.references.hold(*hash).await;
             self.references.keep(record, claim).await.unwrap();
         }

@@ -163,7 +163,7 @@ impl Batch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::{Options, Recovered};
+    use crate::core::testing;
     use crate::store::conformance::queued_job;
 
     #[test]
@@ -183,7 +183,7 @@ mod tests {
             updated: Time(0),
         };
         let coalesced = |writes: &[Write]| {
-            let mut batch = Batch::new(&Cluster::recover(Options::default(), Recovered::default(), Time(0)));
+            let mut batch = Batch::new(&testing::cluster());
             batch.writes = writes.to_vec();
             batch.coalesced_writes()
         };
@@ -199,7 +199,7 @@ mod tests {
             Action::Send(SessionId(session), Down::StepsStored(job, Epoch(epoch), step))
         };
         let start = || Action::Send(SessionId(1), Down::StartRank(job, Epoch(2)));
-        let mut batch = Batch::new(&Cluster::recover(Options::default(), Recovered::default(), Time(0)));
+        let mut batch = Batch::new(&testing::cluster());
         batch.actions = vec![
             stored(1, job, 1, 1),
             stored(2, job, 1, 1),

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use ringtune_coordinator::core::Options;
 use ringtune_proto::v1::{
-    self, artifact_service_client::ArtifactServiceClient, download_request::Source, upload_request::Part,
+    self, artifact_service_client::ArtifactServiceClient, download_request::Source,
+    job_service_client::JobServiceClient, upload_request::Part,
 };
 use ringtune_shared::checkpoint::{self, About, Numerics, deciding_options};
 use ringtune_shared::ids::ContentHash;
@@ -52,38 +52,21 @@ async fn download(
     Ok((artifact.unwrap(), content))
 }
 
+/// Why a job is not made, of a spec of which one field is wrong.
+async fn refused(jobs: &mut JobServiceClient<Channel>, spec: v1::JobSpec, field: &str) -> String {
+    let request = v1::CreateJobRequest { spec: Some(spec), ..Default::default() };
+    let details = jobs.create_job(request).await.unwrap_err().get_details_bad_request().unwrap();
+    assert_eq!(details.field_violations[0].field, field);
+    details.field_violations[0].description.clone()
+}
+
 fn by_uri(uri: &str) -> v1::DownloadRequest {
     v1::DownloadRequest { source: Some(Source::Uri(uri.to_owned())), ..Default::default() }
 }
 
 #[tokio::test]
-async fn a_file_needs_a_plain_name_and_a_job_that_is_there() {
-    let folder = tempfile::tempdir().unwrap();
-    let coordinator = Coordinator::start(folder.path(), Options::default()).await;
-    let mut artifacts = coordinator.artifacts().await;
-    let mut refused = async |header: v1::UploadHeader, chunks: &[&[u8]]| {
-        let status = upload(&mut artifacts, header, chunks).await.unwrap_err();
-        let details = status.get_details_bad_request();
-        (status.code(), details.map(|details| details.field_violations[0].field.clone()).unwrap_or_default())
-    };
-    let bad = |field: &str| (Code::InvalidArgument, field.to_owned());
-    let job_id = ringtune_shared::ids::JobId::new().to_string();
-    let nameless = v1::UploadHeader { job_id: job_id.clone(), ..header(b"x", 0) };
-    assert_eq!(refused(nameless, &[]).await, bad("header.name"));
-    for name in ["../x", "a/b", "..", "a\0b"] {
-        let outside = v1::UploadHeader { job_id: job_id.clone(), name: name.to_owned(), ..header(b"x", 0) };
-        assert_eq!(refused(outside, &[b"x"]).await, bad("header.name"), "{name:?}");
-    }
-    let nowhere = v1::UploadHeader { job_id, name: "a".to_owned(), ..header(b"x", 0) };
-    assert_eq!(refused(nowhere, &[b"x"]).await.0, Code::NotFound);
-    coordinator.stop().await;
-}
-
-#[tokio::test]
 async fn a_jobs_files_are_listed_and_go_with_the_last_job_that_has_them() {
-    let folder = tempfile::tempdir().unwrap();
-    let coordinator = Coordinator::start(folder.path(), Options::default()).await;
-    let (mut jobs, mut artifacts) = (coordinator.jobs().await, coordinator.artifacts().await);
+    let (coordinator, mut jobs, mut artifacts) = Coordinator::of_files().await;
     let (one, other) = (create(&mut jobs, spec()).await.job_id, create(&mut jobs, spec()).await.job_id);
     let kept = |job_id: &str, name: &str, content: &[u8]| v1::UploadHeader {
         job_id: job_id.to_owned(),
@@ -119,9 +102,7 @@ async fn a_jobs_files_are_listed_and_go_with_the_last_job_that_has_them() {
 
 #[tokio::test]
 async fn a_jobs_images_must_be_here_and_stay() {
-    let folder = tempfile::tempdir().unwrap();
-    let coordinator = Coordinator::start(folder.path(), Options::default()).await;
-    let (mut jobs, mut artifacts) = (coordinator.jobs().await, coordinator.artifacts().await);
+    let (coordinator, mut jobs, mut artifacts) = Coordinator::of_files().await;
     let image = b"not really a picture";
     let hash = ContentHash::of(image);
     let manifest =
@@ -129,11 +110,7 @@ async fn a_jobs_images_must_be_here_and_stay() {
     let manifest = manifest.as_bytes();
     let uri = upload(&mut artifacts, header(manifest, 0), &[manifest]).await.unwrap().uri;
     let wanted = v1::JobSpec { data: Some(v1::DataSpec { images: uri, ..Default::default() }), ..spec() };
-    let request = v1::CreateJobRequest { spec: Some(wanted.clone()), ..Default::default() };
-    let status = jobs.create_job(request).await.unwrap_err();
-    let details = status.get_details_bad_request().unwrap();
-    assert_eq!(details.field_violations[0].field, "spec.data.images");
-    assert!(details.field_violations[0].description.contains("a.png"));
+    assert!(refused(&mut jobs, wanted.clone(), "spec.data.images").await.contains("a.png"));
 
     upload(&mut artifacts, header(image, 0), &[image]).await.unwrap();
     create(&mut jobs, wanted.clone()).await;
@@ -146,10 +123,7 @@ async fn a_jobs_images_must_be_here_and_stay() {
     // 40 samples in batches of 16.
     assert_eq!((job.total_steps, train.max_train_steps, train.num_train_epochs), (9, Some(9), None));
     epochs.data = spec().data;
-    let request = v1::CreateJobRequest { spec: Some(epochs), ..Default::default() };
-    let status = jobs.create_job(request).await.unwrap_err();
-    let details = status.get_details_bad_request().unwrap();
-    assert_eq!(details.field_violations[0].field, "spec.train.num_train_epochs");
+    refused(&mut jobs, epochs, "spec.train.num_train_epochs").await;
     // Another job that happens to list the image as its file is deleted: the image stays.
     let other = create(&mut jobs, spec()).await.job_id;
     let listed = v1::UploadHeader { job_id: other.clone(), name: "a".to_owned(), ..header(image, 0) };
@@ -192,9 +166,7 @@ fn embedding(name: &str) -> Vec<u8> {
 
 #[tokio::test]
 async fn a_job_starts_from_an_uploaded_embedding_that_fits_it() {
-    let folder = tempfile::tempdir().unwrap();
-    let coordinator = Coordinator::start(folder.path(), Options::default()).await;
-    let (mut jobs, mut artifacts) = (coordinator.jobs().await, coordinator.artifacts().await);
+    let (coordinator, mut jobs, mut artifacts) = Coordinator::of_files().await;
     let [good, calls] = ["a1111.pt", "pickle-calls.bin"].map(embedding);
     let starting = |place: &str, vectors| {
         let mut wanted = spec();
@@ -206,10 +178,7 @@ async fn a_job_starts_from_an_uploaded_embedding_that_fits_it() {
         wanted
     };
     let mut refused = async |place: &str, vectors| {
-        let request = v1::CreateJobRequest { spec: Some(starting(place, vectors)), ..Default::default() };
-        let details = jobs.create_job(request).await.unwrap_err().get_details_bad_request().unwrap();
-        assert_eq!(details.field_violations[0].field, "spec.train.initializer_embedding");
-        details.field_violations[0].description.clone()
+        refused(&mut jobs, starting(place, vectors), "spec.train.initializer_embedding").await
     };
     let [good_uri, calls_uri] = [&good, &calls].map(|bytes| ContentHash::of(bytes).uri());
     assert!(refused(&good_uri, 2).await.contains("not uploaded yet"));
@@ -231,9 +200,7 @@ async fn a_job_starts_from_an_uploaded_embedding_that_fits_it() {
 
 #[tokio::test]
 async fn a_job_of_another_kind_is_told_its_own_option_of_its_checkpoint() {
-    let folder = tempfile::tempdir().unwrap();
-    let coordinator = Coordinator::start(folder.path(), Options::default()).await;
-    let (mut jobs, mut artifacts) = (coordinator.jobs().await, coordinator.artifacts().await);
+    let (coordinator, mut jobs, mut artifacts) = Coordinator::of_files().await;
     let training = |source: &str| {
         let gpt2 = v1::Gpt2FinetuneSpec {
             tokens: "/data/tokens".to_owned(),
@@ -249,12 +216,8 @@ async fn a_job_of_another_kind_is_told_its_own_option_of_its_checkpoint() {
     };
     let bytes = checkpoint(2);
     let uri = ContentHash::of(&bytes).uri();
-    let mut refused = async |source: &str| {
-        let request = v1::CreateJobRequest { spec: Some(training(source)), ..Default::default() };
-        let details = jobs.create_job(request).await.unwrap_err().get_details_bad_request().unwrap();
-        assert_eq!(details.field_violations[0].field, "spec.gpt2.resume_from_checkpoint");
-        details.field_violations[0].description.clone()
-    };
+    let mut refused =
+        async |source: &str| refused(&mut jobs, training(source), "spec.gpt2.resume_from_checkpoint").await;
     assert!(refused(&uri).await.contains("not uploaded yet"));
     upload(&mut artifacts, header(&bytes, 0), &[&bytes]).await.unwrap();
     assert!(refused(&uri).await.contains("kind was \"textual_inversion\", now it is \"gpt2_finetune\""));
@@ -268,9 +231,7 @@ async fn a_job_of_another_kind_is_told_its_own_option_of_its_checkpoint() {
 
 #[tokio::test]
 async fn a_job_begins_at_its_checkpoint_which_stays_as_long_as_the_job() {
-    let folder = tempfile::tempdir().unwrap();
-    let coordinator = Coordinator::start(folder.path(), Options::default()).await;
-    let (mut jobs, mut artifacts) = (coordinator.jobs().await, coordinator.artifacts().await);
+    let (coordinator, mut jobs, mut artifacts) = Coordinator::of_files().await;
     let resuming = |source: &str, seed| {
         let mut wanted = spec();
         if let Some(train) = &mut wanted.train {
@@ -284,10 +245,7 @@ async fn a_job_begins_at_its_checkpoint_which_stays_as_long_as_the_job() {
     let [good, over, broken] =
         [second.as_slice(), &last, b"no checkpoint"].map(|bytes| ContentHash::of(bytes).uri());
     let mut refused = async |source: &str, seed| {
-        let request = v1::CreateJobRequest { spec: Some(resuming(source, seed)), ..Default::default() };
-        let details = jobs.create_job(request).await.unwrap_err().get_details_bad_request().unwrap();
-        assert_eq!(details.field_violations[0].field, "spec.train.resume_from_checkpoint");
-        details.field_violations[0].description.clone()
+        refused(&mut jobs, resuming(source, seed), "spec.train.resume_from_checkpoint").await
     };
     assert!(refused(&good, None).await.contains("not uploaded yet"));
     for bytes in [second.as_slice(), &last, b"no checkpoint"] {
@@ -333,9 +291,7 @@ async fn a_job_begins_at_its_checkpoint_which_stays_as_long_as_the_job() {
 
 #[tokio::test]
 async fn a_job_that_draws_needs_its_embeddings_here() {
-    let folder = tempfile::tempdir().unwrap();
-    let coordinator = Coordinator::start(folder.path(), Options::default()).await;
-    let (mut jobs, mut artifacts) = (coordinator.jobs().await, coordinator.artifacts().await);
+    let (_coordinator, mut jobs, mut artifacts) = Coordinator::of_files().await;
     let cat = embedding("a1111.pt");
     let entry = |bytes: &[u8]| format!("{}#cat.pt", ContentHash::of(bytes).uri());
     let drawing = |entry: String| v1::JobSpec {
@@ -352,10 +308,8 @@ async fn a_job_that_draws_needs_its_embeddings_here() {
     for (bytes, said) in
         [(cat.as_slice(), "not uploaded yet"), (b"no embedding", "neither a safetensors file")]
     {
-        let request = v1::CreateJobRequest { spec: Some(drawing(entry(bytes))), ..Default::default() };
-        let details = jobs.create_job(request).await.unwrap_err().get_details_bad_request().unwrap();
-        assert_eq!(details.field_violations[0].field, "spec.generate.embeddings[1]");
-        assert!(details.field_violations[0].description.contains(said), "{details:?}");
+        let why = refused(&mut jobs, drawing(entry(bytes)), "spec.generate.embeddings[1]").await;
+        assert!(why.contains(said), "{why}");
     }
     upload(&mut artifacts, header(&cat, 0), &[&cat]).await.unwrap();
     create(&mut jobs, drawing(entry(&cat))).await;

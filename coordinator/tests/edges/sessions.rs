@@ -8,9 +8,8 @@ use crate::support::Coordinator;
 
 #[tokio::test]
 async fn the_newest_session_wins_and_silence_or_nonsense_ends_one() {
-    let folder = tempfile::tempdir().unwrap();
     let options = Options { session_timeout: 1000, ..Options::default() };
-    let coordinator = Coordinator::start(folder.path(), options).await;
+    let coordinator = Coordinator::fresh(options).await;
     let first = coordinator.worker().await;
     let second = coordinator.worker_like(first.hello.clone()).await.unwrap();
     assert_eq!(first.end().await.unwrap().code(), Code::Aborted);

@@ -41,15 +41,27 @@ pub(crate) struct Coordinator {
     shutdown: CancellationToken,
     server: JoinHandle<Result<(), grpc::Error>>,
     state_loop: JoinHandle<()>,
+    /// Its database and files, if nobody else needs them.
+    own_folder: Option<tempfile::TempDir>,
 }
 
 impl Coordinator {
-    /// On a database and files in `folder`.
-    pub(crate) async fn start(folder: &Path, options: Options) -> Self {
-        let store = SqliteStore::open(&folder.join("coordinator.db")).await.unwrap();
-        Self::start_on(folder, options, Arc::new(store)).await
+    /// On a folder of its own.
+    pub(crate) async fn fresh(options: Options) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let store = SqliteStore::open(&folder.path().join("coordinator.db")).await.unwrap();
+        let coordinator = Self::start_on(folder.path(), options, Arc::new(store)).await;
+        Self { own_folder: Some(folder), ..coordinator }
     }
 
+    /// The same, for those who make jobs of files.
+    pub(crate) async fn of_files() -> (Self, JobServiceClient<Channel>, ArtifactServiceClient<Channel>) {
+        let coordinator = Self::fresh(Options::default()).await;
+        let (jobs, artifacts) = (coordinator.jobs().await, coordinator.artifacts().await);
+        (coordinator, jobs, artifacts)
+    }
+
+    /// With files in `folder`.
     pub(crate) async fn start_on(folder: &Path, options: Options, store: Arc<dyn Store>) -> Self {
         let limits = Limits { content_bytes: 16 << 20, uploads: 8, ..Limits::default() };
         let contents = Contents::open(&folder.join("artifacts"), limits).unwrap();
@@ -85,7 +97,7 @@ impl Coordinator {
         let state_loop = tokio::spawn(async {
             let _ = state_loop.await;
         });
-        Self { address, shutdown, server, state_loop }
+        Self { address, shutdown, server, state_loop, own_folder: None }
     }
 
     /// Ends as the daemon does, waiting for all of it.
@@ -93,6 +105,7 @@ impl Coordinator {
         self.shutdown.cancel();
         soon("the end of the server", self.server).await.unwrap().unwrap();
         soon("the end of the loop", self.state_loop).await.unwrap();
+        drop(self.own_folder);
     }
 
     pub(crate) async fn channel(&self) -> Channel {

@@ -15,8 +15,7 @@ fn long_job(steps: i64) -> v1::JobSpec {
 #[tokio::test]
 async fn watchers_that_come_early_late_or_read_slowly_see_the_same() {
     const STEPS: i64 = 1000;
-    let folder = tempfile::tempdir().unwrap();
-    let coordinator = Coordinator::start(folder.path(), Options::default()).await;
+    let coordinator = Coordinator::fresh(Options::default()).await;
     let mut jobs = coordinator.jobs().await;
     let mut worker = coordinator.worker().await;
     let job = create(&mut jobs, long_job(STEPS)).await;
@@ -55,19 +54,8 @@ async fn watchers_that_come_early_late_or_read_slowly_see_the_same() {
 }
 
 #[tokio::test]
-async fn a_job_that_is_not_there_cannot_be_watched() {
-    let folder = tempfile::tempdir().unwrap();
-    let coordinator = Coordinator::start(folder.path(), Options::default()).await;
-    let job_id = ringtune_shared::ids::JobId::new().to_string();
-    let request = v1::WatchJobRequest { job_id, after_sequence: 0 };
-    assert_eq!(coordinator.jobs().await.watch_job(request).await.unwrap_err().code(), Code::NotFound);
-    coordinator.stop().await;
-}
-
-#[tokio::test]
 async fn the_coordinators_end_ends_watches_and_sessions() {
-    let folder = tempfile::tempdir().unwrap();
-    let coordinator = Coordinator::start(folder.path(), Options::default()).await;
+    let coordinator = Coordinator::fresh(Options::default()).await;
     let mut jobs = coordinator.jobs().await;
     let worker = coordinator.worker().await;
     let job = create(&mut jobs, long_job(10)).await;

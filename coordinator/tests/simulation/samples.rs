@@ -1,6 +1,8 @@
 //! Chance, a small job, and what belongs to one.
 
-use ringtune_coordinator::core::{ArtifactRecord, Input, Phase, StepRecord, Time};
+use std::sync::Arc;
+
+use ringtune_coordinator::core::{ArtifactRecord, Input, NewJob, Phase, StepRecord, Time};
 use ringtune_shared::ids::{ContentHash, Epoch, JobId, WorkerId};
 use ringtune_shared::job::{
     ClusterDraft, JobDraft, JobSpec, ModelDraft,
@@ -55,6 +57,12 @@ pub(crate) fn spec(world_size: i64, min_world_size: i64) -> JobSpec {
         ..JobDraft::default()
     })
     .unwrap()
+}
+
+/// A job of nobody.
+pub(crate) fn new_job(id: JobId, spec: JobSpec) -> NewJob {
+    let (spec, queue) = (Arc::new(spec), Arc::default());
+    NewJob { id, spec, queue, request: None, resumed: None, trace: None }
 }
 
 /// A small generator (splitmix64) so that a seed means the same for ever.

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ringtune_coordinator::core::{
-    Capabilities, Cluster, Effects, HeldRank, Hello, Input, JobState, NewJob, Options, Phase, RankReport,
-    Recovered, Sender, SessionId, Time,
+    Capabilities, Cluster, Effects, HeldRank, Hello, Input, JobState, Options, Phase, RankReport, Recovered,
+    Sender, SessionId, Time,
 };
 use ringtune_shared::ids::{JobId, WorkerId};
 
-use crate::samples::{spec, step_record};
+use crate::samples::{new_job, spec, step_record};
 
 const WORKERS: u64 = 1000;
 const RANKS: i64 = 4;
@@ -32,15 +32,7 @@ impl Measured {
     }
 
     fn create(&mut self) {
-        let spec = Arc::new(spec(RANKS, RANKS));
-        self.apply(Input::CreateJob(NewJob {
-            id: JobId::new(),
-            spec,
-            request: None,
-            resumed: None,
-            queue: Arc::default(),
-            trace: None,
-        }));
+        self.apply(Input::CreateJob(new_job(JobId::new(), spec(RANKS, RANKS))));
     }
 
     /// How long one of `inputs` takes on average.

@@ -5,15 +5,15 @@ use std::sync::Arc;
 
 use ringtune_coordinator::core::{
     Action, ArtifactRecord, Capabilities, Cluster, Down, Effects, HeldRank, Hello, Input, Job, JobEvent,
-    LogLevel, LookAtLinks, NewJob, Options, Phase, RankReport, Recovered, Sender, SessionId, Sight,
-    StepRecord, Time, WorkerState, Write,
+    LogLevel, LookAtLinks, Options, Phase, RankReport, Recovered, Sender, SessionId, Sight, StepRecord, Time,
+    WorkerState, Write,
 };
 use ringtune_shared::ids::{Epoch, JobId, WorkerId};
 use ringtune_shared::version::Dialect;
 
 use crate::daemons::Daemon;
 use crate::invariants::{check_assignment, check_rewrite, row};
-use crate::samples::{Chance, STEPS, file, said_ready, spec, step_record, uuid_of};
+use crate::samples::{Chance, STEPS, file, new_job, said_ready, spec, step_record, uuid_of};
 
 const WORKERS: usize = 5;
 /// Those of the first numerics class; the others are of a second one.
@@ -210,15 +210,7 @@ impl World {
         let world = [1, 1, 2, 3, 5, 9][self.chance.below(6)];
         let least = if self.chance.below(2) == 0 || world == WORKERS as i64 { 1 } else { world };
         let id = JobId(uuid_of(self.names));
-        let new = NewJob {
-            id,
-            spec: Arc::new(spec(world, least)),
-            queue: Arc::default(),
-            request: None,
-            resumed: None,
-            trace: None,
-        };
-        if self.apply(Input::CreateJob(new)) {
+        if self.apply(Input::CreateJob(new_job(id, spec(world, least)))) {
             assert!(self.disk.jobs.contains_key(&id), "an accepted job is not stored");
         }
     }

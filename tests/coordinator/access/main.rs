@@ -5,6 +5,8 @@ mod calls;
 mod owners;
 mod quotas;
 mod roles;
+#[path = "../samples.rs"]
+mod samples;
 mod stage;
 mod tokens;
 mod workers;

@@ -235,18 +235,5 @@ impl Stage {
 
 /// A small job.
 pub(crate) fn spec() -> v1::JobSpec {
-    v1::JobSpec {
-        kind: "textual_inversion".to_owned(),
-        name: "a job".to_owned(),
-        model: Some(v1::ModelSpec { base: "/models/sd".to_owned(), ..Default::default() }),
-        data: Some(v1::DataSpec { images: "/images".to_owned(), ..Default::default() }),
-        train: Some(v1::TrainSpec {
-            placeholder_token: "<star>".to_owned(),
-            initializer_token: "star".to_owned(),
-            max_train_steps: Some(5),
-            ..v1::TrainSpec::default()
-        }),
-        cluster: Some(v1::ClusterSpec { world_size: Some(1), ..v1::ClusterSpec::default() }),
-        ..v1::JobSpec::default()
-    }
+    crate::samples::spec(1)
 }

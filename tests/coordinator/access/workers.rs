@@ -6,10 +6,7 @@ use ringtune_proto::v1::{
     upload_request::Part, worker_service_client::WorkerServiceClient,
 };
 use ringtune_security::{Revoked, Role};
-use ringtune_shared::{
-    ids::{ContentHash, JobId},
-    version::{VERSION, WORKER_PROTOCOLS},
-};
+use ringtune_shared::ids::{ContentHash, JobId};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Status, Streaming};
@@ -29,22 +26,9 @@ pub(crate) struct Worker {
 const OTHER: &str = "0193f2a4-5b6c-7d8e-9f00-112233445588";
 
 fn hello(worker_id: &str) -> v1::Hello {
-    v1::Hello {
-        worker_id: worker_id.to_owned(),
-        incarnation: 1,
-        host_name: "host-a".to_owned(),
-        // Unique per worker.
-        address: format!("host-{}:7080", worker_id.get(24..).unwrap_or_default()),
-        capabilities: Some(v1::Capabilities {
-            version: VERSION.to_owned(),
-            numerics_class: "one".to_owned(),
-            threads: 2,
-            ..v1::Capabilities::default()
-        }),
-        protocol_max: WORKER_PROTOCOLS.max,
-        protocol_min: WORKER_PROTOCOLS.min,
-        ..v1::Hello::default()
-    }
+    // Unique per worker.
+    let address = format!("host-{}:7080", worker_id.get(24..).unwrap_or_default());
+    v1::Hello { worker_id: worker_id.to_owned(), address, ..crate::samples::hello("host-a") }
 }
 
 async fn open(client: Client, worker_id: &str) -> Result<Worker, Status> {

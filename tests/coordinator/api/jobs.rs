@@ -7,25 +7,7 @@ use tonic::Streaming;
 
 use crate::{coordinator::Coordinator, soon};
 
-/// Steps of every job here.
-pub(crate) const STEPS: i64 = 5;
-
-pub(crate) fn spec(world_size: i64) -> v1::JobSpec {
-    v1::JobSpec {
-        kind: "textual_inversion".to_owned(),
-        name: "a job".to_owned(),
-        model: Some(v1::ModelSpec { base: "/models/sd".to_owned(), ..Default::default() }),
-        data: Some(v1::DataSpec { images: "/images".to_owned(), ..Default::default() }),
-        train: Some(v1::TrainSpec {
-            placeholder_token: "<star>".to_owned(),
-            initializer_token: "star".to_owned(),
-            max_train_steps: Some(STEPS),
-            ..v1::TrainSpec::default()
-        }),
-        cluster: Some(v1::ClusterSpec { world_size: Some(world_size), ..v1::ClusterSpec::default() }),
-        ..v1::JobSpec::default()
-    }
-}
+pub(crate) use crate::samples::{STEPS, spec};
 
 impl Coordinator {
     pub(crate) async fn create(&self, world_size: i64) -> v1::Job {

@@ -73,33 +73,12 @@ async fn jobs_are_filtered_and_ordered() {
     let states = vec![JobState::Queued.into(), JobState::Cancelled.into()];
     let request = v1::ListJobsRequest { states, filter: "state=cancelled".to_owned(), ..Default::default() };
     assert_eq!(names(&coordinator, request).await.unwrap(), "c");
-    coordinator.stop().await;
-}
-
-#[tokio::test]
-async fn a_list_that_cannot_be_is_refused_with_what_is_allowed() {
-    let coordinator = Coordinator::fresh().await;
-    for (filter, part) in [
-        ("owner", "there is no = after owner"),
-        ("owner=ada OR owner=bob", "AND or a comma is missing"),
-        ("priority>5", "= is the only comparison"),
-        ("owner=\"ada", "a quote is not closed"),
-        ("colour=red", "there is no field \"colour\" here; allowed: state, name"),
-        ("state=odd", "state: got \"odd\"; allowed: QUEUED"),
-        ("priority=-1", "priority: got \"-1\"; allowed: 0 to 1000"),
-        ("labels.Team=red", "labels.Team: the key \"Team\""),
-    ] {
-        let request = v1::ListJobsRequest { filter: filter.to_owned(), ..Default::default() };
+    for (filter, order_by, field) in [("priority=-1", "", "filter"), ("", "name asc", "order_by")] {
+        let (filter, order_by) = (filter.to_owned(), order_by.to_owned());
+        let request = v1::ListJobsRequest { filter, order_by, ..Default::default() };
         let refused = names(&coordinator, request).await.unwrap_err();
-        assert_eq!(fields(&refused), ["filter"]);
-        assert!(refused.message().contains(part), "{part:?} is not in {:?}", refused.message());
-        assert!(refused.message().contains("allowed: "), "{:?}", refused.message());
-    }
-    for order_by in ["colour", "name asc", "name, priority"] {
-        let request = v1::ListJobsRequest { order_by: order_by.to_owned(), ..Default::default() };
-        let refused = names(&coordinator, request).await.unwrap_err();
-        assert_eq!(fields(&refused), ["order_by"]);
-        assert!(refused.message().contains("allowed: create_time, priority, name"), "{refused:?}");
+        assert_eq!(fields(&refused), [field]);
+        assert!(refused.message().contains("allowed: "), "{refused:?}");
     }
     coordinator.stop().await;
 }
@@ -240,10 +219,7 @@ async fn a_history_is_listed_by_type_and_thinned() {
     assert_eq!(thin(chart(8)).await.unwrap(), [1, 2, 3, 4, 5]);
     let later = v1::ListStepsRequest { after_step: 3, ..chart(4) };
     assert_eq!(thin(later).await.unwrap(), [4, 5]);
-    assert_eq!(fields(&thin(chart(-1)).await.unwrap_err()), ["max_points"]);
     assert_eq!(fields(&thin(chart(3)).await.unwrap_err()), ["max_points"]);
-    let paged = v1::ListStepsRequest { page_size: 9, ..chart(4) };
-    assert_eq!(fields(&thin(paged).await.unwrap_err()), ["page_size"]);
     coordinator.stop().await;
 }
 

@@ -156,8 +156,7 @@ async fn a_running_job_is_cancelled_once_its_ranks_have_stopped() {
 #[tokio::test]
 async fn a_rank_that_fails_ends_its_job_and_lets_the_other_one_go() {
     let coordinator = Coordinator::fresh().await;
-    let mut workers =
-        [Worker::start(&coordinator, "host-a").await, Worker::start(&coordinator, "host-b").await];
+    let mut workers = Worker::pair(&coordinator).await;
     let job = coordinator.create(2).await;
     for worker in &mut workers {
         worker.take_rank().await;

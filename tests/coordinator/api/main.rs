@@ -16,6 +16,8 @@ mod recorded;
 mod requests;
 mod restarts;
 mod rings;
+#[path = "../samples.rs"]
+mod samples;
 mod surface;
 mod tls;
 mod uploads;

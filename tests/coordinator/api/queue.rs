@@ -90,20 +90,10 @@ async fn the_worker_is_not_told_whose_the_job_is() {
 #[tokio::test]
 async fn what_no_job_can_have_is_refused_by_its_field() {
     let coordinator = Coordinator::fresh().await;
-    let many: Vec<String> = (0..33).map(|number| format!("n{number}")).collect();
-    let many: Vec<(&str, &str)> = many.iter().map(|key| (key.as_str(), "")).collect();
-    let long = "x".repeat(64);
     for (wrong, field) in [
-        (queue(&"o".repeat(129), 0, &[]), "queue.owner".to_owned()),
-        (queue("a\nb", 0, &[]), "queue.owner".to_owned()),
-        (queue("", -1, &[]), "queue.priority".to_owned()),
-        (queue("", 1001, &[]), "queue.priority".to_owned()),
-        (queue("", i32::MAX, &[]), "queue.priority".to_owned()),
-        (queue("", 0, &many), "queue.labels".to_owned()),
-        (queue("", 0, &[("Team", "red")]), "queue.labels.Team".to_owned()),
-        (queue("", 0, &[(long.as_str(), "")]), format!("queue.labels.{long}")),
-        (queue("", 0, &[("team", long.as_str())]), "queue.labels.team".to_owned()),
-        (queue("", 0, &[("team", "\t")]), "queue.labels.team".to_owned()),
+        (queue("a\nb", 0, &[]), "queue.owner"),
+        (queue("", i32::MAX, &[]), "queue.priority"),
+        (queue("", 0, &[("Team", "red")]), "queue.labels.Team"),
     ] {
         let refused = create(&coordinator, "star", wrong, "").await.unwrap_err();
         assert_eq!(fields(&refused), [field]);

@@ -3,23 +3,20 @@
 use ringtune_proto::v1::JobState;
 use tonic::Code;
 
-use crate::{coordinator::Coordinator, jobs::states, worker::Worker};
+use crate::{
+    coordinator::Coordinator,
+    jobs::states,
+    worker::{Worker, all_train},
+};
 
 #[tokio::test]
 async fn a_running_job_outlives_its_coordinator() {
     let state = tempfile::tempdir().unwrap();
     let coordinator = Coordinator::start(state.path()).await;
-    let mut workers =
-        [Worker::start(&coordinator, "host-a").await, Worker::start(&coordinator, "host-b").await];
+    let mut workers = Worker::pair(&coordinator).await;
     let job = coordinator.create(2).await;
     let queued = coordinator.create(1).await;
-    for worker in &mut workers {
-        worker.take_rank().await;
-        worker.report(ringtune_proto::v1::RankPhase::Ready, "").await;
-    }
-    for worker in &mut workers {
-        worker.train().await;
-    }
+    all_train(&mut workers).await;
     workers.sort_by_key(|worker| worker.held.rank);
     let [mut first, mut second] = workers;
     first.step(1).await;

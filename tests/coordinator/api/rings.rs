@@ -10,7 +10,7 @@ use tonic::Code;
 use crate::{
     coordinator::Coordinator,
     jobs::STEPS,
-    worker::{Worker, hello},
+    worker::{Worker, all_train, hello},
 };
 
 /// A worker whose rings go on without it.
@@ -23,13 +23,7 @@ async fn start(coordinator: &Coordinator, host: &str) -> Worker {
 async fn training(coordinator: &Coordinator) -> (Worker, Worker, v1::Job) {
     let mut workers = [start(coordinator, "host-a").await, start(coordinator, "host-b").await];
     let job = coordinator.create_of(2, 1).await;
-    for worker in &mut workers {
-        worker.take_rank().await;
-        worker.report(RankPhase::Ready, "").await;
-    }
-    for worker in &mut workers {
-        worker.train().await;
-    }
+    all_train(&mut workers).await;
     let [first, second] = workers;
     (first, second, job)
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use ringtune_proto::v1::{self, download_request::Source, upload_request::Part};
 use ringtune_shared::ids::ContentHash;
-use tokio::sync::mpsc;
+use tokio::{sync::mpsc, task::JoinHandle};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
@@ -80,21 +80,29 @@ async fn an_upload_that_ends_early_goes_on_where_it_was() {
     coordinator.stop().await;
 }
 
-#[tokio::test]
-async fn an_upload_whose_stream_breaks_keeps_what_came() {
-    let coordinator = Coordinator::fresh().await;
-    let content = vec![7; 1_500_000];
+type Call = JoinHandle<Result<tonic::Response<v1::UploadResponse>, Status>>;
+
+/// An upload whose first million of bytes has arrived: where to send the rest, and the call.
+async fn begun(coordinator: &Coordinator, content: &[u8]) -> (mpsc::Sender<v1::UploadRequest>, Call) {
     let (parts, stream) = mpsc::channel(4);
-    parts.send(part(Part::Header(header(&content)))).await.unwrap();
+    parts.send(part(Part::Header(header(content)))).await.unwrap();
     parts.send(part(chunk(&content[..1_000_000]))).await.unwrap();
     let mut artifacts = coordinator.artifacts();
-    let broken = tokio::spawn(async move { artifacts.upload(ReceiverStream::new(stream)).await });
+    let call = tokio::spawn(async move { artifacts.upload(ReceiverStream::new(stream)).await });
     let arrived = async {
-        while coordinator.upload(header(&content), vec![]).await.unwrap().committed_size < 1_000_000 {
+        while coordinator.upload(header(content), vec![]).await.unwrap().committed_size < 1_000_000 {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
     soon("the first chunk", arrived).await;
+    (parts, call)
+}
+
+#[tokio::test]
+async fn an_upload_whose_stream_breaks_keeps_what_came() {
+    let coordinator = Coordinator::fresh().await;
+    let content = vec![7; 1_500_000];
+    let (parts, broken) = begun(&coordinator, &content).await;
     // One at a time: the second waits for the first.
     let rest = v1::UploadHeader { offset: 1_000_000, ..header(&content) };
     let mut second = Box::pin(coordinator.upload(rest, vec![chunk(&content[1_000_000..])]));
@@ -110,17 +118,7 @@ async fn an_upload_whose_stream_breaks_keeps_what_came() {
 async fn two_uploads_of_one_content_at_the_same_time_both_succeed() {
     let coordinator = Coordinator::fresh().await;
     let content = vec![7; 1_500_000];
-    let (parts, stream) = mpsc::channel(4);
-    parts.send(part(Part::Header(header(&content)))).await.unwrap();
-    parts.send(part(chunk(&content[..1_000_000]))).await.unwrap();
-    let mut artifacts = coordinator.artifacts();
-    let first = tokio::spawn(async move { artifacts.upload(ReceiverStream::new(stream)).await });
-    let arrived = async {
-        while coordinator.upload(header(&content), vec![]).await.unwrap().committed_size < 1_000_000 {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    soon("the first chunk", arrived).await;
+    let (parts, first) = begun(&coordinator, &content).await;
     // Somebody else comes with all of it, before the first has sent the rest.
     let whole = content.chunks(1 << 20).map(chunk).collect();
     let mut second = Box::pin(coordinator.upload(header(&content), whole));

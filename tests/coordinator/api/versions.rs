@@ -1,8 +1,6 @@
 //! Workers of other releases: which are refused, which work, and what they may say that this one does not know.
 
-use std::marker::PhantomData;
-
-use bytes::{Buf as _, BufMut as _};
+use bytes::{Buf as _, BufMut as _, Bytes};
 use futures::StreamExt as _;
 use prost::Message as _;
 use ringtune_proto::{
@@ -27,21 +25,21 @@ use crate::{
     worker::{Worker, hello, training},
 };
 
-/// Sends bytes as they are: what this version's types cannot say.
-struct Raw<T>(PhantomData<T>);
+/// Sends bytes as they are: what this version's types cannot say. Reads answers with this.
+pub(crate) struct Raw<T>(pub(crate) fn(Bytes) -> Result<T, Status>);
 
-impl<T: prost::Message + Default + 'static> Codec for Raw<T> {
+impl<T: Send + 'static> Codec for Raw<T> {
     type Encode = Vec<u8>;
     type Decode = T;
     type Encoder = Self;
     type Decoder = Self;
 
     fn encoder(&mut self) -> Self {
-        Self(PhantomData)
+        Self(self.0)
     }
 
     fn decoder(&mut self) -> Self {
-        Self(PhantomData)
+        Self(self.0)
     }
 }
 
@@ -55,13 +53,12 @@ impl<T> Encoder for Raw<T> {
     }
 }
 
-impl<T: prost::Message + Default> Decoder for Raw<T> {
+impl<T> Decoder for Raw<T> {
     type Item = T;
     type Error = Status;
 
     fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<T>, Status> {
-        let bytes = buffer.copy_to_bytes(buffer.remaining());
-        T::decode(bytes).map(Some).map_err(|error| Status::internal(error.to_string()))
+        (self.0)(buffer.copy_to_bytes(buffer.remaining())).map(Some)
     }
 }
 
@@ -97,7 +94,9 @@ async fn start_newer(coordinator: &Coordinator, hello: v1::Hello) -> Result<(Wor
     let mut client = Grpc::new(coordinator.channel.clone());
     client.ready().await.unwrap();
     let path = PathAndQuery::from_static("/ringtune.v1.WorkerService/Session");
-    let call = client.streaming(Request::new(requests), path, Raw::<v1::SessionResponse>(PhantomData));
+    let read =
+        |bytes| v1::SessionResponse::decode(bytes).map_err(|error| Status::internal(error.to_string()));
+    let call = client.streaming(Request::new(requests), path, Raw(read));
     let mut down = soon("a session", call).await?.into_inner();
     let first = soon("a welcome", down.message()).await?.unwrap().message;
     let Some(Down::Welcome(welcome)) = first else { panic!("the first word was {first:?}") };

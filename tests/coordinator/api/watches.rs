@@ -14,7 +14,7 @@ use crate::{
     coordinator::Coordinator,
     jobs::{STEPS, states},
     soon,
-    worker::{Worker, training},
+    worker::{Worker, all_train, training},
 };
 
 /// Reports a step's durations.
@@ -215,16 +215,9 @@ async fn many_jobs_are_watched_at_once_each_without_a_gap() {
 #[tokio::test]
 async fn whoever_watches_is_told_what_the_ranks_steps_take_and_for_whom_they_wait() {
     let coordinator = Coordinator::fresh().await;
-    let mut workers =
-        [Worker::start(&coordinator, "host-a").await, Worker::start(&coordinator, "host-b").await];
+    let mut workers = Worker::pair(&coordinator).await;
     let job = coordinator.create(2).await;
-    for worker in &mut workers {
-        worker.take_rank().await;
-        worker.report(RankPhase::Ready, "").await;
-    }
-    for worker in &mut workers {
-        worker.train().await;
-    }
+    all_train(&mut workers).await;
     let mut watch = coordinator.watch(&job.job_id, 0).await;
     watch.until(JobState::Running).await;
     let epoch = workers[0].held.epoch;

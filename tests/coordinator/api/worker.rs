@@ -5,14 +5,12 @@ use ringtune_proto::v1::{
     self, RankPhase, session_request::Message as Up, session_response::Message as Down,
     worker_service_client::WorkerServiceClient,
 };
-use ringtune_shared::{
-    ids::WorkerId,
-    version::{VERSION, WORKER_PROTOCOLS},
-};
+use ringtune_shared::version::VERSION;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming, transport::Channel};
 
+pub(crate) use crate::samples::hello;
 use crate::{coordinator::Coordinator, jobs::STEPS, soon};
 
 pub(crate) struct Worker {
@@ -21,25 +19,6 @@ pub(crate) struct Worker {
     pub(crate) held: v1::HeldRank,
     up: mpsc::Sender<v1::SessionRequest>,
     down: Streaming<v1::SessionResponse>,
-}
-
-pub(crate) fn hello(host: &str) -> v1::Hello {
-    v1::Hello {
-        worker_id: WorkerId::new().to_string(),
-        incarnation: 1,
-        host_name: host.to_owned(),
-        address: format!("{host}:7080"),
-        capabilities: Some(v1::Capabilities {
-            version: VERSION.to_owned(),
-            numerics_class: "one".to_owned(),
-            threads: 2,
-            ..v1::Capabilities::default()
-        }),
-        held: Vec::new(),
-        protocol_max: WORKER_PROTOCOLS.max,
-        protocol_min: WORKER_PROTOCOLS.min,
-        features: Vec::new(),
-    }
 }
 
 /// A coordinator on a state folder of its own, and a worker on host-a that trains the only rank of a job.
@@ -51,7 +30,23 @@ pub(crate) async fn training(change: impl FnOnce(&mut Settings)) -> (Coordinator
     (coordinator, worker, job)
 }
 
+/// All of a job's ranks prepare, and train.
+pub(crate) async fn all_train(workers: &mut [Worker]) {
+    for worker in &mut *workers {
+        worker.take_rank().await;
+        worker.report(RankPhase::Ready, "").await;
+    }
+    for worker in workers {
+        worker.train().await;
+    }
+}
+
 impl Worker {
+    /// Two new workers, of different hosts.
+    pub(crate) async fn pair(coordinator: &Coordinator) -> [Self; 2] {
+        [Self::start(coordinator, "host-a").await, Self::start(coordinator, "host-b").await]
+    }
+
     /// A new worker that was welcomed.
     pub(crate) async fn start(coordinator: &Coordinator, host: &str) -> Self {
         Self::open(coordinator, hello(host)).await.unwrap()

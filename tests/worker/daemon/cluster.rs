@@ -15,6 +15,8 @@ use ringtune_security::{
 };
 use tonic::{Request, Response, Status};
 
+use crate::support::not_needed;
+
 pub struct Cluster {
     authority: Mutex<Authority>,
     /// Each lets one worker join.
@@ -154,47 +156,14 @@ impl AccessService for Cluster {
         }
     }
 
-    async fn create_token(&self, _: Request<v1::CreateTokenRequest>) -> Answer<v1::CreateTokenResponse> {
-        Err(Status::unimplemented("no worker asks for it"))
-    }
-
-    async fn list_tokens(&self, _: Request<v1::ListTokensRequest>) -> Answer<v1::ListTokensResponse> {
-        Err(Status::unimplemented("no worker asks for it"))
-    }
-
-    async fn revoke_token(&self, _: Request<v1::RevokeTokenRequest>) -> Answer<v1::RevokeTokenResponse> {
-        Err(Status::unimplemented("no worker asks for it"))
-    }
-
-    async fn list_certificates(
-        &self,
-        _: Request<v1::ListCertificatesRequest>,
-    ) -> Answer<v1::ListCertificatesResponse> {
-        Err(Status::unimplemented("no worker asks for it"))
-    }
-
-    async fn revoke_certificate(
-        &self,
-        _: Request<v1::RevokeCertificateRequest>,
-    ) -> Answer<v1::RevokeCertificateResponse> {
-        Err(Status::unimplemented("no worker asks for it"))
-    }
-
-    async fn get_authority(&self, _: Request<v1::GetAuthorityRequest>) -> Answer<v1::GetAuthorityResponse> {
-        Err(Status::unimplemented("no worker asks for it"))
-    }
-
-    async fn rotate_authority(
-        &self,
-        _: Request<v1::RotateAuthorityRequest>,
-    ) -> Answer<v1::RotateAuthorityResponse> {
-        Err(Status::unimplemented("no worker asks for it"))
-    }
-
-    async fn retire_authority(
-        &self,
-        _: Request<v1::RetireAuthorityRequest>,
-    ) -> Answer<v1::RetireAuthorityResponse> {
-        Err(Status::unimplemented("no worker asks for it"))
+    not_needed! {
+        create_token(v1::CreateTokenRequest) -> v1::CreateTokenResponse;
+        list_tokens(v1::ListTokensRequest) -> v1::ListTokensResponse;
+        revoke_token(v1::RevokeTokenRequest) -> v1::RevokeTokenResponse;
+        list_certificates(v1::ListCertificatesRequest) -> v1::ListCertificatesResponse;
+        revoke_certificate(v1::RevokeCertificateRequest) -> v1::RevokeCertificateResponse;
+        get_authority(v1::GetAuthorityRequest) -> v1::GetAuthorityResponse;
+        rotate_authority(v1::RotateAuthorityRequest) -> v1::RotateAuthorityResponse;
+        retire_authority(v1::RetireAuthorityRequest) -> v1::RetireAuthorityResponse;
     }
 }

@@ -10,6 +10,7 @@ use crate::{
     cluster::Cluster,
     files::{Files, Keeper},
     history::{History, Steps},
+    support::{LIMIT, in_time},
 };
 use ringtune_proto::{
     convert::spec_to_wire,
@@ -34,6 +35,7 @@ use tokio::{
     net::TcpListener,
     sync::{mpsc, watch},
     task::JoinHandle,
+    time::{Instant, timeout_at},
 };
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming, transport::Server};
@@ -84,6 +86,8 @@ pub struct Session {
     /// What the members of its rings say to each other.
     ring_protocol: u32,
     up: Streaming<v1::SessionRequest>,
+    /// When a test has waited for it long enough.
+    ends: Instant,
     steps: Steps,
     down: mpsc::Sender<Result<v1::SessionResponse, Status>>,
 }
@@ -181,7 +185,7 @@ impl Coordinator {
 
     /// The next worker that says hello; it has been welcomed.
     pub async fn accept(&mut self) -> Session {
-        self.sessions.recv().await.unwrap()
+        in_time(self.sessions.recv()).await.unwrap()
     }
 
     /// Makes an image folder available; returns data.images.
@@ -359,7 +363,8 @@ impl Session {
 
     /// The next message of any kind; `None` when the session has ended.
     pub async fn next(&mut self) -> Option<Up> {
-        let message = self.up.message().await.ok().flatten().map(|request| request.message.unwrap());
+        let message = timeout_at(self.ends, self.up.message()).await.expect("the test hangs");
+        let message = message.ok().flatten().map(|request| request.message.unwrap());
         if let Some(Up::RankStep(step)) = &message {
             self.steps.keep(step);
             if self.stores_steps {
@@ -462,7 +467,8 @@ impl WorkerService for Services {
         down.send(Ok(welcome)).await.unwrap();
         let stores_steps = self.language.re_forms;
         let (ring_protocol, steps) = (self.language.protocol, self.steps.clone());
-        let session = Session { hello, caller, stores_steps, ring_protocol, up, steps, down };
+        let ends = Instant::now() + LIMIT;
+        let session = Session { hello, caller, stores_steps, ring_protocol, up, ends, steps, down };
         let _ = self.sessions.send(session).await;
         Ok(Response::new(ReceiverStream::new(stream)))
     }

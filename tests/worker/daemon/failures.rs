@@ -6,7 +6,7 @@ use ringtune_shared::{ids::JobId, job::JobSpec};
 
 use crate::{
     coordinator::Coordinator,
-    worker::{Alone, Worker, fixture, in_time, job},
+    worker::{Alone, Worker, fixture, job},
 };
 
 /// Runs a job that must fail; returns the reason and whose fault it is. Then a good one must get ready on the same worker.
@@ -14,36 +14,33 @@ async fn reason_of(
     script: FakeScript,
     change: impl FnOnce(&Coordinator, &mut JobSpec),
 ) -> (String, RankFault) {
-    in_time(async {
-        let fails_to_load = script.fail_load.is_some();
-        let Alone { coordinator, worker, mut session } = Alone::start(script).await;
-        let mut spec = job(&coordinator, 30, 1);
-        let good = spec.clone();
-        change(&coordinator, &mut spec);
-        let id = JobId::new();
-        session.assign_alone(id, &spec).await;
-        session.start(id).await;
-        let report = loop {
-            use ringtune_proto::v1::session_request::Message as Up;
-            match session.next().await.unwrap() {
-                Up::RankReport(report) if report.phase() == RankPhase::Ready => session.start(id).await,
-                Up::RankReport(report) if report.phase() == RankPhase::Failed => break report,
-                Up::RankReport(report) => assert_ne!(report.phase(), RankPhase::Finished),
-                _ => (),
-            }
-        };
-        session.stop(id, false).await;
-        if !fails_to_load {
-            let images = job(&coordinator, 1, 1).textual_inversion().unwrap().data.clone();
-            let mut good = good;
-            good.textual_inversion_mut().unwrap().data = images;
-            session.assign_alone(JobId::new(), &good).await;
-            session.until(RankPhase::Ready).await;
+    let fails_to_load = script.fail_load.is_some();
+    let Alone { coordinator, worker, mut session } = Alone::start(script).await;
+    let mut spec = job(&coordinator, 30, 1);
+    let good = spec.clone();
+    change(&coordinator, &mut spec);
+    let id = JobId::new();
+    session.assign_alone(id, &spec).await;
+    session.start(id).await;
+    let report = loop {
+        use ringtune_proto::v1::session_request::Message as Up;
+        match session.next().await.unwrap() {
+            Up::RankReport(report) if report.phase() == RankPhase::Ready => session.start(id).await,
+            Up::RankReport(report) if report.phase() == RankPhase::Failed => break report,
+            Up::RankReport(report) => assert_ne!(report.phase(), RankPhase::Finished),
+            _ => (),
         }
-        worker.end().await.unwrap();
-        (report.reason.clone(), report.fault())
-    })
-    .await
+    };
+    session.stop(id, false).await;
+    if !fails_to_load {
+        let images = job(&coordinator, 1, 1).textual_inversion().unwrap().data.clone();
+        let mut good = good;
+        good.textual_inversion_mut().unwrap().data = images;
+        session.assign_alone(JobId::new(), &good).await;
+        session.until(RankPhase::Ready).await;
+    }
+    worker.end().await.unwrap();
+    (report.reason.clone(), report.fault())
 }
 
 /// Fails over the job itself.
@@ -144,95 +141,88 @@ async fn a_folder_that_is_not_there() {
 /// What four such jobs took from everybody for ten minutes, as the node's fault. The name is too long for any file system.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_model_that_no_worker_could_open() {
-    in_time(async {
-        let mut coordinator = Coordinator::start().await;
-        let folder = tempfile::tempdir().unwrap();
-        let models = folder.path().join("models");
-        std::fs::create_dir(&models).unwrap();
-        let below = models.display().to_string();
-        let worker = Worker::start_with(&coordinator, plain(), |settings| {
-            settings.access.model_roots = vec![below.clone()];
-        });
-        std::os::unix::fs::symlink(fixture("toy-sd"), models.join("link")).unwrap();
-        let pipe =
-            std::process::Command::new("mkfifo").arg(models.join("pipe.safetensors")).status().unwrap();
-        assert!(pipe.success());
-        std::fs::write(models.join("file"), b"x").unwrap();
-        let mut session = coordinator.accept().await;
-        for (name, whole_machine) in [
-            ("link", false),
-            ("pipe.safetensors", false),
-            (&"n".repeat(300)[..], false),
-            ("file/below", false),
-            ("missing", true),
-        ] {
-            let mut spec = job(&coordinator, 1, 1);
-            spec.common.model.base = format!("{below}/{name}");
-            let id = JobId::new();
-            session.assign_alone(id, &spec).await;
-            let (report, _) = session.until(RankPhase::Failed).await;
-            let (fault, blame) = match whole_machine {
-                true => (RankFault::Access, v1::RankBlame::Machine),
-                false => (RankFault::Job, v1::RankBlame::Unspecified),
-            };
-            assert_eq!((report.fault(), report.blame()), (fault, blame), "{name}: {}", report.reason);
-            assert!(report.reason.starts_with("model.base: "), "{}", report.reason);
-            session.stop(id, false).await;
-        }
-        worker.end().await.unwrap();
-    })
-    .await;
+    let mut coordinator = Coordinator::start().await;
+    let folder = tempfile::tempdir().unwrap();
+    let models = folder.path().join("models");
+    std::fs::create_dir(&models).unwrap();
+    let below = models.display().to_string();
+    let worker = Worker::start_with(&coordinator, plain(), |settings| {
+        settings.access.model_roots = vec![below.clone()];
+    });
+    std::os::unix::fs::symlink(fixture("toy-sd"), models.join("link")).unwrap();
+    let pipe = std::process::Command::new("mkfifo").arg(models.join("pipe.safetensors")).status().unwrap();
+    assert!(pipe.success());
+    std::fs::write(models.join("file"), b"x").unwrap();
+    let mut session = coordinator.accept().await;
+    for (name, whole_machine) in [
+        ("link", false),
+        ("pipe.safetensors", false),
+        (&"n".repeat(300)[..], false),
+        ("file/below", false),
+        ("missing", true),
+    ] {
+        let mut spec = job(&coordinator, 1, 1);
+        spec.common.model.base = format!("{below}/{name}");
+        let id = JobId::new();
+        session.assign_alone(id, &spec).await;
+        let (report, _) = session.until(RankPhase::Failed).await;
+        let (fault, blame) = match whole_machine {
+            true => (RankFault::Access, v1::RankBlame::Machine),
+            false => (RankFault::Job, v1::RankBlame::Unspecified),
+        };
+        assert_eq!((report.fault(), report.blame()), (fault, blame), "{name}: {}", report.reason);
+        assert!(report.reason.starts_with("model.base: "), "{}", report.reason);
+        session.stop(id, false).await;
+    }
+    worker.end().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_this_worker_keeps_from_jobs() {
-    in_time(async {
-        let mut coordinator = Coordinator::start().await;
-        let models = fixture("toy-sd");
-        let worker = Worker::start_with(&coordinator, plain(), |settings| {
-            settings.access.model_roots = vec![models.display().to_string()];
-            settings.access.data_roots = Vec::new();
-            settings.access.hubs = vec!["hub.example".to_owned()];
-            settings.access.buckets = vec!["s3://models".to_owned()];
-        });
-        let mut session = coordinator.accept().await;
-        let good = job(&coordinator, 1, 1);
-        let out = models.join("../toy-sd").display().to_string();
-        for (base, images, parts) in [
-            ("/etc/ssl", "", &["model.base", "\"/etc/ssl\"", "toy-sd", "access.model_roots"][..]),
-            (&out, "", &["model.base", "..", "access.model_roots"]),
-            ("hf://org/name", "", &["model.base", "hf://org/name", "hub.example", "access.hubs"]),
-            (
-                "s3://models-evil/sd",
-                "",
-                &["model.base", "s3://models-evil/sd", "is: s3://models/ (access.buckets)"],
-            ),
-            ("", "/home", &["data.images", "\"/home\"", "access.data_roots"]),
-        ] {
-            let mut spec = good.clone();
-            if !base.is_empty() {
-                base.clone_into(&mut spec.common.model.base);
-            }
-            if !images.is_empty() {
-                images.clone_into(&mut spec.textual_inversion_mut().unwrap().data.images);
-            }
-            let id = JobId::new();
-            session.assign_alone(id, &spec).await;
-            let (report, _) = session.until(RankPhase::Failed).await;
-            assert_eq!(report.fault(), RankFault::Access, "another worker may let it: {}", report.reason);
-            for part in parts {
-                assert!(report.reason.contains(part), "{part}: {}", report.reason);
-            }
-            session.stop(id, false).await;
+    let mut coordinator = Coordinator::start().await;
+    let models = fixture("toy-sd");
+    let worker = Worker::start_with(&coordinator, plain(), |settings| {
+        settings.access.model_roots = vec![models.display().to_string()];
+        settings.access.data_roots = Vec::new();
+        settings.access.hubs = vec!["hub.example".to_owned()];
+        settings.access.buckets = vec!["s3://models".to_owned()];
+    });
+    let mut session = coordinator.accept().await;
+    let good = job(&coordinator, 1, 1);
+    let out = models.join("../toy-sd").display().to_string();
+    for (base, images, parts) in [
+        ("/etc/ssl", "", &["model.base", "\"/etc/ssl\"", "toy-sd", "access.model_roots"][..]),
+        (&out, "", &["model.base", "..", "access.model_roots"]),
+        ("hf://org/name", "", &["model.base", "hf://org/name", "hub.example", "access.hubs"]),
+        (
+            "s3://models-evil/sd",
+            "",
+            &["model.base", "s3://models-evil/sd", "is: s3://models/ (access.buckets)"],
+        ),
+        ("", "/home", &["data.images", "\"/home\"", "access.data_roots"]),
+    ] {
+        let mut spec = good.clone();
+        if !base.is_empty() {
+            base.clone_into(&mut spec.common.model.base);
         }
-        // A model below its roots is loaded, by its files and not by their names.
-        session.assign_alone(JobId::new(), &good).await;
-        session.until(RankPhase::Ready).await;
-        let views = worker.state.path().join("views");
-        assert_eq!(std::fs::read_dir(views).unwrap().count(), 1);
-        worker.end().await.unwrap();
-    })
-    .await;
+        if !images.is_empty() {
+            images.clone_into(&mut spec.textual_inversion_mut().unwrap().data.images);
+        }
+        let id = JobId::new();
+        session.assign_alone(id, &spec).await;
+        let (report, _) = session.until(RankPhase::Failed).await;
+        assert_eq!(report.fault(), RankFault::Access, "another worker may let it: {}", report.reason);
+        for part in parts {
+            assert!(report.reason.contains(part), "{part}: {}", report.reason);
+        }
+        session.stop(id, false).await;
+    }
+    // A model below its roots is loaded, by its files and not by their names.
+    session.assign_alone(JobId::new(), &good).await;
+    session.until(RankPhase::Ready).await;
+    let views = worker.state.path().join("views");
+    assert_eq!(std::fs::read_dir(views).unwrap().count(), 1);
+    worker.end().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

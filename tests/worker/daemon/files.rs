@@ -13,6 +13,9 @@ use tokio_stream::StreamExt as _;
 use tonic::{Code, Request, Response, Status, Streaming};
 use tonic_types::{ErrorDetails, StatusExt as _};
 
+use crate::support::not_needed;
+
+type Answer<T> = Result<Response<T>, Status>;
 /// Contents by hash, and the files of jobs by name.
 #[derive(Default)]
 pub struct Files {
@@ -39,10 +42,7 @@ pub struct Keeper {
 impl ArtifactService for Keeper {
     type DownloadStream = tokio_stream::Iter<std::vec::IntoIter<Result<v1::DownloadResponse, Status>>>;
 
-    async fn upload(
-        &self,
-        request: Request<Streaming<v1::UploadRequest>>,
-    ) -> Result<Response<v1::UploadResponse>, Status> {
+    async fn upload(&self, request: Request<Streaming<v1::UploadRequest>>) -> Answer<v1::UploadResponse> {
         use v1::upload_request::Part;
         let mut stream = request.into_inner();
         let (mut header, mut content) = (None, Vec::new());
@@ -75,10 +75,7 @@ impl ArtifactService for Keeper {
         Ok(Response::new(response))
     }
 
-    async fn download(
-        &self,
-        request: Request<v1::DownloadRequest>,
-    ) -> Result<Response<Self::DownloadStream>, Status> {
+    async fn download(&self, request: Request<v1::DownloadRequest>) -> Answer<Self::DownloadStream> {
         let v1::DownloadRequest { source, offset, .. } = request.into_inner();
         let Some(Source::Uri(uri)) = source else {
             return Err(Status::invalid_argument("no uri"));
@@ -99,17 +96,14 @@ impl ArtifactService for Keeper {
         Ok(Response::new(tokio_stream::iter(parts)))
     }
 
-    async fn delete_artifact(
-        &self,
-        _: Request<v1::DeleteArtifactRequest>,
-    ) -> Result<Response<v1::DeleteArtifactResponse>, Status> {
-        Err(Status::unimplemented("not needed"))
+    not_needed! {
+        delete_artifact(v1::DeleteArtifactRequest) -> v1::DeleteArtifactResponse;
     }
 
     async fn list_artifacts(
         &self,
         request: Request<v1::ListArtifactsRequest>,
-    ) -> Result<Response<v1::ListArtifactsResponse>, Status> {
+    ) -> Answer<v1::ListArtifactsResponse> {
         let job = request.into_inner().job_id;
         let files = self.files.lock().unwrap();
         let of_job = files.kept.iter().filter(|((of, _), _)| *of == job);

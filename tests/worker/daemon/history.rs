@@ -9,6 +9,8 @@ use ringtune_proto::v1::{self, job_service_server::JobService};
 use tokio_stream::Empty;
 use tonic::{Request, Response, Status};
 
+use crate::support::not_needed;
+
 /// Steps of one answer, few, so that there are several.
 const PAGE: usize = 7;
 
@@ -39,10 +41,6 @@ pub struct History(pub Steps);
 
 type Answer<T> = Result<Response<T>, Status>;
 
-fn not_needed<T>() -> Answer<T> {
-    Err(Status::unimplemented("not needed"))
-}
-
 #[tonic::async_trait]
 impl JobService for History {
     type WatchJobStream = Empty<Result<v1::WatchJobResponse, Status>>;
@@ -56,47 +54,17 @@ impl JobService for History {
         Ok(Response::new(v1::ListStepsResponse { steps, next_page_token: String::new() }))
     }
 
-    async fn create_job(&self, _: Request<v1::CreateJobRequest>) -> Answer<v1::CreateJobResponse> {
-        not_needed()
-    }
-
-    async fn verify_job(&self, _: Request<v1::VerifyJobRequest>) -> Answer<v1::VerifyJobResponse> {
-        not_needed()
-    }
-
-    async fn get_job(&self, _: Request<v1::GetJobRequest>) -> Answer<v1::GetJobResponse> {
-        not_needed()
-    }
-
-    async fn list_jobs(&self, _: Request<v1::ListJobsRequest>) -> Answer<v1::ListJobsResponse> {
-        not_needed()
-    }
-
-    async fn cancel_job(&self, _: Request<v1::CancelJobRequest>) -> Answer<v1::CancelJobResponse> {
-        not_needed()
-    }
-
-    async fn pause_job(&self, _: Request<v1::PauseJobRequest>) -> Answer<v1::PauseJobResponse> {
-        not_needed()
-    }
-
-    async fn resume_job(&self, _: Request<v1::ResumeJobRequest>) -> Answer<v1::ResumeJobResponse> {
-        not_needed()
-    }
-
-    async fn delete_job(&self, _: Request<v1::DeleteJobRequest>) -> Answer<v1::DeleteJobResponse> {
-        not_needed()
-    }
-
-    async fn watch_job(&self, _: Request<v1::WatchJobRequest>) -> Answer<Self::WatchJobStream> {
-        not_needed()
-    }
-
-    async fn watch_jobs(&self, _: Request<v1::WatchJobsRequest>) -> Answer<Self::WatchJobsStream> {
-        not_needed()
-    }
-
-    async fn list_events(&self, _: Request<v1::ListEventsRequest>) -> Answer<v1::ListEventsResponse> {
-        not_needed()
+    not_needed! {
+        create_job(v1::CreateJobRequest) -> v1::CreateJobResponse;
+        verify_job(v1::VerifyJobRequest) -> v1::VerifyJobResponse;
+        get_job(v1::GetJobRequest) -> v1::GetJobResponse;
+        list_jobs(v1::ListJobsRequest) -> v1::ListJobsResponse;
+        cancel_job(v1::CancelJobRequest) -> v1::CancelJobResponse;
+        pause_job(v1::PauseJobRequest) -> v1::PauseJobResponse;
+        resume_job(v1::ResumeJobRequest) -> v1::ResumeJobResponse;
+        delete_job(v1::DeleteJobRequest) -> v1::DeleteJobResponse;
+        watch_job(v1::WatchJobRequest) -> Self::WatchJobStream;
+        watch_jobs(v1::WatchJobsRequest) -> Self::WatchJobsStream;
+        list_events(v1::ListEventsRequest) -> v1::ListEventsResponse;
     }
 }

@@ -12,10 +12,7 @@ use ringtune_text::{FileFacts, MANIFEST_FILE, Manifest, TOKEN_TYPE, TRAIN_FILE, 
 use safetensors::SafeTensors;
 use tempfile::TempDir;
 
-use crate::{
-    coordinator::Session,
-    worker::{Alone, in_time},
-};
+use crate::{coordinator::Session, worker::Alone};
 
 /// Ids that the model of these jobs knows.
 const VOCABULARY: u16 = 23;
@@ -151,118 +148,109 @@ fn looked_at(steps: &[v1::StepReport]) -> (Vec<i64>, Vec<i64>) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_language_model_is_trained_validated_and_kept() {
-    in_time(async {
-        let ground = Ground::lay();
-        let (alone, id, steps) = run_alone(FakeScript::default(), &ground.job(SEVEN_STEPS, 1)).await;
-        // 1. Each step once, in order; the rates are what nanoGPT's get_lr gives in Python.
-        assert_eq!(steps.iter().map(|step| step.step).collect::<Vec<_>>(), [1, 2, 3, 4, 5, 6, 7]);
-        let rates = [
-            0.003_333_333_333_333_333_5,
-            0.006_666_666_666_666_667,
-            0.01,
-            0.009_140_576_474_687_266,
-            0.006_890_576_474_687_264,
-            0.004_109_423_525_312_737,
-            0.001_859_423_525_312_737_1,
-        ];
-        for (step, rate) in steps.iter().zip(rates) {
-            assert!((step.learning_rate - rate).abs() < 1e-12, "{step:?}");
-            assert!(step.loss.is_finite() && !step.skipped && step.world_size == 1, "{step:?}");
-        }
-        assert!(steps[6].loss < steps[0].loss, "nothing was learned: {steps:?}");
-        assert_eq!(looked_at(&steps), (vec![3, 6, 7], vec![4, 7]));
-        assert!(steps.iter().all(|step| [0, 64].contains(&step.state_sha256.len())));
-        // 2. Its files.
-        assert_eq!(
-            alone.coordinator.kept_names(id),
-            [
-                "README.md",
-                "checkpoint-2.safetensors",
-                "checkpoint-4.safetensors",
-                "checkpoint-6.safetensors",
-                "config.json",
-                "events.out.tfevents.ringtune",
-                "job.log",
-                "job.toml",
-                "metrics.csv",
-                "model-last.safetensors",
-                "model.safetensors"
-            ]
-        );
-        // The last step is the best one: both names are its model's.
-        let [best, last] = ["model.safetensors", "model-last.safetensors"]
-            .map(|name| alone.coordinator.kept(id, name).unwrap());
-        assert!(best == last);
-        let model = tensors(&alone.coordinator.kept(id, "model.safetensors").unwrap());
-        assert!(PARAMETERS.iter().all(|name| model.contains_key(*name)), "{:?}", model.keys());
-        let config = alone.coordinator.kept(id, "config.json").unwrap();
-        let config: serde_json::Value = serde_json::from_slice(&config).unwrap();
-        assert_eq!((&config["vocab_size"], &config["n_positions"]), (&23.into(), &8.into()));
-        let metrics = String::from_utf8(alone.coordinator.kept(id, "metrics.csv").unwrap()).unwrap();
-        assert_eq!(metrics.lines().count(), 8);
-        // 3. Checkpoints: the best parameters are there from the step after the first validation on.
-        let of_state = |kinds: &[&str]| -> Vec<String> {
-            kinds.iter().flat_map(|kind| PARAMETERS.map(|name| format!("{kind}.{name}"))).collect()
-        };
-        let without = of_state(&["adamw.mean", "adamw.square", "model"]);
-        for step in [2, 4] {
-            let kept: Vec<String> = checkpoint(&alone, id, step).into_keys().collect();
-            assert!(without.iter().all(|name| kept.contains(name)), "{kept:?}");
-            assert!(!kept.iter().any(|name| name.starts_with("best.")), "{kept:?}");
-        }
-        let (fourth, sixth) = (checkpoint(&alone, id, 4), checkpoint(&alone, id, 6));
-        assert_eq!(part(&sixth, "best."), part(&fourth, "model."), "the best ones are those of step 4");
-        assert_ne!(part(&sixth, "model."), part(&fourth, "model."));
-        alone.worker.end().await.unwrap();
-    })
-    .await;
+    let ground = Ground::lay();
+    let (alone, id, steps) = run_alone(FakeScript::default(), &ground.job(SEVEN_STEPS, 1)).await;
+    // 1. Each step once, in order; the rates are what nanoGPT's get_lr gives in Python.
+    assert_eq!(steps.iter().map(|step| step.step).collect::<Vec<_>>(), [1, 2, 3, 4, 5, 6, 7]);
+    let rates = [
+        0.003_333_333_333_333_333_5,
+        0.006_666_666_666_666_667,
+        0.01,
+        0.009_140_576_474_687_266,
+        0.006_890_576_474_687_264,
+        0.004_109_423_525_312_737,
+        0.001_859_423_525_312_737_1,
+    ];
+    for (step, rate) in steps.iter().zip(rates) {
+        assert!((step.learning_rate - rate).abs() < 1e-12, "{step:?}");
+        assert!(step.loss.is_finite() && !step.skipped && step.world_size == 1, "{step:?}");
+    }
+    assert!(steps[6].loss < steps[0].loss, "nothing was learned: {steps:?}");
+    assert_eq!(looked_at(&steps), (vec![3, 6, 7], vec![4, 7]));
+    assert!(steps.iter().all(|step| [0, 64].contains(&step.state_sha256.len())));
+    // 2. Its files.
+    assert_eq!(
+        alone.coordinator.kept_names(id),
+        [
+            "README.md",
+            "checkpoint-2.safetensors",
+            "checkpoint-4.safetensors",
+            "checkpoint-6.safetensors",
+            "config.json",
+            "events.out.tfevents.ringtune",
+            "job.log",
+            "job.toml",
+            "metrics.csv",
+            "model-last.safetensors",
+            "model.safetensors"
+        ]
+    );
+    // The last step is the best one: both names are its model's.
+    let [best, last] =
+        ["model.safetensors", "model-last.safetensors"].map(|name| alone.coordinator.kept(id, name).unwrap());
+    assert!(best == last);
+    let model = tensors(&alone.coordinator.kept(id, "model.safetensors").unwrap());
+    assert!(PARAMETERS.iter().all(|name| model.contains_key(*name)), "{:?}", model.keys());
+    let config = alone.coordinator.kept(id, "config.json").unwrap();
+    let config: serde_json::Value = serde_json::from_slice(&config).unwrap();
+    assert_eq!((&config["vocab_size"], &config["n_positions"]), (&23.into(), &8.into()));
+    let metrics = String::from_utf8(alone.coordinator.kept(id, "metrics.csv").unwrap()).unwrap();
+    assert_eq!(metrics.lines().count(), 8);
+    // 3. Checkpoints: the best parameters are there from the step after the first validation on.
+    let of_state = |kinds: &[&str]| -> Vec<String> {
+        kinds.iter().flat_map(|kind| PARAMETERS.map(|name| format!("{kind}.{name}"))).collect()
+    };
+    let without = of_state(&["adamw.mean", "adamw.square", "model"]);
+    for step in [2, 4] {
+        let kept: Vec<String> = checkpoint(&alone, id, step).into_keys().collect();
+        assert!(without.iter().all(|name| kept.contains(name)), "{kept:?}");
+        assert!(!kept.iter().any(|name| name.starts_with("best.")), "{kept:?}");
+    }
+    let (fourth, sixth) = (checkpoint(&alone, id, 4), checkpoint(&alone, id, 6));
+    assert_eq!(part(&sixth, "best."), part(&fourth, "model."), "the best ones are those of step 4");
+    assert_ne!(part(&sixth, "model."), part(&fourth, "model."));
+    alone.worker.end().await.unwrap();
 }
 
 /// A rate that is far too high after step 2 makes the model worse from there on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_language_model_that_gets_worse_is_stopped_and_its_best_state_is_the_result() {
-    in_time(async {
-        let ground = Ground::lay();
-        let options = "max_iters = 20\ndecay_lr = true\nwarmup_iters = 18\nlearning_rate = 50.0\neval_interval = 1\n\
-                       eval_iters = 3\ncheckpointing_steps = 1\nearly_stop_patience = 3\n";
-        let (alone, id, steps) = run_alone(FakeScript::default(), &ground.job(options, 1)).await;
-        let losses: Vec<f64> = steps.iter().map(|step| step.validation_loss.unwrap()).collect();
-        let best = (0..losses.len()).min_by(|one, other| losses[*one].total_cmp(&losses[*other])).unwrap();
-        assert_eq!(losses.len(), best + 4, "three validations without a lower loss: {losses:?}");
-        // Both models are those of the checkpoints after these steps.
-        for (name, step) in [("model.safetensors", best + 1), ("model-last.safetensors", losses.len())] {
-            let model = tensors(&alone.coordinator.kept(id, name).unwrap());
-            let kept = part(&checkpoint(&alone, id, step as u64), "model.");
-            assert!(kept.iter().all(|(parameter, bytes)| model[parameter] == *bytes), "{name}");
-        }
-        let log = String::from_utf8(alone.coordinator.kept(id, "job.log").unwrap()).unwrap();
-        assert!(log.contains(&format!("after step {}: no lower validation loss", losses.len())), "{log}");
-        alone.worker.end().await.unwrap();
-    })
-    .await;
+    let ground = Ground::lay();
+    let options = "max_iters = 20\ndecay_lr = true\nwarmup_iters = 18\nlearning_rate = 50.0\neval_interval = 1\n\
+                   eval_iters = 3\ncheckpointing_steps = 1\nearly_stop_patience = 3\n";
+    let (alone, id, steps) = run_alone(FakeScript::default(), &ground.job(options, 1)).await;
+    let losses: Vec<f64> = steps.iter().map(|step| step.validation_loss.unwrap()).collect();
+    let best = (0..losses.len()).min_by(|one, other| losses[*one].total_cmp(&losses[*other])).unwrap();
+    assert_eq!(losses.len(), best + 4, "three validations without a lower loss: {losses:?}");
+    // Both models are those of the checkpoints after these steps.
+    for (name, step) in [("model.safetensors", best + 1), ("model-last.safetensors", losses.len())] {
+        let model = tensors(&alone.coordinator.kept(id, name).unwrap());
+        let kept = part(&checkpoint(&alone, id, step as u64), "model.");
+        assert!(kept.iter().all(|(parameter, bytes)| model[parameter] == *bytes), "{name}");
+    }
+    let log = String::from_utf8(alone.coordinator.kept(id, "job.log").unwrap()).unwrap();
+    assert!(log.contains(&format!("after step {}: no lower validation loss", losses.len())), "{log}");
+    alone.worker.end().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn steps_of_a_language_model_that_are_not_finite_move_nothing() {
-    in_time(async {
-        let ground = Ground::lay();
-        let options = "max_iters = 8\nlearning_rate = 0.01\ndecay_lr = false\neval_interval = 0\n\
-                       checkpointing_steps = 1\ncompare_interval = 1\n";
-        let script = FakeScript { not_finite: Some((4, 5)), ..FakeScript::default() };
-        let (alone, id, steps) = run_alone(script, &ground.job(options, 1)).await;
-        let skipped: Vec<i64> = steps.iter().filter(|step| step.skipped).map(|step| step.step).collect();
-        assert_eq!((skipped.as_slice(), steps.len()), (&[4, 5][..], 8));
-        // Parameters and moments stay; the counters do not, and belong to the state.
-        let kept: Vec<_> = (3..=6).map(|step| checkpoint(&alone, id, step)).collect();
-        for kind in ["model.", "adamw."] {
-            let [third, fourth, fifth, sixth] = [0, 1, 2, 3].map(|number| part(&kept[number], kind));
-            assert!(!third.is_empty() && third == fourth && fourth == fifth, "{kind}");
-            assert_ne!(fifth, sixth, "{kind}");
-        }
-        assert_ne!(steps[3].state_sha256, steps[4].state_sha256);
-        alone.worker.end().await.unwrap();
-    })
-    .await;
+    let ground = Ground::lay();
+    let options = "max_iters = 8\nlearning_rate = 0.01\ndecay_lr = false\neval_interval = 0\n\
+                   checkpointing_steps = 1\ncompare_interval = 1\n";
+    let script = FakeScript { not_finite: Some((4, 5)), ..FakeScript::default() };
+    let (alone, id, steps) = run_alone(script, &ground.job(options, 1)).await;
+    let skipped: Vec<i64> = steps.iter().filter(|step| step.skipped).map(|step| step.step).collect();
+    assert_eq!((skipped.as_slice(), steps.len()), (&[4, 5][..], 8));
+    // Parameters and moments stay; the counters do not, and belong to the state.
+    let kept: Vec<_> = (3..=6).map(|step| checkpoint(&alone, id, step)).collect();
+    for kind in ["model.", "adamw."] {
+        let [third, fourth, fifth, sixth] = [0, 1, 2, 3].map(|number| part(&kept[number], kind));
+        assert!(!third.is_empty() && third == fourth && fourth == fifth, "{kind}");
+        assert_ne!(fifth, sixth, "{kind}");
+    }
+    assert_ne!(steps[3].state_sha256, steps[4].state_sha256);
+    alone.worker.end().await.unwrap();
 }
 
 /// Runs a job that must fail, and lets it go. Gives the report of that, and how many steps were told before.
@@ -290,75 +278,65 @@ pub async fn until_failed(session: &mut Session, job: JobId) -> (v1::RankReport,
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_steps_of_a_language_model_that_are_not_finite_end_its_job() {
-    in_time(async {
-        let ground = Ground::lay();
-        let script = FakeScript { not_finite: Some((3, 12)), ..FakeScript::default() };
-        let mut alone = Alone::start(script).await;
-        let spec = ground.job("max_iters = 30\nlearning_rate = 0.01\neval_interval = 0\n", 1);
-        let (id, report, steps) = failure(&mut alone, &spec).await;
-        assert_eq!((report.fault(), steps), (RankFault::Job, 11), "{}", report.reason);
-        for part in ["step 12", "not finite 10 times in a row", "learning_rate", "mixed_precision"] {
-            assert!(report.reason.contains(part), "{part:?} is missing of {:?}", report.reason);
-        }
-        // What was learned before is not lost, and the worker takes other jobs.
-        assert!(alone.coordinator.kept(id, "model.safetensors").is_some());
-        run_another(&mut alone, &ground.job(SEVEN_STEPS, 1)).await;
-        alone.worker.end().await.unwrap();
-    })
-    .await;
+    let ground = Ground::lay();
+    let script = FakeScript { not_finite: Some((3, 12)), ..FakeScript::default() };
+    let mut alone = Alone::start(script).await;
+    let spec = ground.job("max_iters = 30\nlearning_rate = 0.01\neval_interval = 0\n", 1);
+    let (id, report, steps) = failure(&mut alone, &spec).await;
+    assert_eq!((report.fault(), steps), (RankFault::Job, 11), "{}", report.reason);
+    for part in ["step 12", "not finite 10 times in a row", "learning_rate", "mixed_precision"] {
+        assert!(report.reason.contains(part), "{part:?} is missing of {:?}", report.reason);
+    }
+    // What was learned before is not lost, and the worker takes other jobs.
+    assert!(alone.coordinator.kept(id, "model.safetensors").is_some());
+    run_another(&mut alone, &ground.job(SEVEN_STEPS, 1)).await;
+    alone.worker.end().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_language_model_goes_on_from_a_checkpoint_to_the_same_bytes() {
-    in_time(async {
-        let ground = Ground::lay();
-        let (mut alone, id, whole) = run_alone(FakeScript::default(), &ground.job(SEVEN_STEPS, 1)).await;
-        let model = alone.coordinator.kept(id, "model.safetensors").unwrap();
-        // Before the first validation, after a step that was validated, and with the best parameters.
-        for step in [2, 4, 6] {
-            let kept = alone.coordinator.kept(id, &format!("checkpoint-{step}.safetensors")).unwrap();
-            let from = format!("resume_from_checkpoint = \"{}\"\n", ContentHash::of(&kept).uri());
-            let (again, steps) =
-                run_another(&mut alone, &ground.job(&(SEVEN_STEPS.to_owned() + &from), 1)).await;
-            let bits = |steps: &[v1::StepReport]| -> Vec<_> {
-                let bits = |step: &v1::StepReport| {
-                    (
-                        step.step,
-                        step.loss.to_bits(),
-                        step.validation_loss.map(f64::to_bits),
-                        step.state_sha256.clone(),
-                    )
-                };
-                steps.iter().map(bits).collect()
+    let ground = Ground::lay();
+    let (mut alone, id, whole) = run_alone(FakeScript::default(), &ground.job(SEVEN_STEPS, 1)).await;
+    let model = alone.coordinator.kept(id, "model.safetensors").unwrap();
+    // Before the first validation, after a step that was validated, and with the best parameters.
+    for step in [2, 4, 6] {
+        let kept = alone.coordinator.kept(id, &format!("checkpoint-{step}.safetensors")).unwrap();
+        let from = format!("resume_from_checkpoint = \"{}\"\n", ContentHash::of(&kept).uri());
+        let (again, steps) = run_another(&mut alone, &ground.job(&(SEVEN_STEPS.to_owned() + &from), 1)).await;
+        let bits = |steps: &[v1::StepReport]| -> Vec<_> {
+            let bits = |step: &v1::StepReport| {
+                (
+                    step.step,
+                    step.loss.to_bits(),
+                    step.validation_loss.map(f64::to_bits),
+                    step.state_sha256.clone(),
+                )
             };
-            assert_eq!(bits(&steps), bits(&whole[step..]), "from step {step}");
-            assert!(alone.coordinator.kept(again, "model.safetensors").unwrap() == model, "from step {step}");
-        }
-        alone.worker.end().await.unwrap();
-    })
-    .await;
+            steps.iter().map(bits).collect()
+        };
+        assert_eq!(bits(&steps), bits(&whole[step..]), "from step {step}");
+        assert!(alone.coordinator.kept(again, "model.safetensors").unwrap() == model, "from step {step}");
+    }
+    alone.worker.end().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn steps_of_a_language_model_are_computed_again_and_nothing_is_uploaded() {
-    in_time(async {
-        let ground = Ground::lay();
-        let spec = ground.job(SEVEN_STEPS, 1);
-        let (mut alone, _, first) = run_alone(FakeScript::default(), &spec).await;
-        // As many steps as the job was done in, which may be fewer than it asked for.
-        for last in [7, 6] {
-            let id = JobId::new();
-            alone.session.assign_proof(id, &spec, last).await;
-            alone.session.start_when_ready(id).await;
-            let (_, again) = alone.session.until(RankPhase::Finished).await;
-            let said = |steps: &[v1::StepReport]| -> Vec<(i64, String)> {
-                steps.iter().map(|step| (step.step, step.state_sha256.clone())).collect()
-            };
-            assert_eq!(said(&again), said(&first[..last as usize]));
-            assert!(alone.coordinator.kept_names(id).is_empty(), "{:?}", alone.coordinator.kept_names(id));
-            alone.session.let_go(id).await;
-        }
-        alone.worker.end().await.unwrap();
-    })
-    .await;
+    let ground = Ground::lay();
+    let spec = ground.job(SEVEN_STEPS, 1);
+    let (mut alone, _, first) = run_alone(FakeScript::default(), &spec).await;
+    // As many steps as the job was done in, which may be fewer than it asked for.
+    for last in [7, 6] {
+        let id = JobId::new();
+        alone.session.assign_proof(id, &spec, last).await;
+        alone.session.start_when_ready(id).await;
+        let (_, again) = alone.session.until(RankPhase::Finished).await;
+        let said = |steps: &[v1::StepReport]| -> Vec<(i64, String)> {
+            steps.iter().map(|step| (step.step, step.state_sha256.clone())).collect()
+        };
+        assert_eq!(said(&again), said(&first[..last as usize]));
+        assert!(alone.coordinator.kept_names(id).is_empty(), "{:?}", alone.coordinator.kept_names(id));
+        alone.session.let_go(id).await;
+    }
+    alone.worker.end().await.unwrap();
 }

@@ -15,7 +15,7 @@ use ringtune_shared::job::JobSpec;
 
 use crate::{
     coordinator::{Coordinator, Language, Session},
-    worker::{Worker, fixture, in_time},
+    worker::{Worker, fixture},
 };
 
 const RELEASE: &str = "0.2.0";
@@ -229,65 +229,50 @@ fn recorded_files(recording: &Recording) -> Vec<String> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_whole_job_of_a_coordinator_of_0_2_0() {
-    in_time(async {
-        let player = Box::pin(played("succeeded")).await;
-        use RankPhase::{Finished, Preparing, Ready, Training};
-        assert_eq!(player.phases(), [Preparing, Ready, Training, Finished]);
-        assert_eq!(player.steps(), [1, 2, 3, 4]);
-        assert_eq!(player.files(), recorded_files(&player.recording));
-        assert!(!player.worker.running.is_finished());
-    })
-    .await;
+    let player = Box::pin(played("succeeded")).await;
+    use RankPhase::{Finished, Preparing, Ready, Training};
+    assert_eq!(player.phases(), [Preparing, Ready, Training, Finished]);
+    assert_eq!(player.steps(), [1, 2, 3, 4]);
+    assert_eq!(player.files(), recorded_files(&player.recording));
+    assert!(!player.worker.running.is_finished());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_coordinator_of_0_2_0_is_away_for_a_while() {
-    in_time(async {
-        let player = Box::pin(played("reconnected")).await;
-        assert_eq!(player.phases().last(), Some(&RankPhase::Finished));
-        assert_eq!(player.steps(), (1..=20).collect::<Vec<_>>());
-    })
-    .await;
+    let player = Box::pin(played("reconnected")).await;
+    assert_eq!(player.phases().last(), Some(&RankPhase::Finished));
+    assert_eq!(player.steps(), (1..=20).collect::<Vec<_>>());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_coordinator_of_0_2_0_cancels_a_job() {
-    in_time(async {
-        let player = Box::pin(played("cancelled")).await;
-        assert_eq!(player.phases().last(), Some(&RankPhase::Stopped));
-        assert!(player.files().contains(&"learned_embeds.safetensors".to_owned()), "{:?}", player.files());
-    })
-    .await;
+    let player = Box::pin(played("cancelled")).await;
+    assert_eq!(player.phases().last(), Some(&RankPhase::Stopped));
+    assert!(player.files().contains(&"learned_embeds.safetensors".to_owned()), "{:?}", player.files());
 }
 
 /// 0.2.0 knows no ranks that leave their rings: the worker stops, keeps what it has, and says no more than that.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_worker_ends_while_its_coordinator_is_of_0_2_0() {
-    in_time(async {
-        let mut player = Box::pin(Player::start("cancelled")).await;
-        Box::pin(player.play_until(|happened| matches!(happened, Happened::Cancelled(_)))).await;
-        player.worker.shutdown.soft.cancel();
-        while let Some(said) = player.session.as_mut().unwrap().next().await {
-            let request = v1::SessionRequest { message: Some(said) };
-            player.release.expect_known("SessionRequest", &request, &MAY_SKIP).unwrap();
-        }
-        (&mut player.worker.running).await.unwrap().unwrap();
-        assert!(player.files().contains(&"learned_embeds.safetensors".to_owned()), "{:?}", player.files());
-    })
-    .await;
+    let mut player = Box::pin(Player::start("cancelled")).await;
+    Box::pin(player.play_until(|happened| matches!(happened, Happened::Cancelled(_)))).await;
+    player.worker.shutdown.soft.cancel();
+    while let Some(said) = player.session.as_mut().unwrap().next().await {
+        let request = v1::SessionRequest { message: Some(said) };
+        player.release.expect_known("SessionRequest", &request, &MAY_SKIP).unwrap();
+    }
+    (&mut player.worker.running).await.unwrap().unwrap();
+    assert!(player.files().contains(&"learned_embeds.safetensors".to_owned()), "{:?}", player.files());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_job_of_a_coordinator_of_0_2_0_fails() {
-    in_time(async {
-        let player = Box::pin(played("failed")).await;
-        let reports = player.said.iter().filter_map(|said| match said {
-            Up::RankReport(report) if report.phase() == RankPhase::Failed => Some(report),
-            _ => None,
-        });
-        let failed: Vec<_> = reports.collect();
-        assert_eq!(failed[0].fault(), v1::RankFault::Job, "{failed:?}");
-        assert!(failed[0].reason.contains("\"not one token\" is 3 tokens"), "{failed:?}");
-    })
-    .await;
+    let player = Box::pin(played("failed")).await;
+    let reports = player.said.iter().filter_map(|said| match said {
+        Up::RankReport(report) if report.phase() == RankPhase::Failed => Some(report),
+        _ => None,
+    });
+    let failed: Vec<_> = reports.collect();
+    assert_eq!(failed[0].fault(), v1::RankFault::Job, "{failed:?}");
+    assert!(failed[0].reason.contains("\"not one token\" is 3 tokens"), "{failed:?}");
 }

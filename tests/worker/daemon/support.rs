@@ -10,16 +10,26 @@ use image::{ImageFormat, Rgb, RgbImage};
 use ringtune_shared::job::{JobSpec, parse_job_toml};
 use ringtune_worker::settings::Settings;
 use tempfile::TempDir;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::coordinator::Coordinator;
 
-/// A test that takes longer hangs.
-const LIMIT: Duration = Duration::from_secs(120);
+/// A test whose session lasts longer, or that waits longer, hangs.
+pub const LIMIT: Duration = Duration::from_secs(120);
 
-/// Bounds a test.
-pub async fn in_time<T>(test: impl Future<Output = T>) -> T {
-    timeout(LIMIT, test).await.expect("the test hangs")
+/// Bounds a wait.
+pub async fn in_time<T>(wait: impl Future<Output = T>) -> T {
+    timeout(LIMIT, wait).await.expect("the test hangs")
+}
+
+/// Waits until something is so.
+pub async fn until(mut condition: impl FnMut() -> bool) {
+    in_time(async {
+        while !condition() {
+            sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
 }
 
 pub fn settings(coordinator: &Coordinator, state: &TempDir) -> Settings {
@@ -78,3 +88,20 @@ pub fn job_on(
     ))
     .unwrap()
 }
+
+/// Calls of a service that no worker makes, as `tonic::async_trait` writes them.
+macro_rules! not_needed {
+    ($($call:ident($asked:ty) -> $answer:ty;)*) => { $(
+        fn $call<'life0, 'async_trait>(
+            &'life0 self,
+            _: tonic::Request<$asked>,
+        ) -> std::pin::Pin<Box<dyn Future<Output = Result<tonic::Response<$answer>, tonic::Status>> + Send + 'async_trait>>
+        where
+            'life0: 'async_trait,
+            Self: 'async_trait,
+        {
+            Box::pin(async { Err(tonic::Status::unimplemented("not needed")) })
+        }
+    )* };
+}
+pub(crate) use not_needed;

@@ -17,7 +17,7 @@ use tempfile::TempDir;
 use tokio::task::JoinHandle;
 
 use crate::coordinator::{Coordinator, Session};
-pub use crate::support::{fixture, in_time, job, job_on, pictures, settings};
+pub use crate::support::{fixture, in_time, job, job_on, pictures, settings, until};
 
 pub struct Worker {
     pub shutdown: Shutdown,
@@ -73,7 +73,7 @@ impl Worker {
     /// Ends it as SIGTERM does.
     pub async fn end(mut self) -> Result<(), Error> {
         self.shutdown.soft.cancel();
-        (&mut self.running).await.unwrap()
+        in_time(&mut self.running).await.unwrap()
     }
 
     /// The same, and leaves its state folder to the next one.

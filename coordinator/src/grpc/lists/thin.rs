@@ -119,26 +119,10 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::core::AnyFloat;
+    use crate::core::{AnyFloat, testing::step_record};
 
     fn step(step: u64, loss: f64) -> StepRecord {
-        StepRecord {
-            step,
-            epoch: ringtune_shared::ids::Epoch::FIRST,
-            loss,
-            learning_rate: 0.0,
-            step_seconds: 0.0,
-            compute_seconds: 0.0,
-            exchange_seconds: 0.0,
-            wait_seconds: 0.0,
-            skipped: !loss.is_finite(),
-            world_size: 1,
-            validation_loss: None,
-            validation_seconds: 0.0,
-            preview_seconds: 0.0,
-            state: None,
-            traffic: None,
-        }
+        StepRecord { loss, skipped: !loss.is_finite(), ..step_record(step) }
     }
 
     fn thin(after: u64, steps: &[StepRecord], points: u32) -> Vec<u64> {

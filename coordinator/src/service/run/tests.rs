@@ -4,12 +4,11 @@ use ringtune_traces::Tracer;
 use std::os::unix::net::UnixDatagram;
 use std::sync::atomic::Ordering;
 
-use ringtune_shared::ids::{ContentHash, Epoch, JobId, WorkerId};
-use ringtune_shared::version::Dialect;
+use ringtune_shared::ids::{ContentHash, Epoch, JobId};
 
 use super::*;
 use crate::core::{
-    Capabilities, Down, HeldRank, Hello, NewJob, Phase, RankReport, Refusal, RequestKey, StepRecord,
+    Capabilities, Down, HeldRank, Hello, NewJob, Phase, RankReport, Refusal, RequestKey, StepRecord, testing,
 };
 use crate::faulty_store::FaultyStore;
 use crate::store::conformance::queued_job;
@@ -34,30 +33,13 @@ async fn watched(metrics: Metrics, notifier: Notifier) -> (Arc<FaultyStore>, Han
 
 fn new_job(request: Option<&str>) -> NewJob {
     let request = request.map(|id| RequestKey { id: id.to_owned(), fingerprint: ContentHash::of(b"spec") });
-    NewJob {
-        id: JobId::new(),
-        spec: queued_job(1).spec.clone(),
-        request,
-        resumed: None,
-        queue: Arc::default(),
-        trace: None,
-    }
+    NewJob { request, ..testing::new_job(JobId::new(), queued_job(1).spec.clone()) }
 }
 
-fn hello(number: usize) -> Hello {
-    Hello {
-        worker: WorkerId::new(),
-        incarnation: 1,
-        host_name: format!("host-{number}"),
-        address: format!("127.0.0.1:{number}"),
-        capabilities: Arc::new(Capabilities {
-            version: ringtune_shared::version::VERSION.to_owned(),
-            threads: 1,
-            ..Capabilities::default()
-        }),
-        held: Vec::new(),
-        dialect: Dialect::ours(),
-    }
+fn hello(number: u64) -> Hello {
+    let version = ringtune_shared::version::VERSION.to_owned();
+    let capabilities = Capabilities { version, threads: 1, ..Capabilities::default() };
+    Hello { capabilities: Arc::new(capabilities), ..testing::hello(number) }
 }
 
 /// Says that it lives every two seconds, as workers do; waits while the loop is busy.

@@ -15,6 +15,7 @@ use ringtune_shared::trace::TraceContext;
 
 use super::lists::{ArtifactQuery, JobFilter, JobOrder, JobQuery};
 use super::{SqliteStore, Store};
+use crate::core::testing::{file, step_record};
 use crate::core::{
     ArtifactRecord, BrokenLink, Checkpoint, EventBody, Failure, Goal, Job, JobEvent, JobState, Joiner, Links,
     LogLevel, Member, Phase, Pin, Reforming, RequestKey, Ring, StepRecord, Stop, Time, Write,
@@ -201,7 +202,6 @@ fn event(job: JobId, sequence: u64) -> JobEvent {
 /// A step as rank 0 reports it.
 pub(crate) fn step(number: u64) -> StepRecord {
     StepRecord {
-        step: number,
         epoch: Epoch(3),
         loss: 0.1,
         learning_rate: 1e-4,
@@ -209,13 +209,8 @@ pub(crate) fn step(number: u64) -> StepRecord {
         compute_seconds: 0.5,
         exchange_seconds: 0.25,
         wait_seconds: 0.25,
-        skipped: false,
         world_size: 2,
-        validation_loss: None,
-        validation_seconds: 0.0,
-        preview_seconds: 0.0,
-        state: None,
-        traffic: None,
+        ..step_record(number)
     }
 }
 
@@ -268,13 +263,8 @@ async fn artifacts(store: &dyn Store, job: JobId) -> Vec<ArtifactRecord> {
 async fn artifacts_outlive_only_their_jobs(store: &dyn Store, first: JobId) -> Job {
     let (second, third) = (queued_job(2), queued_job(3));
     let artifact = |job: JobId, name: &str, content: &[u8]| ArtifactRecord {
-        job,
-        name: name.to_owned(),
-        hash: ContentHash::of(content),
-        size: content.len() as u64,
-        media_type: String::new(),
         created: Time(3),
-        epoch: None,
+        ..file(job, name, content, None)
     };
     let (shared, replaced) = (artifact(third.id, "a", b"shared"), artifact(third.id, "b", b"new"));
     store

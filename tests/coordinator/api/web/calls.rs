@@ -2,55 +2,16 @@
 
 use std::collections::BTreeSet;
 
-use bytes::{Buf as _, BufMut as _};
 use prost::Message as _;
 use prost_reflect::{DescriptorPool, DynamicMessage};
 use ringtune_coordinator::access::table::{GRPC, OF_WORKERS};
 use ringtune_proto::v1;
 use ringtune_security::{Csr, Role};
 use serde_json::Value;
-use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
-use tonic::{Status, transport::Channel};
+use tonic::transport::Channel;
 
 use super::{Browser, secured};
-use crate::{coordinator::Coordinator, soon, worker::Worker};
-
-/// Messages as their bytes.
-struct Raw;
-
-impl Codec for Raw {
-    type Encode = Vec<u8>;
-    type Decode = Vec<u8>;
-    type Encoder = Self;
-    type Decoder = Self;
-
-    fn encoder(&mut self) -> Self {
-        Self
-    }
-
-    fn decoder(&mut self) -> Self {
-        Self
-    }
-}
-
-impl Encoder for Raw {
-    type Item = Vec<u8>;
-    type Error = Status;
-
-    fn encode(&mut self, item: Vec<u8>, bytes: &mut EncodeBuf<'_>) -> Result<(), Status> {
-        bytes.put_slice(&item);
-        Ok(())
-    }
-}
-
-impl Decoder for Raw {
-    type Item = Vec<u8>;
-    type Error = Status;
-
-    fn decode(&mut self, bytes: &mut DecodeBuf<'_>) -> Result<Option<Vec<u8>>, Status> {
-        Ok(Some(bytes.copy_to_bytes(bytes.remaining()).to_vec()))
-    }
-}
+use crate::{coordinator::Coordinator, soon, versions::Raw, worker::Worker};
 
 /// Methods with one answer that browsers may call: "JobService/GetJob".
 fn unary(pool: &DescriptorPool) -> Vec<String> {
@@ -84,7 +45,11 @@ async fn by_grpc(
     let mut client = tonic::client::Grpc::new(channel.clone());
     client.ready().await.unwrap();
     let path = format!("/ringtune.v1.{name}").parse().unwrap();
-    let answer = soon(name, client.unary(tonic::Request::new(message.encode_to_vec()), path, Raw)).await;
+    let answer = soon(
+        name,
+        client.unary(tonic::Request::new(message.encode_to_vec()), path, Raw(|bytes| Ok(bytes.to_vec()))),
+    )
+    .await;
     match answer {
         Ok(answer) => {
             let answer = DynamicMessage::decode(method.output(), answer.get_ref().as_slice()).unwrap();

@@ -1,57 +1,18 @@
-use std::sync::Arc;
-
 use ringtune_shared::checkpoint::{file_name, recovery_name};
-use ringtune_shared::ids::{ContentHash, Epoch, JobId, WorkerId};
-use ringtune_shared::job::parse_job_toml;
-use ringtune_shared::version::Dialect;
+use ringtune_shared::ids::{ContentHash, Epoch, JobId};
 
-use crate::core::{
-    ArtifactRecord, Capabilities, Checkpoint, Cluster, Effects, Hello, Input, NewJob, Options, Recovered,
-    Refusal, SessionId, Time, Write,
-};
+use crate::core::testing::{self, file, hello, inversion, new_job};
+use crate::core::{Checkpoint, Cluster, Effects, Input, Options, Recovered, Refusal, SessionId, Time, Write};
 
 /// A job with a ring, its first.
 fn job() -> (Cluster, JobId) {
-    let mut cluster = Cluster::recover(Options::default(), Recovered::default(), Time(0));
-    let hello = Hello {
-        worker: WorkerId::new(),
-        incarnation: 1,
-        host_name: "host".to_owned(),
-        address: "127.0.0.1:1".to_owned(),
-        capabilities: Arc::new(Capabilities { threads: 1, ..Capabilities::default() }),
-        held: Vec::new(),
-        dialect: Dialect::ours(),
-    };
-    cluster.apply(Input::Hello { session: SessionId(1), hello }, Time(1)).unwrap();
-    let spec = parse_job_toml(
-        "kind = \"textual_inversion\"\n[model]\nbase = \"/models/sd\"\n[data]\nimages = \"/images\"\n\
-         [train]\nplaceholder_token = \"<star>\"\ninitializer_token = \"star\"\n",
-    );
+    let mut cluster = testing::cluster();
+    cluster.apply(Input::Hello { session: SessionId(1), hello: hello(1) }, Time(1)).unwrap();
     let id = JobId::new();
-    let new = NewJob {
-        id,
-        spec: Arc::new(spec.unwrap()),
-        request: None,
-        resumed: None,
-        queue: Arc::default(),
-        trace: None,
-    };
-    cluster.apply(Input::CreateJob(new), Time(1)).unwrap();
+    cluster.apply(Input::CreateJob(new_job(id, inversion(""))), Time(1)).unwrap();
     cluster.place(Time(1));
     assert!(cluster.job(id).unwrap().ring.is_some());
     (cluster, id)
-}
-
-fn file(job: JobId, name: &str, content: &str, epoch: Option<u64>) -> ArtifactRecord {
-    ArtifactRecord {
-        job,
-        name: name.to_owned(),
-        hash: ContentHash::of(content.as_bytes()),
-        size: 1,
-        media_type: String::new(),
-        created: Time(0),
-        epoch: epoch.map(Epoch),
-    }
 }
 
 fn checkpoint(step: u64, content: &str) -> Checkpoint {
@@ -73,7 +34,7 @@ fn known(cluster: &Cluster, job: JobId) -> (Option<Checkpoint>, Vec<Checkpoint>)
 fn the_checkpoints_that_are_there_are_known_and_the_newest_stored() {
     let (mut cluster, id) = job();
     let keep = |cluster: &mut Cluster, step, content: &str| {
-        let artifact = file(id, &file_name(step), content, Some(1));
+        let artifact = file(id, &file_name(step), content.as_bytes(), Some(1));
         apply(cluster, Input::KeepArtifact { artifact }).unwrap()
     };
     let drop = |cluster: &mut Cluster, step| {
@@ -99,7 +60,7 @@ fn the_checkpoints_that_are_there_are_known_and_the_newest_stored() {
     keep(&mut cluster, 1000, "b");
     assert_eq!(known(&cluster, id), (Some(checkpoint(1000, "b")), vec![checkpoint(1000, "b")]));
     // 3. What is not a checkpoint, or not there, changes nothing.
-    let artifact = file(id, "learned_embeds.safetensors", "c", Some(1));
+    let artifact = file(id, "learned_embeds.safetensors", b"c", Some(1));
     apply(&mut cluster, Input::KeepArtifact { artifact }).unwrap();
     drop(&mut cluster, 7);
     assert_eq!(known(&cluster, id).1, [checkpoint(1000, "b")]);
@@ -112,7 +73,7 @@ fn the_checkpoints_that_are_there_are_known_and_the_newest_stored() {
 fn only_what_the_jobs_own_ring_made_counts() {
     let (mut cluster, id) = job();
     let mut keep = |name: &str, epoch| {
-        let artifact = file(id, name, "x", epoch);
+        let artifact = file(id, name, b"x", epoch);
         let kept = apply(&mut cluster, Input::KeepArtifact { artifact });
         (kept.is_ok(), known(&cluster, id).0.map(|newest| newest.step))
     };
@@ -127,7 +88,7 @@ fn only_what_the_jobs_own_ring_made_counts() {
 fn a_recovery_point_takes_the_place_of_the_one_before_it_and_is_nobodys_file() {
     let (mut cluster, id) = job();
     let mut keep = |name: &str, epoch| {
-        let artifact = file(id, name, name, Some(epoch));
+        let artifact = file(id, name, name.as_bytes(), Some(epoch));
         let kept = apply(&mut cluster, Input::KeepArtifact { artifact });
         let effects = kept.ok()?;
         let told = effects.writes.iter().any(|write| matches!(write, Write::AppendEvent(_)));
@@ -163,7 +124,7 @@ fn a_recovery_point_takes_the_place_of_the_one_before_it_and_is_nobodys_file() {
 fn they_are_known_again_after_a_restart() {
     let (mut cluster, id) = job();
     let newest = checkpoint(9, "a");
-    let artifact = file(id, &file_name(9), "a", Some(1));
+    let artifact = file(id, &file_name(9), b"a", Some(1));
     apply(&mut cluster, Input::KeepArtifact { artifact }).unwrap();
     let jobs = vec![(**cluster.job(id).unwrap()).clone()];
     let checkpoints = vec![(id, checkpoint(3, "b")), (id, newest), (JobId::new(), checkpoint(7, "c"))];

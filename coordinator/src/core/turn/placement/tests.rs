@@ -5,23 +5,18 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use ringtune_shared::ids::{Epoch, JobId, WorkerId};
-use ringtune_shared::job::{JobSpec, MixedPrecision, parse_job_toml};
-use ringtune_shared::version::Dialect;
+use ringtune_shared::job::{JobSpec, MixedPrecision};
 
 use super::{Decision, place, problem};
 use crate::core::scheduler::{Candidate, FreeWorkers};
+use crate::core::testing::{self, inversion, new_job};
 use crate::core::{
-    Capabilities, Cluster, Fault, HeldRank, Hello, Input, Job, JobState, NewJob, Options, Phase, Pin,
-    RankReport, Recovered, RingPlace, Sender, SessionId, Time, Worker, WorkerState,
+    Capabilities, Cluster, Fault, HeldRank, Hello, Input, Job, JobState, Options, Phase, Pin, RankReport,
+    Recovered, RingPlace, Sender, SessionId, Time, Worker, WorkerState,
 };
 
 fn spec(world_size: u8, min_world_size: u8) -> Arc<JobSpec> {
-    let spec = parse_job_toml(&format!(
-        "kind = \"textual_inversion\"\n[model]\nbase = \"/models/sd\"\n[data]\nimages = \"/images\"\n\
-         [train]\nplaceholder_token = \"<star>\"\ninitializer_token = \"star\"\n\
-         [cluster]\nworld_size = {world_size}\nmin_world_size = {min_world_size}\n"
-    ));
-    Arc::new(spec.unwrap())
+    inversion(&format!("[cluster]\nworld_size = {world_size}\nmin_world_size = {min_world_size}\n"))
 }
 
 fn candidates(cluster: &Cluster, wanted: impl Fn(&Worker) -> bool) -> Vec<Candidate> {
@@ -127,11 +122,10 @@ fn reference(cluster: &Cluster) -> Vec<(JobId, Result<Vec<WorkerId>, String>)> {
 
 /// Queued jobs that did steps before, each with its class and the fewest workers that it starts on.
 fn going_on(jobs: &[(u8, u8)]) -> Recovered {
-    let mut cluster = Cluster::recover(Options::default(), Recovered::default(), Time(0));
+    let mut cluster = testing::cluster();
     let made = jobs.iter().map(|(class, size)| {
-        let (id, spec) = (JobId::new(), spec(*size, *size));
-        let new = NewJob { id, spec, request: None, resumed: None, queue: Arc::default(), trace: None };
-        cluster.apply(Input::CreateJob(new), Time(0)).unwrap();
+        let id = JobId::new();
+        cluster.apply(Input::CreateJob(new_job(id, spec(*size, *size))), Time(0)).unwrap();
         let mut job = (**cluster.job(id).unwrap()).clone();
         let pin = Pin {
             numerics_class: format!("class-{class}"),
@@ -163,24 +157,17 @@ impl World {
 
     fn hello(&mut self, class: u8, host: u8) {
         self.sessions += 1;
-        let (worker, session) = (WorkerId::new(), SessionId(self.sessions));
+        let session = SessionId(self.sessions);
         let capabilities = Capabilities {
             version: ringtune_shared::version::VERSION.to_owned(),
             numerics_class: format!("class-{}", class % 3),
             threads: 1,
             ..Capabilities::default()
         };
-        let hello = Hello {
-            worker,
-            incarnation: 1,
-            host_name: format!("host-{}", host % 4),
-            address: format!("host:{session:?}"),
-            capabilities: Arc::new(capabilities),
-            held: Vec::new(),
-            dialect: Dialect::ours(),
-        };
+        let (host_name, capabilities) = (format!("host-{}", host % 4), Arc::new(capabilities));
+        let hello = Hello { host_name, capabilities, ..testing::hello(self.sessions) };
+        self.workers.push(Sender { worker: hello.worker, session });
         self.apply(Input::Hello { session, hello });
-        self.workers.push(Sender { worker, session });
     }
 
     /// A rank of a ring that prepares fails by a fault of its node, or as that refuses it: its job is queued again, bound to
@@ -260,10 +247,7 @@ proptest! {
                     world.apply(Input::Tick);
                 }
                 6..9 => {
-                    let id = JobId::new();
-                    let spec = spec(one % 6 + 1, other % (one % 6 + 1) + 1);
-                    world.apply(Input::CreateJob(NewJob { id, spec, request: None, resumed: None, queue: Arc::default(), trace: None }));
-                    world.jobs.push(id);
+                    world.create(spec(one % 6 + 1, other % (one % 6 + 1) + 1));
                 }
                 9 if !world.workers.is_empty() => {
                     // It lets go of what it was told to.
@@ -280,7 +264,7 @@ proptest! {
 
 /// Workers of these classes, all free, beside jobs of these sizes that wait for more.
 fn waiting(workers: &[u8], jobs: &[(u8, u8)]) -> World {
-    let cluster = Cluster::recover(Options::default(), Recovered::default(), Time(0));
+    let cluster = testing::cluster();
     let mut world = World { cluster, now: Time(1), workers: vec![], jobs: vec![], sessions: 0 };
     workers.iter().for_each(|class| world.hello(*class, 0));
     for (size, min) in jobs {
@@ -293,8 +277,7 @@ fn waiting(workers: &[u8], jobs: &[(u8, u8)]) -> World {
 impl World {
     fn create(&mut self, spec: Arc<JobSpec>) {
         let id = JobId::new();
-        let new = NewJob { id, spec, request: None, resumed: None, queue: Arc::default(), trace: None };
-        self.apply(Input::CreateJob(new));
+        self.apply(Input::CreateJob(new_job(id, spec)));
         self.jobs.push(id);
     }
 

@@ -1,12 +1,12 @@
 use std::sync::Arc;
 
-use ringtune_shared::ids::{Epoch, JobId, WorkerId};
-use ringtune_shared::job::parse_job_toml;
+use ringtune_shared::ids::{Epoch, JobId};
 use ringtune_shared::version::Dialect;
 
+use crate::core::testing::{self, hello, inversion, new_job, step_record};
 use crate::core::{
-    Capabilities, Cluster, Effects, Fault, HeldRank, Hello, Input, JobState, NewJob, Options, Phase,
-    RankReport, Recovered, Sender, SessionId, StepRecord, Time, Write,
+    Cluster, Effects, Fault, HeldRank, Hello, Input, JobState, Options, Phase, RankReport, Sender, SessionId,
+    StepRecord, Time, Write,
 };
 
 /// A job whose ranks all train, each on a host of its own.
@@ -29,7 +29,7 @@ impl Ring {
     /// With more lines in the job's `[train]`.
     fn training_job(size: u32, train: &str) -> Self {
         let mut ring = Self {
-            cluster: Cluster::recover(Options::default(), Recovered::default(), Time(0)),
+            cluster: testing::cluster(),
             job: JobId::new(),
             members: Vec::new(),
             now: Time(1),
@@ -37,32 +37,13 @@ impl Ring {
             ended: None,
         };
         for number in 0..u64::from(size) {
-            let hello = Hello {
-                worker: WorkerId::new(),
-                incarnation: 1,
-                host_name: format!("host-{number}"),
-                address: format!("127.0.0.1:{number}"),
-                capabilities: Arc::new(Capabilities { threads: 1, ..Capabilities::default() }),
-                held: Vec::new(),
-                // As release 0.2.0: its rings cannot go on without a member.
-                dialect: Dialect { features: Vec::new(), ..Dialect::ours() },
-            };
+            // As release 0.2.0: its rings cannot go on without a member.
+            let dialect = Dialect { features: Vec::new(), ..Dialect::ours() };
+            let hello = Hello { dialect, ..hello(number) };
             ring.apply(Input::Hello { session: SessionId(number), hello });
         }
-        let spec = parse_job_toml(&format!(
-            "kind = \"textual_inversion\"\n[model]\nbase = \"/models/sd\"\n[data]\nimages = \"/images\"\n\
-             [train]\nplaceholder_token = \"<star>\"\ninitializer_token = \"star\"\n{train}\n\
-             [cluster]\nworld_size = {size}\nmin_world_size = {size}\n"
-        ))
-        .unwrap();
-        ring.apply(Input::CreateJob(NewJob {
-            id: ring.job,
-            spec: Arc::new(spec),
-            queue: Arc::default(),
-            request: None,
-            resumed: None,
-            trace: None,
-        }));
+        let spec = inversion(&format!("{train}\n[cluster]\nworld_size = {size}\nmin_world_size = {size}\n"));
+        ring.apply(Input::CreateJob(new_job(ring.job, spec)));
         let members = &ring.cluster.job(ring.job).unwrap().ring.clone().unwrap().members;
         let sender =
             |worker| Sender { worker, session: ring.cluster.worker(worker).unwrap().session.unwrap() };
@@ -97,7 +78,7 @@ impl Ring {
     }
 
     fn step(&mut self, step: u64) {
-        let record = StepRecord { step, world_size: self.members.len() as u32, ..step_record() };
+        let record = StepRecord { world_size: self.members.len() as u32, ..step_record(step) };
         self.step = step;
         self.apply(Input::RankStep(self.members[0], self.job, Epoch::FIRST, record));
     }
@@ -122,26 +103,6 @@ impl Ring {
     fn failed_with(&self, rank: usize, words: &str) {
         let reason = format!("rank {rank} on {}: {words}", self.host(rank));
         assert_eq!(self.ended, Some((JobState::Failed, reason)));
-    }
-}
-
-fn step_record() -> StepRecord {
-    StepRecord {
-        step: 0,
-        epoch: Epoch::FIRST,
-        loss: 0.5,
-        learning_rate: 0.1,
-        step_seconds: 0.1,
-        compute_seconds: 0.1,
-        exchange_seconds: 0.0,
-        wait_seconds: 0.0,
-        skipped: false,
-        world_size: 2,
-        validation_loss: None,
-        validation_seconds: 0.0,
-        preview_seconds: 0.0,
-        state: None,
-        traffic: None,
     }
 }
 
@@ -238,8 +199,7 @@ fn a_step_writes_only_the_numbers_that_it_changes() {
     let mut ring = Ring::training(2);
     // The first one makes up for all tries, once.
     ring.step(1);
-    let record = StepRecord { step: 2, ..step_record() };
-    let input = Input::RankStep(ring.members[0], ring.job, Epoch::FIRST, record);
+    let input = Input::RankStep(ring.members[0], ring.job, Epoch::FIRST, step_record(2));
     let writes = ring.cluster.apply(input, ring.now).unwrap().writes;
     let sequence = ring.cluster.job(ring.job).unwrap().last_sequence;
     let [Write::AppendStep(..), Write::AppendEvent(..), progress] = &writes[..] else { panic!("{writes:?}") };

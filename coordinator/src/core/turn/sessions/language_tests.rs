@@ -1,12 +1,8 @@
-use std::sync::Arc;
-
-use ringtune_shared::ids::{JobId, WorkerId};
-use ringtune_shared::job::parse_job_toml;
+use ringtune_shared::ids::JobId;
 use ringtune_shared::version::{Agreement, Dialect, ProtocolRange};
 
-use crate::core::{
-    Action, Capabilities, Cluster, Down, Hello, Input, NewJob, Options, Recovered, Refusal, SessionId, Time,
-};
+use crate::core::testing::{hello, inversion, new_job};
+use crate::core::{Action, Cluster, Down, Hello, Input, Options, Recovered, Refusal, SessionId, Time};
 
 fn dialect(min: u32, max: u32, features: &[&str]) -> Dialect {
     Dialect {
@@ -17,15 +13,7 @@ fn dialect(min: u32, max: u32, features: &[&str]) -> Dialect {
 }
 
 fn say_hello(cluster: &mut Cluster, number: u64, dialect: Dialect) -> Result<Vec<Action>, Refusal> {
-    let hello = Hello {
-        worker: WorkerId::new(),
-        incarnation: 1,
-        host_name: format!("host-{number}"),
-        address: format!("127.0.0.1:{number}"),
-        capabilities: Arc::new(Capabilities { threads: 1, ..Capabilities::default() }),
-        held: Vec::new(),
-        dialect,
-    };
+    let hello = Hello { dialect, ..hello(number) };
     let effects = cluster.apply(Input::Hello { session: SessionId(number), hello }, Time(0))?;
     Ok(effects.actions)
 }
@@ -61,19 +49,7 @@ fn a_ring_speaks_the_newest_protocol_that_all_its_members_do() {
     for (number, newest) in [(1, 4), (2, 3), (3, 9)] {
         say_hello(&mut cluster, number, dialect(2, newest, &[])).unwrap();
     }
-    let spec = parse_job_toml(
-        "kind = \"textual_inversion\"\n[model]\nbase = \"/models/sd\"\n[data]\nimages = \"/images\"\n\
-         [train]\nplaceholder_token = \"<star>\"\ninitializer_token = \"star\"\n[cluster]\nworld_size = 3\n",
-    )
-    .unwrap();
-    let new = NewJob {
-        id: JobId::new(),
-        spec: Arc::new(spec),
-        request: None,
-        resumed: None,
-        queue: Arc::default(),
-        trace: None,
-    };
+    let new = new_job(JobId::new(), inversion("[cluster]\nworld_size = 3\n"));
     cluster.apply(Input::CreateJob(new), Time(1)).unwrap();
     let effects = cluster.place(Time(1));
     let protocols: Vec<u32> = effects

@@ -1,12 +1,10 @@
 use std::sync::Arc;
 
 use ringtune_shared::ids::{JobId, WorkerId};
-use ringtune_shared::job::parse_job_toml;
-use ringtune_shared::version::Dialect;
 
+use crate::core::testing::{self, inversion, new_job};
 use crate::core::{
-    Capabilities, Cluster, Hello, Input, NewJob, Options, Recovered, Refusal, Sender, SessionId, Time,
-    WorkerState,
+    Capabilities, Cluster, Hello, Input, Options, Recovered, Refusal, Sender, SessionId, Time, WorkerState,
 };
 
 struct World {
@@ -29,15 +27,8 @@ impl World {
             threads: 1,
             ..Capabilities::default()
         };
-        let hello = Hello {
-            worker,
-            incarnation: 1,
-            host_name: "host".to_owned(),
-            address: address.to_owned(),
-            capabilities: Arc::new(capabilities),
-            held: Vec::new(),
-            dialect: Dialect::ours(),
-        };
+        let (address, capabilities) = (address.to_owned(), Arc::new(capabilities));
+        let hello = Hello { worker, address, capabilities, ..testing::hello(0) };
         self.apply(Input::Hello { session, hello })?;
         Ok(Sender { worker, session })
     }
@@ -81,19 +72,7 @@ fn a_ring_still_waits_for_a_worker_whose_address_another_one_took() {
     let mut world = World::new(9);
     let (first, second) = (WorkerId::new(), WorkerId::new());
     let session = world.hello(first, "node:7080").unwrap();
-    let spec = parse_job_toml(
-        "kind = \"textual_inversion\"\n[model]\nbase = \"/models/sd\"\n[data]\nimages = \"/images\"\n\
-         [train]\nplaceholder_token = \"<star>\"\ninitializer_token = \"star\"\n",
-    );
-    let new = NewJob {
-        id: JobId::new(),
-        spec: Arc::new(spec.unwrap()),
-        request: None,
-        resumed: None,
-        queue: Arc::default(),
-        trace: None,
-    };
-    world.apply(Input::CreateJob(new)).unwrap();
+    world.apply(Input::CreateJob(new_job(JobId::new(), inversion("")))).unwrap();
     world.apply(Input::SessionEnded(session)).unwrap();
     world.hello(second, "node:7080").unwrap();
     assert!(world.cluster.rank_of(first).is_some());

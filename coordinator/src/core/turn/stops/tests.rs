@@ -1,47 +1,23 @@
-use std::sync::Arc;
-
-use ringtune_shared::ids::{Epoch, JobId, WorkerId};
-use ringtune_shared::job::parse_job_toml;
-use ringtune_shared::version::Dialect;
+use ringtune_shared::ids::{Epoch, JobId};
 
 use super::super::Turn;
+use crate::core::testing::{self, hello, inversion, new_job};
 use crate::core::{
-    Action, Capabilities, Cluster, Down, Effects, Failure, Fault, Goal, HeldRank, Hello, Input, Job,
-    JobState, NewJob, Options, Phase, RankReport, Recovered, Sender, SessionId, Time, Write,
+    Action, Cluster, Down, Effects, Failure, Fault, Goal, HeldRank, Input, Job, JobState, Options, Phase,
+    RankReport, Sender, SessionId, Time, Write,
 };
 
 /// A job whose only rank prepares, if there is a worker.
 fn job(workers: u64) -> (Cluster, JobId, Option<Sender>) {
-    let mut cluster = Cluster::recover(Options::default(), Recovered::default(), Time(0));
+    let mut cluster = testing::cluster();
     let mut sender = None;
     for number in 0..workers {
-        let (worker, session) = (WorkerId::new(), SessionId(number));
-        let hello = Hello {
-            worker,
-            incarnation: 1,
-            host_name: "host".to_owned(),
-            address: format!("127.0.0.1:{number}"),
-            capabilities: Arc::new(Capabilities { threads: 1, ..Capabilities::default() }),
-            held: Vec::new(),
-            dialect: Dialect::ours(),
-        };
+        let (session, hello) = (SessionId(number), hello(number));
+        sender = Some(Sender { worker: hello.worker, session });
         cluster.apply(Input::Hello { session, hello }, Time(1)).unwrap();
-        sender = Some(Sender { worker, session });
     }
-    let spec = parse_job_toml(
-        "kind = \"textual_inversion\"\n[model]\nbase = \"/models/sd\"\n[data]\nimages = \"/images\"\n\
-         [train]\nplaceholder_token = \"<star>\"\ninitializer_token = \"star\"\n",
-    );
     let id = JobId::new();
-    let new = NewJob {
-        id,
-        spec: Arc::new(spec.unwrap()),
-        request: None,
-        resumed: None,
-        queue: Arc::default(),
-        trace: None,
-    };
-    cluster.apply(Input::CreateJob(new), Time(1)).unwrap();
+    cluster.apply(Input::CreateJob(new_job(id, inversion(""))), Time(1)).unwrap();
     cluster.place(Time(1));
     (cluster, id, sender)
 }

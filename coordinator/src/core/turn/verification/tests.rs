@@ -1,13 +1,14 @@
 use std::sync::Arc;
 
-use ringtune_shared::ids::{ContentHash, Epoch, JobId, WorkerId};
-use ringtune_shared::job::{MixedPrecision, parse_job_toml};
+use ringtune_shared::ids::{ContentHash, Epoch, JobId};
+use ringtune_shared::job::MixedPrecision;
 use ringtune_shared::version::{Dialect, RE_FORM};
 
+use crate::core::testing::{self, hello, inversion, new_job, step_record};
 use crate::core::{
     Action, Assignment, Capabilities, Cluster, Difference, Down, Effects, Failure, HeldRank, Hello, Input,
-    Job, JobState, NewJob, NewVerification, Options, Phase, Pin, RankReport, ReasonCode, Recovered, Sender,
-    SessionId, StepRecord, Time, Verification, Write,
+    Job, JobState, NewJob, NewVerification, Options, Phase, Pin, RankReport, ReasonCode, Sender, SessionId,
+    StepRecord, Time, Verification, Write,
 };
 
 /// A coordinator with workers of class "one".
@@ -20,8 +21,7 @@ struct World {
 
 impl World {
     fn new() -> Self {
-        let cluster = Cluster::recover(Options::default(), Recovered::default(), Time(0));
-        Self { cluster, now: Time(1), given: Vec::new(), ended: None }
+        Self { cluster: testing::cluster(), now: Time(1), given: Vec::new(), ended: None }
     }
 
     fn apply(&mut self, input: Input) {
@@ -48,19 +48,9 @@ impl World {
     }
 
     fn worker(&mut self, number: u64, dialect: Dialect) -> Sender {
-        let hello = Hello {
-            worker: WorkerId::new(),
-            incarnation: 1,
-            host_name: format!("host-{number}"),
-            address: format!("127.0.0.1:{number}"),
-            capabilities: Arc::new(Capabilities {
-                numerics_class: "one".to_owned(),
-                threads: 1,
-                ..Capabilities::default()
-            }),
-            held: Vec::new(),
-            dialect,
-        };
+        let class = "one".to_owned();
+        let capabilities = Capabilities { numerics_class: class, threads: 1, ..Capabilities::default() };
+        let hello = Hello { capabilities: Arc::new(capabilities), dialect, ..hello(number) };
         let sender = Sender { worker: hello.worker, session: SessionId(number) };
         self.apply(Input::Hello { session: SessionId(number), hello });
         sender
@@ -75,7 +65,7 @@ impl World {
             precision: MixedPrecision::No,
             version: "0.3.0".to_owned(),
         });
-        let job = new_job(2);
+        let job = sized_job(2);
         let id = job.id;
         self.apply(Input::VerifyJob(Box::new(NewVerification { job, verification, pin })));
         id
@@ -101,7 +91,7 @@ impl World {
     }
 
     fn step(&mut self, sender: Sender, job: JobId, step: u64, computed: &str, stored: Option<&str>) {
-        let step = StepRecord { step, state: Some(hash(computed)), ..step_record() };
+        let step = StepRecord { state: Some(hash(computed)), ..step_record(step) };
         let stored = stored.map(hash);
         self.apply(Input::StepAgain { sender, job, epoch: Epoch::FIRST, step, stored });
     }
@@ -111,40 +101,9 @@ fn hash(text: &str) -> ContentHash {
     ContentHash::of(text.as_bytes())
 }
 
-fn new_job(size: u32) -> NewJob {
-    let spec = parse_job_toml(&format!(
-        "kind = \"textual_inversion\"\n[model]\nbase = \"/models/sd\"\n[data]\nimages = \"/images\"\n\
-         [train]\nplaceholder_token = \"<star>\"\ninitializer_token = \"star\"\nmax_train_steps = 9\n\
-         [cluster]\nworld_size = {size}\nmin_world_size = {size}\n"
-    ));
-    NewJob {
-        id: JobId::new(),
-        spec: Arc::new(spec.unwrap()),
-        queue: Arc::default(),
-        request: None,
-        resumed: None,
-        trace: None,
-    }
-}
-
-fn step_record() -> StepRecord {
-    StepRecord {
-        step: 0,
-        epoch: Epoch::FIRST,
-        loss: 1.0,
-        learning_rate: 0.1,
-        step_seconds: 0.0,
-        compute_seconds: 0.0,
-        exchange_seconds: 0.0,
-        wait_seconds: 0.0,
-        skipped: false,
-        world_size: 1,
-        validation_loss: None,
-        validation_seconds: 0.0,
-        preview_seconds: 0.0,
-        state: None,
-        traffic: None,
-    }
+fn sized_job(size: u32) -> NewJob {
+    let sections = format!("max_train_steps = 9\n[cluster]\nworld_size = {size}\nmin_world_size = {size}\n");
+    new_job(JobId::new(), inversion(&sections))
 }
 
 #[test]
@@ -240,7 +199,7 @@ fn a_worker_that_cannot_verify_gets_no_such_rank_and_the_jobs_behind_it_are_not_
     assert_eq!((job.state, job.reason_code()), (JobState::Queued, ReasonCode::WaitingForWorkers));
     let reason = world.cluster.waiting().reason(verification).unwrap();
     assert_eq!(reason, "waiting for workers: 0 free, 1 needed");
-    let ordinary = new_job(1);
+    let ordinary = sized_job(1);
     let id = ordinary.id;
     world.apply(Input::CreateJob(ordinary));
     assert_eq!(

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use ringtune_shared::checkpoint::file_name;
-use ringtune_shared::ids::{ContentHash, Epoch, JobId, WorkerId};
-use ringtune_shared::job::{QueueSpec, parse_job_toml};
+use ringtune_shared::ids::{Epoch, JobId};
+use ringtune_shared::job::QueueSpec;
 use ringtune_shared::version::Dialect;
 
+use crate::core::testing::{self, file, inversion, new_job};
 use crate::core::{
-    Action, ArtifactRecord, Capabilities, Cluster, Down, Fault, HeldRank, Hello, Input, JobState, NewJob,
-    Options, Phase, RankReport, Recovered, Sender, SessionId, Time, WorkerState,
+    Action, Capabilities, Cluster, Down, Fault, HeldRank, Hello, Input, JobState, NewJob, Options, Phase,
+    RankReport, Recovered, Sender, SessionId, Time, WorkerState,
 };
 
 mod rests;
@@ -32,15 +33,7 @@ fn hello(number: u64, class: &str, threads: u32) -> Hello {
         threads,
         ..Capabilities::default()
     };
-    Hello {
-        worker: WorkerId::new(),
-        incarnation: 1,
-        host_name: format!("host-{number}"),
-        address: format!("127.0.0.1:{number}"),
-        capabilities: Arc::new(capabilities),
-        held: Vec::new(),
-        dialect: Dialect::ours(),
-    }
+    Hello { capabilities: Arc::new(capabilities), ..testing::hello(number) }
 }
 
 impl World {
@@ -50,7 +43,7 @@ impl World {
 
     /// A worker of each class, with so many threads.
     fn of_classes(workers: &[(&str, u32)]) -> Self {
-        let cluster = Cluster::recover(Options::default(), Recovered::default(), Time(0));
+        let cluster = testing::cluster();
         let (now, job) = (Time(1), JobId::new());
         let mut world =
             Self { cluster, now, workers: Vec::new(), job, reason: String::new(), told: Vec::new() };
@@ -86,19 +79,8 @@ impl World {
     }
 
     fn create_of(&mut self, id: JobId, owner: &str) {
-        let spec = parse_job_toml(
-            "kind = \"textual_inversion\"\n[model]\nbase = \"/models/sd\"\n[data]\nimages = \"/images\"\n\
-             [train]\nplaceholder_token = \"<star>\"\ninitializer_token = \"star\"\n",
-        );
-        let new = NewJob {
-            id,
-            spec: Arc::new(spec.unwrap()),
-            request: None,
-            resumed: None,
-            queue: Arc::new(QueueSpec { owner: owner.to_owned(), ..QueueSpec::default() }),
-            trace: None,
-        };
-        self.apply(Input::CreateJob(new));
+        let queue = Arc::new(QueueSpec { owner: owner.to_owned(), ..QueueSpec::default() });
+        self.apply(Input::CreateJob(NewJob { queue, ..new_job(id, inversion("")) }));
     }
 
     fn apply(&mut self, input: Input) {
@@ -450,15 +432,7 @@ fn that_a_rank_of_an_older_epoch_is_ready_starts_no_newer_ring() {
 #[test]
 fn a_damaged_checkpoint_goes_and_the_one_before_it_is_taken() {
     let mut world = World::new(1);
-    let keep = |step: u64| ArtifactRecord {
-        job: world.job,
-        name: file_name(step),
-        hash: ContentHash::of(&step.to_le_bytes()),
-        size: 1,
-        media_type: String::new(),
-        created: Time(0),
-        epoch: Some(Epoch(1)),
-    };
+    let keep = |step: u64| file(world.job, &file_name(step), &step.to_le_bytes(), Some(1));
     let kept = [keep(5), keep(10)];
     let hashes = kept.each_ref().map(|artifact| artifact.hash);
     kept.into_iter().for_each(|artifact| world.apply(Input::KeepArtifact { artifact }));

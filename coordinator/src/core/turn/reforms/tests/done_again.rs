@@ -1,5 +1,7 @@
 //! Steps that a later ring does again.
 
+use ringtune_shared::job::parse_job_toml;
+
 use super::*;
 
 #[test]
@@ -9,7 +11,7 @@ fn a_step_that_is_done_again_may_differ_where_the_ring_decides_and_may_shrink() 
             "kind = \"gpt2_finetune\"\nmodel.base = \"/m\"\ngpt2.tokens = \"/t\"\ngpt2.exchange = \"{exchange}\"\n\
              cluster.world_size = 2\ncluster.min_world_size = {min}\n"
         );
-        let mut world = World::training_job(&job, 2, 0);
+        let mut world = World::training_job(Arc::new(parse_job_toml(&job).unwrap()), 2, 0);
         ["one", "another"].iter().for_each(|state| world.step(0, 1, 1, state));
         let stops = |told: &(usize, Down)| matches!(told, (_, Down::StopRank { .. }));
         assert_eq!(world.told.iter().any(stops), !may, "{exchange}, {min}: {:?}", world.told);

@@ -1,5 +1,7 @@
 //! Rings whose members do not all reach each other.
 
+use ringtune_shared::version::Dialect;
+
 use super::*;
 
 /// A ring of three, and a free worker; ranks 0 and 1 do not reach each other any more.
@@ -113,15 +115,7 @@ fn workers_that_cannot_say_whom_they_reach_are_treated_as_before() {
         world.workers[number].session = session;
         let mut dialect = Dialect::ours();
         dialect.features.retain(|feature| feature != ringtune_shared::version::LINKS);
-        let hello = Hello {
-            worker: world.workers[number].worker,
-            incarnation: 1,
-            host_name: format!("host-{number}"),
-            address: format!("127.0.0.1:{number}"),
-            capabilities: Arc::new(Capabilities { threads: 1, ..Capabilities::default() }),
-            held,
-            dialect,
-        };
+        let hello = Hello { worker: world.workers[number].worker, held, dialect, ..hello(number as u64) };
         world.apply(Input::Hello { session, hello });
     }
     world.broken.insert((0, 1));

@@ -8,13 +8,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use ringtune_shared::ids::{ContentHash, Epoch, JobId, WorkerId};
-use ringtune_shared::job::parse_job_toml;
-use ringtune_shared::version::Dialect;
+use ringtune_shared::job::JobSpec;
 
+use crate::core::testing::{self, file, hello, inversion, new_job, step_record};
 use crate::core::{
-    Action, ArtifactRecord, Capabilities, Cluster, Down, EnterRing, EventBody, Failure, HeldRank, Hello,
-    Input, Job, JobState, LookAtLinks, NewJob, Options, Phase, RankReport, ReasonCode, Recovered, RingPlace,
-    Sender, SessionId, Sight, StepRecord, Time, Trouble, TroubleKind, WorkerState, Write,
+    Action, Cluster, Down, EnterRing, EventBody, Failure, HeldRank, Hello, Input, Job, JobState, LookAtLinks,
+    Options, Phase, RankReport, ReasonCode, Recovered, RingPlace, Sender, SessionId, Sight, StepRecord, Time,
+    Trouble, TroubleKind, WorkerState, Write,
 };
 
 /// A job whose first ranks train, and perhaps more workers. Worker n is on host n.
@@ -36,18 +36,14 @@ struct World {
 
 impl World {
     fn training(ranks: usize, min: usize, more: usize) -> Self {
-        let job = format!(
-            "kind = \"textual_inversion\"\n[model]\nbase = \"/models/sd\"\n[data]\nimages = \"/images\"\n\
-             [train]\nplaceholder_token = \"<star>\"\ninitializer_token = \"star\"\nmax_train_steps = 9\n\
-             [cluster]\nworld_size = {ranks}\nmin_world_size = {min}\n"
-        );
-        Self::training_job(&job, ranks, more)
+        let sections =
+            format!("max_train_steps = 9\n[cluster]\nworld_size = {ranks}\nmin_world_size = {min}\n");
+        Self::training_job(inversion(&sections), ranks, more)
     }
 
-    fn training_job(job: &str, ranks: usize, more: usize) -> Self {
-        let cluster = Cluster::recover(Options::default(), Recovered::default(), Time(0));
+    fn training_job(spec: Arc<JobSpec>, ranks: usize, more: usize) -> Self {
         let mut world = Self {
-            cluster,
+            cluster: testing::cluster(),
             now: Time(1),
             workers: Vec::new(),
             job: JobId::new(),
@@ -58,15 +54,7 @@ impl World {
             mute: BTreeSet::new(),
         };
         (0..ranks).for_each(|_| world.arrive());
-        let (id, spec) = (world.job, Arc::new(parse_job_toml(job).unwrap()));
-        world.apply(Input::CreateJob(NewJob {
-            id,
-            spec,
-            queue: Arc::default(),
-            request: None,
-            resumed: None,
-            trace: None,
-        }));
+        world.apply(Input::CreateJob(new_job(world.job, spec)));
         for phase in [Phase::Ready, Phase::Training] {
             (0..ranks).for_each(|worker| world.say(worker, 1, Some(worker), phase));
         }
@@ -84,15 +72,8 @@ impl World {
     fn hello(&mut self, number: usize, incarnation: u64, held: Vec<HeldRank>) {
         let session = SessionId(self.workers[number].session.0 + 100);
         self.workers[number].session = session;
-        let hello = Hello {
-            worker: self.workers[number].worker,
-            incarnation,
-            host_name: format!("host-{number}"),
-            address: format!("127.0.0.1:{number}"),
-            capabilities: Arc::new(Capabilities { threads: 1, ..Capabilities::default() }),
-            held,
-            dialect: Dialect::ours(),
-        };
+        let worker = self.workers[number].worker;
+        let hello = Hello { worker, incarnation, held, ..hello(number as u64) };
         self.apply(Input::Hello { session, hello });
     }
 
@@ -163,24 +144,10 @@ impl World {
     }
 
     fn step(&mut self, worker: usize, epoch: u64, step: u64, state: &str) {
-        let record = StepRecord {
-            step,
-            epoch: Epoch(epoch),
-            loss: 0.5,
-            learning_rate: 0.1,
-            step_seconds: 1.0,
-            compute_seconds: 1.0,
-            exchange_seconds: 0.0,
-            wait_seconds: 0.0,
-            skipped: false,
-            world_size: 1,
-            validation_loss: None,
-            validation_seconds: 0.0,
-            preview_seconds: 0.0,
-            state: Some(ContentHash::of(state.as_bytes())),
-            traffic: None,
-        };
-        self.apply(Input::RankStep(self.workers[worker], self.job, Epoch(epoch), record));
+        let (epoch, state) = (Epoch(epoch), Some(ContentHash::of(state.as_bytes())));
+        let (step_seconds, compute_seconds) = (1.0, 1.0);
+        let record = StepRecord { epoch, step_seconds, compute_seconds, state, ..step_record(step) };
+        self.apply(Input::RankStep(self.workers[worker], self.job, epoch, record));
     }
 
     fn go(&mut self, worker: usize) {
@@ -343,15 +310,7 @@ fn too_few_members_wait_for_a_spare() {
     world.pass(12, &[1, 2]);
     let keeps = |told: &(usize, Down)| matches!(told, (0, Down::StopRank { keep_artifacts: true, .. }));
     assert!(world.told.iter().any(keeps), "{:?}", world.told);
-    let artifact = ArtifactRecord {
-        job: world.job,
-        name: "checkpoint-1.safetensors".to_owned(),
-        hash: ContentHash::of(b"checkpoint"),
-        size: 1,
-        media_type: String::new(),
-        created: Time(0),
-        epoch: Some(Epoch(2)),
-    };
+    let artifact = file(world.job, "checkpoint-1.safetensors", b"checkpoint", Some(2));
     world.apply(Input::KeepArtifact { artifact });
     world.say(0, 2, Some(0), Phase::Stopped);
     let job = world.job();
