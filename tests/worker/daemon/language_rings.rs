@@ -15,7 +15,7 @@ use crate::{
     language_models::{Ground, run_alone, until_failed},
     re_forming::{enter, until_step_of, view},
     rings::{Ring, begin, begin_as, ring, ring_at, ring_with},
-    support::until,
+    worker::until,
 };
 
 /// Microbatches of a step, which one or two ranks share.

@@ -13,7 +13,7 @@ use crate::{
     language_rings::{Expected, MICROBATCHES, newcomer, results, ring_of, ring_through_ports},
     re_forming::{enter, until_step_of, view},
     rings::{Ring, begin, ring},
-    support::until,
+    worker::until,
 };
 
 const OPTIONS: &str = "max_iters = 9\nwarmup_iters = 2\nlearning_rate = 0.01\neval_interval = 4\neval_iters = 5\n\

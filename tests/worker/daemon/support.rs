@@ -10,7 +10,7 @@ use image::{ImageFormat, Rgb, RgbImage};
 use ringtune_shared::job::{JobSpec, parse_job_toml};
 use ringtune_worker::settings::Settings;
 use tempfile::TempDir;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 use crate::coordinator::Coordinator;
 
@@ -20,16 +20,6 @@ pub const LIMIT: Duration = Duration::from_secs(120);
 /// Bounds a wait.
 pub async fn in_time<T>(wait: impl Future<Output = T>) -> T {
     timeout(LIMIT, wait).await.expect("the test hangs")
-}
-
-/// Waits until something is so.
-pub async fn until(mut condition: impl FnMut() -> bool) {
-    in_time(async {
-        while !condition() {
-            sleep(Duration::from_millis(5)).await;
-        }
-    })
-    .await;
 }
 
 pub fn settings(coordinator: &Coordinator, state: &TempDir) -> Settings {

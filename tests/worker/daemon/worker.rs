@@ -17,13 +17,23 @@ use tempfile::TempDir;
 use tokio::task::JoinHandle;
 
 use crate::coordinator::{Coordinator, Session};
-pub use crate::support::{fixture, in_time, job, job_on, pictures, settings, until};
+pub use crate::support::{fixture, in_time, job, job_on, pictures, settings};
 
 pub struct Worker {
     pub shutdown: Shutdown,
     pub running: JoinHandle<Result<(), Error>>,
     /// Of this worker and of those that are started on it later.
     pub state: Arc<TempDir>,
+}
+
+/// Waits until something is so.
+pub async fn until(mut condition: impl FnMut() -> bool) {
+    in_time(async {
+        while !condition() {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    })
+    .await;
 }
 
 impl Drop for Worker {
