@@ -49,17 +49,26 @@ async fn a_worker_without_libtorch_does_whole_jobs() -> Result<()> {
     Ok(())
 }
 
-/// Everything in a folder, itself included; links are not followed.
+/// Everything in a folder, itself included; links are not followed. Daemons that run may remove a part of it meanwhile.
 fn all_in(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut found = vec![folder.to_owned()];
-    for entry in fs::read_dir(folder)? {
+    let Some(entries) = if_there(fs::read_dir(folder))? else { return Ok(Vec::new()) };
+    for entry in entries {
         let path = entry?.path();
-        match path.symlink_metadata()?.is_dir() {
-            true => found.extend(all_in(&path)?),
-            false => found.push(path),
+        match if_there(path.symlink_metadata())? {
+            Some(about) if about.is_dir() => found.extend(all_in(&path)?),
+            Some(_) => found.push(path),
+            None => (),
         }
     }
     Ok(found)
+}
+
+fn if_there<T>(read: std::io::Result<T>) -> Result<Option<T>> {
+    match read {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        read => Ok(Some(read?)),
+    }
 }
 
 /// That nobody but its owner reads or enters anything of a folder, of which `among` is a part.
@@ -69,7 +78,7 @@ fn expect_private(folder: &Path, among: &[&str]) -> Result<()> {
         ensure!(found.iter().any(|path| path.ends_with(name)), "no {name} among {found:?}");
     }
     for path in found {
-        let about = path.symlink_metadata()?;
+        let Some(about) = if_there(path.symlink_metadata())? else { continue };
         let mode = about.permissions().mode() & 0o7777;
         let right = if about.is_dir() { 0o700 } else { mode & 0o700 };
         ensure!(about.is_symlink() || mode == right, "{} has the mode {mode:o}", path.display());
