@@ -23,6 +23,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         // Jobs of other kinds, which all messages about jobs hold, stay as small as they were.
         .boxed(".ringtune.v1.JobSpec.gpt2")
         .boxed(".ringtune.v1.JobSpec.generate_text")
+        .boxed(".ringtune.v1.JobSpec.lora")
         .compile_fds(descriptors)?;
     Ok(())
 }

@@ -63,12 +63,12 @@ pub enum Command {
     Backup(BackupArguments),
     /// Put a backup into a new state folder, for a coordinator to start on
     Restore(RestoreArguments),
-    /// Tie the files of a state folder to the database beside them, where a start refuses that
+    /// Go on with the parts that a state folder has, where a start refuses that
     #[command(
         name = "adopt-contents",
-        after_help = "For when the right database, or the right folder of files, is lost for good. The files stay:\n\
+        after_help = "For when the right database, files or authority are lost for good. The files stay:\n\
         what no job of the database wants goes into the trash at the next start, and for good after\n\
-        storage.trash_days.\n\
+        storage.trash_days. Where the certificate authority is lost, the next start makes a new one.\n\
         Example: ringtune-coordinator adopt-contents --state-dir /var/lib/ringtune"
     )]
     AdoptContents(StateArguments),

@@ -36,14 +36,14 @@ use crate::{
         authority::{Pki, PkiError},
     },
     open_files,
-    opening::{self, Opened},
+    opening::{self, Opened, in_database},
     orphan,
     quotas::Quotas,
     reload::{Changing, owner_limits},
     service,
     settings::Settings,
     state_folder::StateFolder,
-    store,
+    store::{self, access::AccessStore as _},
 };
 
 /// Why a coordinator does not start, or ends.
@@ -56,17 +56,9 @@ pub enum Error {
     /// The state folder.
     #[error(transparent)]
     StateFolder(#[from] StateLockError),
-    /// What the state folder keeps does not belong together, or is damaged.
+    /// What the state folder keeps does not belong together, is damaged, or fails.
     #[error(transparent)]
     Opening(#[from] opening::Error),
-    /// The database.
-    #[error("{}: {source}{}", database.display(), opening::remedy(source))]
-    Store {
-        /// Its file.
-        database: PathBuf,
-        /// What it fails with.
-        source: store::Error,
-    },
     /// The database turned out to be damaged while it was in use.
     #[error("the database {} is damaged, as the log says{}", .0.display(), opening::remedy(&store::Error::Corrupt(String::new())))]
     Damaged(PathBuf),
@@ -110,8 +102,7 @@ impl Error {
     pub fn needs_repair(&self) -> bool {
         match self {
             Self::Opening(error) => error.needs_repair(),
-            Self::Store { source, .. } => matches!(source, store::Error::Corrupt(_)),
-            Self::Damaged(_) => true,
+            Self::Damaged(_) | Self::Pki(PkiError::Lost(_)) => true,
             _ => false,
         }
     }
@@ -159,10 +150,12 @@ impl Daemon {
         let http_listener = listen::bind("http.listen", settings.http.listen, launch.free_ports).await?;
         let (grpc_address, http_address) = (address_of(&grpc_listener)?, address_of(&http_listener)?);
         let database = state.database();
-        let in_store = |source| Error::Store { database: database.clone(), source };
         let Opened { store, contents } = opening::open(&state, limits_of(&settings)).await?;
         let (damage, store) = (store.damage(), Arc::new(store));
-        let pki = network::open(&settings, &state, &[grpc_address, http_address]).await?;
+        // Those that have expired too: whoever has one trusts no other authority.
+        let signed = store.in_use(core::Time(0)).await.map_err(in_database(&database))?;
+        let addresses = [grpc_address, http_address];
+        let pki = network::open(&settings, &state, &addresses, !signed.is_empty()).await?;
         let host = host_names::of_this_host();
         let about = About { service: "ringtune-coordinator", instance: host.clone().unwrap_or_default() };
         let (tracer, exporter) = ringtune_traces::start(&settings.traces, &about)?;
@@ -174,7 +167,7 @@ impl Daemon {
         // 3. The state, and its servers.
         let options = options(&settings);
         let access = Access::start(pki.as_ref(), store.clone(), metrics.clone(), &settings.limits).await;
-        let access = access.map_err(in_store)?;
+        let access = access.map_err(in_database(&database))?;
         let quotas = match &pki {
             Some(_) => Quotas::new(store.clone(), owner_limits(&settings.limits), metrics.clone()),
             None => Quotas::none(),
@@ -188,7 +181,7 @@ impl Daemon {
             tracer: tracer.clone(),
         })
         .await
-        .map_err(in_store)?;
+        .map_err(in_database(&database))?;
         let snapshots = handle.snapshots();
         tokio::spawn(orphan::end_without_workers(snapshots.clone(), shutdown.clone()));
         let changing = Changing { access: access.clone(), quotas: quotas.clone(), jobs: handle.limits() };

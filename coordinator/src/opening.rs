@@ -21,7 +21,7 @@ use tracing::{info, warn};
 use crate::{
     contents::{self, Contents, Limits},
     state_folder::StateFolder,
-    store::{self, Examined, SqliteStore, Store as _, examine},
+    store::{self, Examined, SqliteStore, Store as _, access::AccessStore as _, examine},
 };
 
 /// How long a start looks for damage in the database.
@@ -138,6 +138,11 @@ impl Error {
     }
 }
 
+/// Names the database that failed.
+pub(crate) fn in_database(path: &Path) -> impl FnOnce(store::Error) -> Error {
+    move |source| Error::Database { database: path.to_owned(), source }
+}
+
 /// What to do about a database.
 pub(crate) fn remedy(error: &store::Error) -> &'static str {
     match error {
@@ -145,6 +150,7 @@ pub(crate) fn remedy(error: &store::Error) -> &'static str {
             ". Nobody goes on with it. Copy the state folder first; then put a backup back, or save with sqlite3's .recover what \
              can be read (docs/operating.md: When the database is damaged or gone)"
         }
+        store::Error::Full => ". A start needs a megabyte there: make room, as by `rm -r contents/trash`",
         _ => "",
     }
 }
@@ -214,24 +220,26 @@ async fn open_within(state: &StateFolder, limits: Limits, patience: Duration) ->
     open_anyway(state, limits, folder.id).await
 }
 
-/// Opens both though they may not belong together, and has them say from now on that they do.
+/// Opens both though they may not belong together, and has them say from now on that they do. Where the cluster's own CA is
+/// gone, its certificates are forgotten, so that a start makes another one.
 ///
 /// # Errors
 /// See [`Error`].
 pub async fn adopt(state: &StateFolder, limits: Limits) -> Result<Opened, Error> {
     look(state, PATIENCE).await?;
-    let folder = folder_of(state).await?;
-    open_anyway(state, limits, folder.id).await
+    let opened = open_anyway(state, limits, folder_of(state).await?.id).await?;
+    if !state.has_authority() {
+        opened.store.forget_before(u32::MAX).await.map_err(in_database(&state.database()))?;
+    }
+    Ok(opened)
 }
 
 /// Looks at the database's file.
 async fn look(state: &StateFolder, patience: Duration) -> Result<Examined, Error> {
     let path = state.database();
-    let failed = |source| Error::Database { database: path.clone(), source };
-    let found = examine(&path, patience).await.map_err(failed)?;
-    let log = beside(&path, "-wal");
-    let has_log = fs::metadata(&log).is_ok_and(|about| about.len() > 0);
-    if found == Examined::Nothing && has_log && !has_bytes(&path) {
+    let found = examine(&path, patience).await.map_err(in_database(&path))?;
+    let log = log_of(&path);
+    if found == Examined::Nothing && has_bytes(&log) && !has_bytes(&path) {
         return Err(Error::LogAlone { log, database: path });
     }
     Ok(found)
@@ -241,16 +249,13 @@ fn has_bytes(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|about| about.len() > 0)
 }
 
-fn beside(path: &Path, ending: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(ending);
-    PathBuf::from(name)
+fn log_of(database: &Path) -> PathBuf {
+    database.with_extension("sqlite-wal")
 }
 
 async fn open_anyway(state: &StateFolder, limits: Limits, known: Option<StoreId>) -> Result<Opened, Error> {
     let (database, root) = (state.database(), state.contents());
-    let failed = |source| Error::Database { database: database.clone(), source };
-    let store = SqliteStore::open(&database).await.map_err(failed)?;
+    let store = SqliteStore::open(&database).await.map_err(in_database(&database))?;
     let id = store.id();
     let contents = tokio::task::spawn_blocking(move || {
         let contents = Contents::open(&root, limits)?;
@@ -321,9 +326,7 @@ async fn take_back(store: &SqliteStore, contents: &Contents, database: &Path) ->
     let trashed = tokio::task::spawn_blocking(move || all.trashed()).await??;
     let mut back = 0_u64;
     for portion in trashed.chunks(PORTION) {
-        let unwanted = store.unwanted(portion).await;
-        let unwanted =
-            unwanted.map_err(|source| Error::Database { database: database.to_owned(), source })?;
+        let unwanted = store.unwanted(portion).await.map_err(in_database(database))?;
         let wanted: Vec<ContentHash> =
             portion.iter().copied().filter(|hash| !unwanted.contains(hash)).collect();
         let contents = contents.clone();
@@ -435,10 +438,10 @@ mod tests {
             assert!(!has_bytes(&database), "{text}");
         }
         // Its log would be thrown away.
-        fs::write(beside(&database, "-wal"), b"commits").unwrap();
+        fs::write(log_of(&database), b"commits").unwrap();
         assert!(matches!(opened(state).await, Err(Error::LogAlone { .. })));
-        assert_eq!(fs::read(beside(&database, "-wal")).unwrap(), b"commits");
-        fs::remove_file(beside(&database, "-wal")).unwrap();
+        assert_eq!(fs::read(log_of(&database)).unwrap(), b"commits");
+        fs::remove_file(log_of(&database)).unwrap();
         // Another cluster's.
         let other = tempfile::tempdir().unwrap();
         opened(other.path()).await.unwrap();

@@ -1,5 +1,6 @@
 //! The coordinator's state folder: the database, the contents, the CA. One coordinator per folder.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use ringtune_shared::daemon::state_lock::{self, StateLock, StateLockError};
@@ -52,6 +53,12 @@ impl StateFolder {
         self.folder.join(AUTHORITY)
     }
 
+    /// Whether the cluster's own CA is there: a root at least. Blocks.
+    pub fn has_authority(&self) -> bool {
+        let mut entries = fs::read_dir(self.authority()).into_iter().flatten().flatten();
+        entries.any(|entry| entry.file_name().to_str().is_some_and(is_root))
+    }
+
     /// The certificate of an admin on this machine.
     pub fn admin(&self) -> PathBuf {
         self.folder.join(ADMIN)
@@ -61,6 +68,12 @@ impl StateFolder {
     pub fn contents(&self) -> PathBuf {
         self.folder.join(CONTENTS)
     }
+}
+
+/// root-0001.pem: whole files alone, and no way out of the folder.
+pub(crate) fn is_root(name: &str) -> bool {
+    let number = name.strip_prefix("root-").and_then(|rest| rest.strip_suffix(".pem"));
+    number.is_some_and(|number| !number.is_empty() && number.bytes().all(|digit| digit.is_ascii_digit()))
 }
 
 #[cfg(test)]

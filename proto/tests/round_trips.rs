@@ -27,7 +27,12 @@ fn any_training() -> impl Strategy<Value = JobDraft> {
             kind: Some("textual_inversion".into()),
             name: Some(around.trim().into()),
             model: ModelDraft { base: Some(path.clone()), ..ModelDraft::default() },
-            data: DataDraft { images: Some(path.clone()), folders: None },
+            data: DataDraft {
+                images: Some(path.clone()),
+                folders: None,
+                source: None,
+                caption_column: flags[0].then(|| "words".into()),
+            },
             word: WordDraft {
                 placeholder_token: Some(format!("<{placeholder}>1")),
                 initializer_token: flags[1].then_some(initializer),

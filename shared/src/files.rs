@@ -1,7 +1,7 @@
 //! Files that are either whole or not there, and names that are only names.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Read as _, Write};
 use std::path::{Path, PathBuf};
 
 use uuid::Uuid;
@@ -116,11 +116,16 @@ pub fn temporary_path_beside(path: &Path) -> PathBuf {
 /// survives a crash. Both paths lie in one folder. Blocks.
 pub fn rename_durably(from: &Path, to: &Path) -> Result<(), FileError> {
     rename(from, to)?;
-    let folder = match to.parent() {
+    let folder = parent_of(to);
+    File::open(folder).and_then(|folder| folder.sync_all()).map_err(FileError::at("sync the folder", folder))
+}
+
+/// The folder that a path lies in.
+pub fn parent_of(path: &Path) -> &Path {
+    match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
-    };
-    File::open(folder).and_then(|folder| folder.sync_all()).map_err(FileError::at("sync the folder", folder))
+    }
 }
 
 fn rename(from: &Path, to: &Path) -> Result<(), FileError> {
@@ -185,6 +190,67 @@ pub fn lfs_pointer(bytes: &[u8]) -> Option<&'static str> {
         "it is a git-lfs pointer of a few lines, which stands for the file itself: run `git lfs install` and `git lfs pull` \
          where it was cloned",
     )
+}
+
+/// A file that is not read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum UnreadFile {
+    /// No file, none that can be opened, or one that stands for another.
+    #[error("{0}")]
+    Unreadable(String),
+    /// Too large to be what it should be.
+    #[error("it has {size} bytes; allowed: at most {largest}")]
+    TooLarge {
+        /// Its bytes.
+        size: u64,
+        /// Bytes at most.
+        largest: u64,
+    },
+}
+
+/// The bytes of a file of at most `largest`. Blocks.
+///
+/// # Errors
+/// It is not there, no plain file, or too large.
+pub fn read_file(path: &Path, largest: u64) -> Result<Vec<u8>, UnreadFile> {
+    // Before it is opened: that alone would wait for the other end of a pipe.
+    let about = fs::metadata(path).map_err(unreadable)?;
+    if !about.is_file() {
+        return Err(UnreadFile::Unreadable("it is not a file".to_owned()));
+    }
+    read_opened(File::open(path), largest)
+}
+
+/// As above, of an opened file. Blocks.
+///
+/// # Errors
+/// It is not open, cannot be read, or is too large.
+pub fn read_opened(opened: io::Result<File>, largest: u64) -> Result<Vec<u8>, UnreadFile> {
+    let file = opened.map_err(unreadable)?;
+    let size = file.metadata().map_err(unreadable)?.len();
+    if size > largest {
+        return Err(UnreadFile::TooLarge { size, largest });
+    }
+    let mut bytes = Vec::new();
+    // One byte more: a file that has grown since is refused as too large.
+    file.take(largest + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+    Ok(bytes)
+}
+
+/// Refuses a file's bytes that are too many, or those of a git-lfs pointer.
+///
+/// # Errors
+/// Which of both.
+pub fn check_bytes(bytes: &[u8], largest: u64) -> Result<(), UnreadFile> {
+    let size = bytes.len() as u64;
+    if size > largest {
+        return Err(UnreadFile::TooLarge { size, largest });
+    }
+    lfs_pointer(bytes).map_or(Ok(()), |problem| Err(UnreadFile::Unreadable(problem.to_owned())))
+}
+
+fn unreadable(error: io::Error) -> UnreadFile {
+    UnreadFile::Unreadable(error.to_string())
 }
 
 /// The problem with a folder of tokens that has `train.bin` and no `meta.json`.

@@ -91,6 +91,12 @@ impl Epoch {
     pub const FIRST: Epoch = Epoch(1);
 }
 
+impl Default for Epoch {
+    fn default() -> Self {
+        Self::FIRST
+    }
+}
+
 impl fmt::Display for Epoch {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(formatter)

@@ -3,14 +3,14 @@
 //! The CLI uploads every image and then the manifest; a job's `data.images` is the manifest's
 //! content URI; the workers fetch the manifest and then what it names. As JSON:
 //! `{"version":1,"files":[{"name":"a.png","sha256":"…","size":123}]}`, files sorted by name; a file that has a
-//! caption which the job uses has a fourth entry, `"caption":"…"`.
+//! caption which the job uses has a fourth entry, `"caption":"…"`, or, with several, `"captions":["…","…"]`.
 
 use serde::{Deserialize, Serialize};
 
-use crate::captions::{CaptionError, check_caption};
+use crate::captions::{CaptionError, MOST_CAPTIONS, check_caption};
 use crate::files::{FileNameError, check_file_name};
 pub use crate::files::{IMAGE_EXTENSIONS, is_image_name};
-use crate::ids::ContentHash;
+use crate::ids::{ContentHash, ContentHasher};
 
 /// The only version there is.
 pub const MANIFEST_VERSION: u32 = 1;
@@ -21,7 +21,7 @@ pub const LARGEST_IMAGE_FILE: u64 = 64 << 20;
 /// Bytes of all captions of a manifest together.
 pub const MOST_CAPTION_BYTES: usize = 8 << 20;
 /// Bytes of a manifest itself: all files with the longest names fit, and all captions, whose quotation marks and
-/// backslashes take two bytes each.
+/// backslashes take two bytes each, and three more for each of several.
 pub const LARGEST_MANIFEST: usize = (8 << 20) + 2 * MOST_CAPTION_BYTES;
 
 /// The files of an image folder, sorted by name; what it holds has been checked.
@@ -43,7 +43,40 @@ pub struct ManifestFile {
     pub size: u64,
     /// Its caption (see [`crate::captions`]); None: it has none, or the job uses none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub caption: Option<String>,
+    caption: Option<String>,
+    /// Instead: at least two of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    captions: Vec<String>,
+}
+
+impl ManifestFile {
+    /// A file with these captions.
+    pub fn new(name: String, sha256: ContentHash, size: u64, mut captions: Vec<String>) -> Self {
+        let caption = if captions.len() == 1 { captions.pop() } else { None };
+        Self { name, sha256, size, caption, captions }
+    }
+
+    /// Its captions: none where it has none, or the job uses none.
+    pub fn captions(&self) -> impl Iterator<Item = &String> {
+        self.caption.iter().chain(&self.captions)
+    }
+}
+
+/// The hash of the manifest that files have, or would have if it could name so many: equal pictures with equal names and captions
+/// have equal hashes, wherever they lie. `files`: in their order, which in a manifest is that of the names.
+///
+/// # Errors
+/// [`ManifestError::Form`]: one cannot be written.
+pub fn hash_of(files: impl Iterator<Item = ManifestFile>) -> Result<ContentHash, ManifestError> {
+    let mut hasher = ContentHasher::new();
+    hasher.update(format!("{{\"version\":{MANIFEST_VERSION},\"files\":[").as_bytes());
+    for (number, file) in files.enumerate() {
+        let json = serde_json::to_vec(&file).map_err(|error| ManifestError::Form(error.to_string()))?;
+        hasher.update(if number == 0 { b"" } else { b"," });
+        hasher.update(&json);
+    }
+    hasher.update(b"]}");
+    Ok(hasher.finish())
 }
 
 /// A manifest that cannot be used.
@@ -83,6 +116,9 @@ pub enum ManifestError {
         /// Why.
         source: CaptionError,
     },
+    /// There is a list of captions where there is one or none.
+    #[error("image manifest: {0:?} has a list of captions, and one beside it or no other in it")]
+    CaptionList(String),
     /// The captions are too long together.
     #[error("the image manifest has {0} bytes of captions; allowed: at most {MOST_CAPTION_BYTES}")]
     CaptionBytes(usize),
@@ -146,11 +182,17 @@ impl Manifest {
             if file.size == 0 || file.size > LARGEST_IMAGE_FILE {
                 return Err(ManifestError::FileSize { name: file.name.clone(), size: file.size });
             }
-            if let Some(Err(source)) = file.caption.as_deref().map(check_caption) {
+            if file.captions.len() == 1 || file.caption.is_some() && !file.captions.is_empty() {
+                return Err(ManifestError::CaptionList(file.name.clone()));
+            }
+            let many =
+                (file.captions.len() > MOST_CAPTIONS).then_some(CaptionError::TooMany(file.captions.len()));
+            let wrong = file.captions().find_map(|caption| check_caption(caption).err());
+            if let Some(source) = many.or(wrong) {
                 return Err(ManifestError::Caption { name: file.name.clone(), source });
             }
         }
-        let caption_bytes = files.iter().filter_map(|file| file.caption.as_ref()).map(String::len).sum();
+        let caption_bytes = files.iter().flat_map(ManifestFile::captions).map(String::len).sum();
         if caption_bytes > MOST_CAPTION_BYTES {
             return Err(ManifestError::CaptionBytes(caption_bytes));
         }
@@ -168,29 +210,48 @@ mod tests {
     use super::*;
 
     fn file(name: &str) -> ManifestFile {
-        ManifestFile { name: name.into(), sha256: ContentHash::of(name.as_bytes()), size: 3, caption: None }
+        captioned(name, &[])
     }
 
-    fn captioned(name: &str, caption: &str) -> ManifestFile {
-        ManifestFile { caption: Some(caption.to_owned()), ..file(name) }
+    fn captioned(name: &str, captions: &[&str]) -> ManifestFile {
+        let captions = captions.iter().map(|&caption| caption.to_owned()).collect();
+        ManifestFile::new(name.into(), ContentHash::of(name.as_bytes()), 3, captions)
     }
 
     #[test]
     fn captions_are_kept_and_checked() {
-        let manifest = Manifest::new(vec![captioned("a.png", "a \"red\" cat"), file("b.png")]).unwrap();
+        let manifest = Manifest::new(vec![captioned("a.png", &["a \"red\" cat"]), file("b.png")]).unwrap();
         let json = manifest.to_json().unwrap();
         assert_eq!(Manifest::parse(&json).unwrap(), manifest);
         assert_eq!(String::from_utf8_lossy(&json).matches("caption").count(), 1);
-        let wrong = Manifest::new(vec![captioned("a.png", "two\nlines")]);
+        let wrong = Manifest::new(vec![captioned("a.png", &["two\nlines"])]);
         assert!(matches!(wrong, Err(ManifestError::Caption { name, .. }) if name == "a.png"));
+    }
+
+    #[test]
+    fn only_several_captions_are_a_list() {
+        let manifest = Manifest::new(vec![captioned("a.png", &["red", "a cat"]), file("b.png")]).unwrap();
+        let json = String::from_utf8(manifest.to_json().unwrap()).unwrap();
+        assert!(json.contains(r#","captions":["red","a cat"]}"#) && !json.contains("\"caption\""), "{json}");
+        assert_eq!(Manifest::parse(json.as_bytes()).unwrap(), manifest);
+        assert!(manifest.files()[0].captions().eq(["red", "a cat"]));
+        for list in [r#""captions":["red"]"#, r#""caption":"a","captions":["red","a cat"]"#] {
+            let json = json.replace(r#""captions":["red","a cat"]"#, list);
+            assert_eq!(Manifest::parse(json.as_bytes()), Err(ManifestError::CaptionList("a.png".into())));
+        }
+        for wrong in [vec!["a"; MOST_CAPTIONS + 1], vec!["a", ""]] {
+            let wrong = Manifest::new(vec![captioned("a.png", &wrong)]);
+            assert!(matches!(wrong, Err(ManifestError::Caption { .. })), "{wrong:?}");
+        }
     }
 
     #[test]
     fn the_longest_captions_fit_a_manifest() {
         let caption = "\"".repeat(crate::captions::LONGEST_CAPTION);
         let fitting = MOST_CAPTION_BYTES / caption.len();
-        let files =
-            |count| (0..count).map(|index| captioned(&format!("{index:0>251}.png"), &caption)).collect();
+        let files = |count| {
+            (0..count).map(|index| captioned(&format!("{index:0>251}.png"), &[caption.as_str()])).collect()
+        };
         let json = Manifest::new(files(fitting)).unwrap().to_json().unwrap();
         assert!(json.len() + MOST_FILES * 400 <= LARGEST_MANIFEST, "{}", json.len());
         assert!(matches!(Manifest::new(files(fitting + 1)), Err(ManifestError::CaptionBytes(_))));
@@ -203,6 +264,7 @@ mod tests {
         let json = one.to_json().unwrap();
         assert_eq!(json, other.to_json().unwrap());
         assert_eq!(Manifest::parse(&json).unwrap(), one);
+        assert_eq!(hash_of(one.files().iter().cloned()).unwrap(), ContentHash::of(&json));
         let hash = ContentHash::of(b"a.jpeg");
         let begin = format!(r#"{{"version":1,"files":[{{"name":"a.jpeg","sha256":"{hash}","size":3}}"#);
         assert!(json.starts_with(begin.as_bytes()), "{}", String::from_utf8_lossy(&json));

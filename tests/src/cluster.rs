@@ -5,11 +5,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use anyhow::{Context as _, Result, bail, ensure};
-use ringtune_proto::v1::{
-    self, JobState, artifact_service_client::ArtifactServiceClient,
-    cluster_service_client::ClusterServiceClient, job_service_client::JobServiceClient,
-    worker_service_client::WorkerServiceClient,
+use anyhow::{Context as _, Result, ensure};
+use ringtune_proto::{
+    convert::is_terminal,
+    v1::{
+        self, JobState, artifact_service_client::ArtifactServiceClient,
+        cluster_service_client::ClusterServiceClient, job_service_client::JobServiceClient,
+        worker_service_client::WorkerServiceClient,
+    },
 };
 use rustix::process::Signal;
 use tokio::process::Command;
@@ -220,22 +223,30 @@ impl<'a> Cluster<'a> {
         self.jobs().await?.get_job(request).await?.into_inner().job.context("a job")
     }
 
+    /// Waits until a job is as wanted; fails as soon as it has ended otherwise.
+    async fn wait_until(
+        &self,
+        job_id: &str,
+        what: &str,
+        is_met: impl Fn(&v1::Job) -> bool,
+    ) -> Result<v1::Job> {
+        let met = || async {
+            let job = self.job(job_id).await?;
+            let met = is_met(&job);
+            ensure!(met || !is_terminal(job.state()), "the job is {:?}: {}", job.state(), job.state_reason);
+            Ok(met.then_some(job))
+        };
+        until(what, SOON, met).await
+    }
+
     /// Waits until a job has done that many steps.
     pub async fn wait_for_step(&self, job_id: &str, step: i64) -> Result<()> {
-        let reached = || async {
-            let job = self.job(job_id).await?;
-            if matches!(job.state(), JobState::Failed | JobState::Cancelled) {
-                bail!("the job is {:?}: {}", job.state(), job.state_reason);
-            }
-            Ok((job.step >= step).then_some(()))
-        };
-        until("the job makes steps", SOON, reached).await
+        self.wait_until(job_id, "the job makes steps", |job| job.step >= step).await.map(drop)
     }
 
     /// Waits until a job is in a state.
     pub async fn wait_for_state(&self, job_id: &str, state: JobState) -> Result<()> {
-        let reached = || async { Ok((self.job(job_id).await?.state() == state).then_some(())) };
-        until("the job is in another state", SOON, reached).await
+        self.wait_until(job_id, "the job is in another state", |job| job.state() == state).await.map(drop)
     }
 
     /// Waits until the coordinator has a file of a job.
@@ -247,19 +258,12 @@ impl<'a> Cluster<'a> {
 
     /// Waits until a job has ended, and returns it.
     pub async fn wait_for_end(&self, job_id: &str) -> Result<v1::Job> {
-        let ended = || async {
-            let job = self.job(job_id).await?;
-            let over = matches!(job.state(), JobState::Succeeded | JobState::Failed | JobState::Cancelled);
-            Ok(over.then_some(job))
-        };
-        until("the job ends", SOON, ended).await
+        self.wait_until(job_id, "the job ends", |job| is_terminal(job.state())).await
     }
 
     /// As above, and it has to succeed.
     pub async fn wait_for_success(&self, job_id: &str) -> Result<v1::Job> {
-        let ended = self.wait_for_end(job_id).await?;
-        ensure!(ended.state() == JobState::Succeeded, "{:?}: {}", ended.state(), ended.state_reason);
-        Ok(ended)
+        self.wait_until(job_id, "the job succeeds", |job| job.state() == JobState::Succeeded).await
     }
 
     /// The steps of a job that are stored, a thousand of them at most.

@@ -23,14 +23,27 @@ pub fn copy_alone(from: &Path, name: &str, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Fails unless both folders have the same bytes under these names.
-pub fn expect_same(one: &Path, other: &Path, names: &[&str]) -> Result<()> {
+/// In which of these files two folders differ. Fails where one of them lacks a file, and where none is compared.
+pub fn differences(one: &Path, other: &Path, names: &[&str]) -> Result<Vec<String>> {
+    ensure!(!names.is_empty(), "no file is compared");
+    let mut found = Vec::new();
     for name in names {
         let [one, other] = [one, other].map(|folder| {
             fs::read(folder.join(name)).with_context(|| format!("{}/{name}", folder.display()))
         });
-        ensure!(one? == other?, "{name} differs");
+        let (one, other) = (one?, other?);
+        if one != other {
+            let first = one.iter().zip(&other).position(|(one, other)| one != other);
+            found.push(format!("{name}, of {} and {} bytes, first at {first:?}", one.len(), other.len()));
+        }
     }
+    Ok(found)
+}
+
+/// Fails unless both folders have the same bytes under these names.
+pub fn expect_same(one: &Path, other: &Path, names: &[&str]) -> Result<()> {
+    let found = differences(one, other, names)?;
+    ensure!(found.is_empty(), "these differ: {found:?}");
     Ok(())
 }
 
@@ -38,4 +51,20 @@ pub fn expect_same(one: &Path, other: &Path, names: &[&str]) -> Result<()> {
 pub fn metadata(file: &[u8]) -> Result<BTreeMap<String, String>> {
     let (_, header) = SafeTensors::read_metadata(file)?;
     Ok(header.metadata().clone().context("metadata")?.into_iter().collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_the_same_that_is_not_there() {
+        let [one, other] = [1, 2].map(|_| tempfile::tempdir().unwrap());
+        let compared = |names: &[&str]| differences(one.path(), other.path(), names);
+        assert!(compared(&[]).is_err() && compared(&["a"]).unwrap_err().to_string().ends_with("/a"));
+        fs::write(one.path().join("a"), "ab").unwrap();
+        assert!(compared(&["a"]).is_err());
+        fs::write(other.path().join("a"), "ac").unwrap();
+        assert_eq!(compared(&["a"]).unwrap(), ["a, of 2 and 2 bytes, first at Some(1)"]);
+    }
 }

@@ -7,7 +7,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::{Child, Command};
 
 /// No command of these tests takes longer.
-const LIMIT: Duration = Duration::from_secs(420);
+pub(crate) const LIMIT: Duration = Duration::from_secs(420);
 
 /// Result of a finished command.
 #[derive(Debug, Clone)]

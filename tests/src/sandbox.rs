@@ -103,6 +103,29 @@ impl Sandbox {
     pub async fn expect_no_process(&self) -> Result<()> {
         until("no process is left", SOON, || async { Ok(self.processes()?.is_empty().then_some(())) })
             .await
-            .with_context(|| format!("still there: {:?}", self.processes()))
+            .with_context(|| format!("still there: {:?}", self.processes()))?;
+        // A killed process loses its name and its working folder before its files, and with them its locks.
+        let free = || async { Ok(self.held_locks()?.is_empty().then_some(())) };
+        until("no lock is held", SOON, free)
+            .await
+            .with_context(|| format!("still held: {:?}", self.held_locks()))
+    }
+
+    /// The logs and lock files of runs that somebody holds.
+    fn held_locks(&self) -> Result<Vec<PathBuf>> {
+        let mut held = Vec::new();
+        for run in fs::read_dir(self.path("state/ringtune/runs")).into_iter().flatten().flatten() {
+            for entry in fs::read_dir(run.path()).into_iter().flatten().flatten() {
+                let path = entry.path();
+                let is_lock = path.file_name().is_some_and(|name| name == "lock")
+                    || path.extension().is_some_and(|extension| extension == "log");
+                if is_lock
+                    && fs::File::options().write(true).open(&path).is_ok_and(|file| file.try_lock().is_err())
+                {
+                    held.push(path);
+                }
+            }
+        }
+        Ok(held)
     }
 }

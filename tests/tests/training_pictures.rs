@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, fs, path::Path};
 use anyhow::{Context as _, Result, ensure};
 use ringtune_tests::{Job, Sandbox, job::text, places, reference};
 use safetensors::SafeTensors;
-use serde_json::Value;
+use serde_json::{Value, json};
 use toml::Table;
 
 /// Runs a job file on that many workers and returns the embedding that it learned.
@@ -45,6 +45,23 @@ fn captioned_folder(sandbox: &Sandbox, name: &str, caption: impl Fn(usize) -> St
     Ok(())
 }
 
+/// Copies a folder with captions, these into a metadata file.
+fn listed_folder(sandbox: &Sandbox, name: &str, copy: &str) -> Result<()> {
+    let (folder, copy) = (sandbox.path(name), sandbox.path(copy));
+    fs::create_dir(&copy)?;
+    let mut lines = String::new();
+    for entry in fs::read_dir(&folder)? {
+        let path = entry?.path();
+        let name = path.file_name().context("a name")?.to_string_lossy();
+        if path.extension().is_none_or(|ending| ending != "txt") {
+            fs::copy(&path, copy.join(&*name))?;
+            let caption = fs::read_to_string(path.with_extension("txt"))?;
+            lines += &format!("{}\n", json!({ "file_name": name, "words": [caption] }));
+        }
+    }
+    fs::write(copy.join("metadata.jsonl"), lines).context("the metadata file")
+}
+
 /// A job that learns from two folders, with captions.
 fn captioned_job() -> Result<Job> {
     let folders: Table =
@@ -76,6 +93,16 @@ async fn captions_of_several_folders_are_learned_from_alike_on_one_and_two_worke
     ensure!(prompts.len() >= 6, "only {} prompts", prompts.len());
     fs::remove_dir_all(sandbox.path("trace"))?;
     ensure!(learn(&sandbox, "job.toml", 1).await? == two, "one worker leaves another embedding than two");
+
+    // The same captions in metadata files are the same job.
+    listed_folder(&sandbox, "a", "listed-a")?;
+    listed_folder(&sandbox, "b", "listed-b")?;
+    let folders: Table =
+        toml::from_str("folders = [{ images = \"./listed-a\", repeats = 2 }, { images = \"./listed-b\" }]")?;
+    let listed =
+        captioned_job()?.set("data.folders", folders["folders"].clone()).set("data.caption_column", "words");
+    sandbox.write_job("listed.toml", &listed)?;
+    ensure!(learn(&sandbox, "listed.toml", 2).await? == two, "captions in metadata files are not the same");
 
     // Another caption is another job; one that pushes the token out of the prompt is none.
     captioned_folder(&sandbox, "c", |_| "a red star".to_owned())?;

@@ -64,12 +64,21 @@ fn with_port(given: &str, port: u16) -> Result<String, AdvertiseError> {
 
 fn interface_address(name: &str) -> Result<IpAddr, AdvertiseError> {
     let interfaces = if_addrs::get_if_addrs().map_err(AdvertiseError::Interfaces)?;
-    let mut of_this_name: Vec<IpAddr> =
-        interfaces.iter().filter(|entry| entry.name == name).map(|entry| entry.ip()).collect();
-    of_this_name.sort();
-    of_this_name.first().copied().ok_or_else(|| AdvertiseError::UnknownInterface {
-        given: name.to_owned(),
-        known: interfaces.iter().map(|e| format!("{} {}", e.name, e.ip())).collect::<Vec<_>>().join(", "),
+    primary(interfaces.iter().filter(|entry| entry.name == name).map(|entry| entry.ip())).ok_or_else(|| {
+        AdvertiseError::UnknownInterface {
+            given: name.to_owned(),
+            known: interfaces.iter().map(|e| format!("{} {}", e.name, e.ip())).collect::<Vec<_>>().join(", "),
+        }
+    })
+}
+
+/// The address to dial of an interface's `addresses`, which the system lists oldest first: the first IPv4
+/// one, or the first IPv6 one that means the same on every machine, or whatever there is.
+fn primary(addresses: impl Iterator<Item = IpAddr>) -> Option<IpAddr> {
+    addresses.min_by_key(|address| match address {
+        IpAddr::V4(_) => 0,
+        IpAddr::V6(address) if !address.is_unicast_link_local() => 1,
+        IpAddr::V6(_) => 2,
     })
 }
 
@@ -111,5 +120,17 @@ mod tests {
         let interface = |name: &str| advertise(|s| s.ring.interface = name.to_owned(), "0.0.0.0:83");
         assert_eq!(interface("lo").unwrap(), "127.0.0.1:83");
         assert!(matches!(interface("nothing9"), Err(AdvertiseError::UnknownInterface { .. })));
+    }
+
+    #[test]
+    fn an_interface_with_several_addresses_is_dialled_at_its_oldest_ipv4_one() {
+        let primary = |addresses: &[&str]| {
+            primary(addresses.iter().map(|text| text.parse().unwrap())).map(|address| address.to_string())
+        };
+        assert_eq!(primary(&["127.0.0.1", "10.0.0.1", "::1"]).as_deref(), Some("127.0.0.1"));
+        assert_eq!(primary(&["fe80::1", "fd00::2", "fd00::1", "192.0.2.2"]).as_deref(), Some("192.0.2.2"));
+        assert_eq!(primary(&["fe80::1", "fd00::2", "fd00::1"]).as_deref(), Some("fd00::2"));
+        assert_eq!(primary(&["fe80::1"]).as_deref(), Some("fe80::1"));
+        assert_eq!(primary(&[]), None);
     }
 }

@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_below_what_is_allowed_are_told_the_range() {
+    fn what_is_not_allowed_is_told_what_is() {
         for (line, says) in [
             ("--threads -2", "allowed: 0 to 4096"),
             ("--threads 4097", "allowed: 0 to 4096"),
@@ -217,6 +217,7 @@ mod tests {
             ("generate-text m --num-samples -2", "-2 is not in 1..=1000000"),
             ("prepare-text a --tokenizer t -o b --threads -2", "-2 is not in 1..=1024"),
             ("doctor a.toml --threads -2", "-2 is not in 1..=4096"),
+            ("doctor a.toml --set seed", "\"seed\": allowed: KEY=VALUE, as in train.seed=7"),
         ] {
             let words = ["ringtune-worker"].into_iter().chain(line.split(' '));
             let text = Arguments::try_parse_from(words).expect_err(line).to_string();

@@ -4,15 +4,16 @@
 use std::path::Path;
 
 pub use ringtune_engine::{
-    Activity, AdamWScalars, AlignedFloats, Applied, Bucket, BucketPlan, BucketSizes, Buckets, DrawPictures,
-    Dropout, EmbeddingRows, EncodeImages, Engine, EngineError, EngineHandle, EngineIdentity, FeedTokens,
-    GenerateText, Gradient, HeldState, HoldParameters, ImageRequest, InstructionSet, LanguageModelFolder,
-    LanguageModelInfo, LanguageModelSource, LoadModel, MOST_CHUNKS, MOST_PICTURES, MachineRates, Microbatch,
-    ModelInfo, ModelOptions, Moments, NewLanguageModel, OpenLanguageModel, OpenTextModel, Operator,
-    OperatorScope, OptimizerStep, Parameter, ParametersInfo, PassSummary, Piece, Pixels, Precision,
-    PredictionType, Recording, RgbImage, STEP, SamplerKind, Shares, StateTensor, TEXT_ENCODER, TensorShape,
-    TextContext, TextModelInfo, TextualInversion, Threads, TokenBatch, TrainLanguageModel, TrainingSize,
-    Wanted, WorkerEngine, common,
+    Activity, AdamWScalars, AdaptLayers, AdaptableLayer, Adapter, AlignedFloats, Applied, Bucket, BucketPlan,
+    BucketSizes, Buckets, DrawPictures, Dropout, EmbeddingRows, EncodeImages, Engine, EngineError,
+    EngineHandle, EngineIdentity, Extras, FeedTokens, FixedAdapter, GenerateText, Gradient, HeldState,
+    HoldParameters, ImageRequest, InstructionSet, LanguageModelFolder, LanguageModelInfo,
+    LanguageModelSource, LayerShape, LoadModel, MOST_CHUNKS, MOST_PICTURES, MachineRates, Microbatch,
+    ModelInfo, ModelOptions, Moments, NewLanguageModel, OpenAdapters, OpenLanguageModel, OpenTextModel,
+    Operator, OperatorScope, OptimizerStep, Parameter, ParametersInfo, PassSummary, Piece, Pixels, Precision,
+    PredictionType, Recording, RgbImage, STEP, SamplePlace, SamplerKind, Shares, StateTensor, TEXT_ENCODER,
+    TensorShape, TextContext, TextModelInfo, TextualInversion, Threads, TokenBatch, TrainLanguageModel,
+    TrainPictures, TrainingSize, Wanted, WorkerEngine, common,
 };
 #[cfg(test)]
 pub(crate) use ringtune_fake_engine::{FakeEngine, FakeScript};

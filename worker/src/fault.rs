@@ -18,7 +18,7 @@
 
 use std::io;
 
-use ringtune_shared::captions::{CaptionFileError, CaptionFileProblem};
+use ringtune_tables::captions::{CaptionFileError, CaptionFileProblem};
 use rustix::io::Errno;
 
 use crate::{access, data, engine::EngineError, output, train};
@@ -105,11 +105,14 @@ impl Blame for data::Error {
     fn fault(&self) -> Fault {
         use data::Error as E;
         match self {
-            E::ImageFolder { source, .. } | E::ReadImage { source, .. } => of_path(source),
+            E::ImageFolder { source, .. } | E::ReadImage { source, .. } | E::ReadFile { source, .. } => {
+                of_path(source)
+            }
             // Another machine's are as they were, perhaps.
             E::ImageChanged { .. } => Fault::Machine,
             E::NoImages { .. }
             | E::TooManyImages { .. }
+            | E::UnusableFile { .. }
             | E::ImageTooLarge { .. }
             | E::UndecodableImage { .. }
             | E::TokenizerFile { .. }
@@ -195,7 +198,7 @@ impl Blame for CaptionFileError {
     fn fault(&self) -> Fault {
         match self.problem {
             CaptionFileProblem::Unreadable(ref source) => of_path(source),
-            CaptionFileProblem::Caption(_) => Fault::Job,
+            CaptionFileProblem::Caption(_) | CaptionFileProblem::Wrong(_) => Fault::Job,
         }
     }
 }
@@ -214,12 +217,13 @@ mod tests {
         let file = || PathBuf::from("f");
         let full = || io::Error::from(io::ErrorKind::StorageFull);
         let caption = |problem| CaptionFileError { path: file(), problem };
-        let job: [Box<dyn Blame>; 6] = [
+        let job: [Box<dyn Blame>; 7] = [
             Box::new(data::Error::ImageTooLarge { name: name(), bytes: 2, allowed: 1 }),
             Box::new(data::Error::PlaceholderTaken { token: "cat".to_owned() }),
             Box::new(EngineError::OfJob("unet/config.json: no".into())),
             Box::new(ringtune_sources::Error::Unsuitable { place: name(), problem: "no unet".to_owned() }),
             Box::new(caption(CaptionError::Encoding.into())),
+            Box::new(caption(CaptionFileProblem::Wrong("line 1: no caption".to_owned()))),
             Box::new(Refusal::of("train.resolution", "too small")),
         ];
         for error in job {

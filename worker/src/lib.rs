@@ -30,6 +30,7 @@ mod instructions;
 mod journal;
 pub mod kinds;
 pub mod latents;
+mod lora_layers;
 pub mod membership;
 pub mod node;
 pub mod output;

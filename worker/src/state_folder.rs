@@ -158,7 +158,8 @@ fn work_folder_of(folder: &Path) -> PathBuf {
 }
 
 /// A worker that was killed could not remove what its ranks wrote, checkpoints and pictures of a job that nobody goes on
-/// with from here, nor its links to files that it had open.
+/// with from here, nor its links to files that it had open. What of it was not sent yet the coordinator would refuse, as of an epoch
+/// that is over. No result is lost by that: whoever goes on makes them. A checkpoint is sent behind all files of the steps up to it.
 fn remove_leftovers(leftovers: &Path) -> Result<(), StateFolderError> {
     match std::fs::remove_dir_all(leftovers) {
         Err(source) if source.kind() != io::ErrorKind::NotFound => {

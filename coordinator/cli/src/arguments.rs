@@ -16,6 +16,7 @@ use crate::{
     common_arguments::{AskArguments, CoordinatorArguments},
     help::{DRAIN, EXAMPLES, STATUS, WORKERS},
     job_file::Label,
+    lora_arguments::LoraCommand,
     references::{JobReference, WorkerReference},
     run_arguments::{RecoverArguments, RunArguments, UpArguments},
 };
@@ -94,6 +95,9 @@ pub enum Command {
     /// Check whether this machine is fit for a worker, or what a job file would do (runs `ringtune-worker doctor`)
     #[command(disable_help_flag = true)]
     Doctor(PassedOnArguments),
+    /// Look into LoRA files, convert them between programs, and lower their rank
+    #[command(subcommand)]
+    Lora(LoraCommand),
     /// Collect what a bug report needs
     #[command(subcommand)]
     Debug(DebugCommand),
@@ -187,7 +191,7 @@ pub struct ListArguments {
 /// Arguments of the commands that take one job: `status`.
 #[derive(Debug, Args)]
 pub struct JobArguments {
-    /// The job: its id, 4 or more digits of the id's beginning or end, its name, or `last`
+    /// The job: its id, 4 or more digits of the id's beginning or end, its name, or `last` (the newest that is no verification)
     #[arg(value_name = "JOB")]
     pub job: JobReference,
     /// Which coordinator, and how to print.
@@ -203,7 +207,7 @@ Examples:
   ringtune watch JOB JOB               both from now on, until both have ended
   ringtune watch --all --output json   all that happens, one object a line, until Ctrl-C")]
 pub struct WatchArguments {
-    /// The jobs: their ids, 4 or more digits of an id's beginning or end, names, or `last`
+    /// The jobs: their ids, 4 or more digits of an id's beginning or end, names, or `last` (the newest that is no verification)
     #[arg(value_name = "JOB", required_unless_present = "all")]
     pub jobs: Vec<JobReference>,
     /// All jobs, including those that are created later, until Ctrl-C
@@ -232,7 +236,7 @@ differs with both hashes.
 Exit codes: 0 all steps are the same, 1 one differs or the verification failed, 2 wrong usage,
 3 the coordinator cannot be reached.")]
 pub struct VerifyArguments {
-    /// The job: its id, 4 or more digits of the id's beginning or end, its name, or `last`; it may still run
+    /// The job: its id, 4 or more digits of the id's beginning or end, its name, or `last` (the newest that is no verification); it may still run
     #[arg(value_name = "JOB")]
     pub job: JobReference,
     /// Only these steps, both ends included, or only one [default: all that are stored]
@@ -265,7 +269,7 @@ Nothing asks whether you are sure, and nothing brings a deleted job back: fetch 
 keep before. A job that has not ended is refused: cancel it first. Prints the id of each job that
 is gone. Goes on after a job that cannot be deleted, and then ends with the code of the first one.")]
 pub struct DeleteArguments {
-    /// The jobs: their ids, 4 or more digits of an id's beginning or end, names, or `last`
+    /// The jobs: their ids, 4 or more digits of an id's beginning or end, names, or `last` (the newest that is no verification)
     #[arg(value_name = "JOB", required = true)]
     pub jobs: Vec<JobReference>,
     /// Which coordinator, and how to print.

@@ -2,6 +2,7 @@
 
 use std::{io, path::PathBuf};
 
+use ringtune_shared::model_folder::ModelFolderError;
 use tonic::Code;
 
 use crate::{
@@ -60,6 +61,9 @@ pub enum Error {
         /// What the system said.
         source: io::Error,
     },
+    /// A folder with a model.
+    #[error(transparent)]
+    ModelFolder(#[from] ModelFolderError),
     /// Nobody reads the output any more, or it cannot be written.
     #[error("cannot write the output: {0}")]
     Output(#[from] io::Error),
@@ -83,7 +87,11 @@ impl Error {
     /// The exit code for this failure.
     pub fn exit_status(&self) -> ExitStatus {
         match self {
-            Self::Usage(_) | Self::JobFile(_) | Self::Images(_) | Self::Resume(_) => ExitStatus::Usage,
+            Self::Usage(_)
+            | Self::JobFile(_)
+            | Self::Images(_)
+            | Self::Resume(_)
+            | Self::ModelFolder(ModelFolderError::Unusable { .. }) => ExitStatus::Usage,
             Self::Access(AccessError::File { .. } | AccessError::Given(_)) => ExitStatus::Failed,
             Self::Access(_) => ExitStatus::Usage,
             Self::Client(error) | Self::MaybeSubmitted { source: error, .. } => match error.code() {
@@ -101,6 +109,7 @@ impl Error {
             Self::Cluster(_)
             | Self::JobEnded(_)
             | Self::File { .. }
+            | Self::ModelFolder(_)
             | Self::Output(_)
             | Self::Interrupted(_) => ExitStatus::Failed,
         }

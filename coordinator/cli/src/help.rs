@@ -15,7 +15,8 @@ Examples:
       ringtune submit dicoo.toml
       ringtune watch dicoo
       ringtune fetch dicoo -o results
-  A job is named by its id, 4 or more digits of the id's beginning or end, its name, or `last`.
+  A job is named by its id, 4 or more digits of the id's beginning or end, its name, or `last`:
+  the newest that is no verification.
   Draw pictures with what was learned, or continue a text:
       ringtune generate --help
       ringtune generate-text --help

@@ -1,18 +1,17 @@
 //! The image folder of a job: what is in it, and its manifest at the coordinator.
 
 use std::{
-    collections::BTreeSet,
     fs, io,
     path::{Path, PathBuf},
 };
 
 use bytes::Bytes;
 use ringtune_shared::{
-    captions::{CaptionFileError, caption_beside, caption_file_name},
     files::name_left_out,
     ids::ContentHash,
     manifest::{LARGEST_IMAGE_FILE, MOST_FILES, Manifest, ManifestError, ManifestFile, is_image_name},
 };
+use ringtune_tables::captions::{CaptionFileError, FolderCaptions, caption_file_names, open_regular};
 
 use crate::client::{Client, ClientError, Content};
 
@@ -114,16 +113,16 @@ pub struct ImageFolder {
     folder: PathBuf,
     images: Vec<String>,
     /// Of each image; empty where the job uses none.
-    captions: Vec<Option<String>>,
+    captions: Vec<Vec<String>>,
     /// Files that would be captions, where the job uses none.
     unused_captions: Vec<String>,
     stray: Vec<String>,
 }
 
 impl ImageFolder {
-    /// Lists `folder`, which the job's `field` names. Everything that is not a jpg, jpeg, png or webp file, nor the
-    /// caption beside one, is set aside as stray. `captions`: whether they are used.
-    pub fn scan(field: &str, folder: &Path, captions: bool) -> Result<Self, ImageFolderError> {
+    /// Lists `folder`, which the job's `field` names. Everything that is not a jpg, jpeg, png or webp file, nor has their
+    /// captions, is set aside as stray. `captions`: their column, where they are used.
+    pub fn scan(field: &str, folder: &Path, captions: Option<&str>) -> Result<Self, ImageFolderError> {
         let field = field.to_owned();
         let unreadable =
             |source| ImageFolderError::Unreadable { field: field.clone(), folder: folder.to_owned(), source };
@@ -148,14 +147,17 @@ impl ImageFolder {
             count if count > MOST_FILES => return Err(ImageFolderError::TooMany { field, folder, count }),
             _ => {}
         }
-        let names: BTreeSet<String> = images.iter().filter_map(|image| caption_file_name(image)).collect();
+        let names = caption_file_names(images.iter().map(String::as_str));
         let (beside, stray) = stray.into_iter().partition(|name| names.contains(name));
-        let read = |image: &String| caption_beside(&folder, image);
-        let read = if captions { images.iter().map(read).collect() } else { Ok(Vec::new()) };
-        let captions_of =
-            read.map_err(|source| ImageFolderError::Caption { field: field.clone(), source })?;
-        let unused_captions = if captions { Vec::new() } else { beside };
-        Ok(Self { field, folder, images, captions: captions_of, unused_captions, stray })
+        let read = |column: &str| -> Result<Vec<_>, CaptionFileError> {
+            let open = |name: &str| open_regular(&folder.join(name));
+            let found = FolderCaptions::new(&folder, images.iter().map(String::as_str), column, &open)?;
+            images.iter().map(|image| found.of(image)).collect()
+        };
+        let (read, unused_captions) =
+            captions.map_or((Ok(Vec::new()), beside), |column| (read(column), Vec::new()));
+        let captions = read.map_err(|source| ImageFolderError::Caption { field: field.clone(), source })?;
+        Ok(Self { field, folder, images, captions, unused_captions, stray })
     }
 
     /// How many images there are: at least one.
@@ -172,7 +174,7 @@ impl ImageFolder {
                 "captions in {folder} ({unused}) are not used: no template has [caption] in it"
             ));
         }
-        let without = self.images.iter().zip(&self.captions).filter(|(_, caption)| caption.is_none());
+        let without = self.images.iter().zip(&self.captions).filter(|(_, captions)| captions.is_empty());
         let missing: Vec<String> = without.map(|(image, _)| image.clone()).collect();
         (!missing.is_empty())
             .then(|| format!("in {folder}, {} without a caption: {}", missing.len(), names(&missing)))
@@ -222,13 +224,10 @@ impl ImageFolder {
 
     /// Of images with these hashes and sizes.
     fn manifest(&self, files: Vec<(ContentHash, u64)>) -> Result<Bytes, ImageFolderError> {
-        let captions = self.captions.iter().cloned().chain(std::iter::repeat(None));
+        let captions = self.captions.iter().cloned().chain(std::iter::repeat(Vec::new()));
         let files = self.images.iter().zip(captions).zip(files);
-        let files = files.map(|((name, caption), (sha256, size))| ManifestFile {
-            name: name.clone(),
-            sha256,
-            size,
-            caption,
+        let files = files.map(|((name, captions), (sha256, size))| {
+            ManifestFile::new(name.clone(), sha256, size, captions)
         });
         let manifest = Manifest::new(files.collect()).and_then(|manifest| manifest.to_json());
         let unusable = |source| ImageFolderError::Manifest { field: self.field.clone(), source };
@@ -258,20 +257,23 @@ mod tests {
 
     #[test]
     fn images_are_sorted_and_stray_files_are_named() {
-        let folder = folder_of(&["b.PNG", "a.jpeg", "notes.txt", "c.webp", "Thumbs.db"]);
+        let folder = folder_of(&["b.PNG", "a.jpeg", "notes.txt", "c.webp", "Thumbs.db", "._a.jpeg"]);
+        std::os::unix::fs::symlink("nowhere.png", folder.path().join("gone.png")).expect("a link");
         fs::create_dir(folder.path().join("d.png")).expect("a folder that looks like a picture");
-        let scanned = ImageFolder::scan("data.images", folder.path(), false).expect("scanned");
+        let scanned = ImageFolder::scan("data.images", folder.path(), None).expect("scanned");
         assert_eq!(scanned.images, ["a.jpeg", "b.PNG", "c.webp"]);
-        assert_eq!(scanned.stray, ["Thumbs.db", "d.png", "notes.txt"]);
+        let [macos, gone] =
+            ["._a.jpeg (what macOS keeps of a file, not the file)", "gone.png (a link that leads nowhere)"];
+        assert_eq!(scanned.stray, [macos, "Thumbs.db", "d.png", gone, "notes.txt"]);
         assert!(scanned.stray_files_warning().is_some_and(|text| text.contains("notes.txt")));
     }
 
     #[test]
     fn captions_are_read_where_they_are_used_and_named_where_not() {
         let folder = folder_of(&["a.png", "a.txt", "b.jpg", "c.txt"]);
-        let scan = |captions| ImageFolder::scan("data.images", folder.path(), captions);
+        let scan = |captions: bool| ImageFolder::scan("data.images", folder.path(), captions.then_some(""));
         let used = scan(true).expect("scanned");
-        assert_eq!(used.captions, [Some("a.txt".to_owned()), None]);
+        assert_eq!(used.captions, [vec!["a.txt".to_owned()], vec![]]);
         assert_eq!(used.stray, ["c.txt"]);
         assert!(
             used.captions_warning().is_some_and(|text| text.contains("b.jpg") && !text.contains("a.png"))
@@ -283,6 +285,13 @@ mod tests {
                 .captions_warning()
                 .is_some_and(|text| text.contains("a.txt") && text.contains("[caption]"))
         );
+        let listed = folder_of(&["a.png", "b.jpg"]);
+        let lines = "{\"file_name\": \"b.jpg\", \"words\": [\"red\", \"a cat\"]}\n";
+        fs::write(listed.path().join("metadata.jsonl"), lines).expect("written");
+        let several = ImageFolder::scan("data.images", listed.path(), Some("words")).expect("scanned");
+        assert_eq!((&several.captions[0], several.captions[1].len(), several.stray.len()), (&vec![], 2, 0));
+        let missing = ImageFolder::scan("data.images", listed.path(), Some("text")).expect_err("no column");
+        assert!(missing.to_string().starts_with("data.images: the caption file"), "{missing}");
         fs::write(folder.path().join("a.txt"), b"\xff").expect("written");
         assert!(scan(true).expect_err("no text").to_string().contains("a.txt"));
         assert!(scan(false).is_ok());
@@ -292,13 +301,13 @@ mod tests {
     fn folders_without_images_are_refused() {
         let empty = folder_of(&[]);
         assert!(
-            matches!(ImageFolder::scan("data.images", empty.path(), false), Err(ImageFolderError::NoImages { stray, .. }) if stray.is_empty())
+            matches!(ImageFolder::scan("data.images", empty.path(), None), Err(ImageFolderError::NoImages { stray, .. }) if stray.is_empty())
         );
         let stray = folder_of(&["notes.txt", "x.gif"]);
-        let error = ImageFolder::scan("data.images", stray.path(), false).expect_err("no images");
+        let error = ImageFolder::scan("data.images", stray.path(), None).expect_err("no images");
         assert!(error.to_string().contains("only notes.txt, x.gif"), "{error}");
         let missing =
-            ImageFolder::scan("data.images", Path::new("/no/such/folder"), false).expect_err("missing");
+            ImageFolder::scan("data.images", Path::new("/no/such/folder"), None).expect_err("missing");
         assert!(matches!(missing, ImageFolderError::Unreadable { .. }));
     }
 
@@ -308,7 +317,7 @@ mod tests {
             let folder = folder_of(&["a.png"]);
             let odd = fs::File::create(folder.path().join("odd.png")).expect("created");
             odd.set_len(size).expect("sparse");
-            let error = ImageFolder::scan("data.images", folder.path(), false).expect_err("wrong size");
+            let error = ImageFolder::scan("data.images", folder.path(), None).expect_err("wrong size");
             assert!(error.to_string().contains("odd.png"), "{error}");
         }
     }

@@ -30,10 +30,13 @@ pub enum JobFileError {
         /// What the system said.
         source: io::Error,
     },
-    /// A command line of diffusers' script that is not a job.
-    #[error("--from-diffusers-args: {0}")]
-    Untranslatable(String),
-    /// A command line of diffusers' script whose job is not allowed.
+    /// A command line of another program's script that is not a job.
+    #[error("--from-diffusers-args:{0}")]
+    Untranslatable(
+        /// What follows the option's name.
+        String,
+    ),
+    /// A command line of another program's script whose job is not allowed.
     #[error("--from-diffusers-args: the job of this command line is not valid:\n{0}")]
     InvalidCommandLine(SpecError),
     /// Labels of the command line that the job cannot have beside its own.
@@ -128,11 +131,10 @@ impl JobFile {
             .map_err(|source| JobFileError::Invalid { path: path.to_owned(), source })
     }
 
-    /// The job that a command line of diffusers' script stands for, with `settings` put into it, its paths relative to
+    /// The job that a command line of another program's script stands for, with `settings` put into it, its paths relative to
     /// the current folder; and what the command line says beside it.
     pub fn from_diffusers(line: &str, settings: &[Setting]) -> Result<(Self, Translated), JobFileError> {
-        let translated =
-            diffusers_arguments::translate(line, |path| Path::new(path).exists()).map_err(all_problems)?;
+        let translated = diffusers_arguments::translate(line, names_in).map_err(all_problems)?;
         let folder = current_folder()?;
         let file = job::parse_job_request(&translated.job, settings)
             .and_then(|request| Self::resolve(request, &folder))
@@ -237,18 +239,26 @@ fn current_folder() -> Result<PathBuf, JobFileError> {
     std::env::current_dir().map_err(|source| JobFileError::Unreadable { path: PathBuf::from("."), source })
 }
 
-/// Everything that is wrong with a command line of diffusers' script: its options, and the job that the others make.
+/// The names in a folder; none for a file, or for a folder that may not be read.
+fn names_in(path: &str) -> Option<Vec<String>> {
+    fs::metadata(path).ok()?;
+    let entries = fs::read_dir(path).into_iter().flatten().flatten();
+    Some(entries.filter_map(|entry| entry.file_name().into_string().ok()).collect())
+}
+
+/// Everything that is wrong with a command line of a script: its options, and the job that the others make.
 fn all_problems(found: Untranslatable) -> JobFileError {
-    let Untranslatable { mut problems, rest, unknown } = found;
+    let Untranslatable { script, mut problems, rest, unknown } = found;
     if let Err(error) = job::parse_job_request(&rest, &[]).map_err(without_lines) {
         let others =
             error.violations.into_iter().filter(|one| !rest.is_empty() && !unknown.contains(&one.field));
         problems.extend(others.map(|one| one.to_string()));
     }
-    match problems.as_slice() {
-        [one] => JobFileError::Untranslatable(one.clone()),
-        several => JobFileError::Untranslatable(format!("\n{}", several.join("\n"))),
-    }
+    let text = match problems.as_slice() {
+        [one] => format!(" {one}"),
+        several => format!("\n{}", several.join("\n")),
+    };
+    JobFileError::Untranslatable(if script.is_empty() { text } else { format!(" {script}:{text}") })
 }
 
 /// Whether it is a folder of tokens that nothing says the tokenizer of.

@@ -27,6 +27,7 @@ mod help;
 pub mod images;
 pub mod interrupt;
 pub mod job_file;
+pub mod lora_arguments;
 pub mod objects;
 pub mod output;
 pub mod progress;

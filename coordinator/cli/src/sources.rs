@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, fs, io, path::Path};
 use ringtune_shared::{
     files::write_atomically,
     ids::{CONTENT_URI_PREFIX, ContentHash},
-    job::JobSpec,
+    job::{JobFile, JobSpec},
 };
 
 use crate::images::ImageFolder;
@@ -17,12 +17,12 @@ pub const FILE: &str = "job-sources.json";
 const LARGEST_FILE: u64 = 4 << 20;
 
 /// What a place of a job is one of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 enum Sort {
-    /// A folder of pictures; whether their captions are used.
-    Pictures(bool),
+    /// A folder of pictures; the column of their captions, where these are used.
+    Pictures(Option<String>),
     Embedding,
-    /// One of `generate.embeddings`, whose place has the file's name in it too.
+    /// A file whose place has its name in it too.
     Drawn,
     Checkpoint,
 }
@@ -36,8 +36,8 @@ fn visit(spec: &mut JobSpec, mut act: impl FnMut(Sort, &str, &mut String)) {
     for embedding in spec.initializer_embeddings() {
         act(Sort::Embedding, &embedding.field, embedding.place);
     }
-    for place in spec.drawn_embeddings_mut() {
-        act(Sort::Drawn, "generate.embeddings", place);
+    for JobFile { field, place, .. } in spec.files() {
+        act(Sort::Drawn, &field, place);
     }
     let option = spec.resume_option();
     if let (Some(option), Some(place)) = (option, spec.resume_from_mut()) {
@@ -83,24 +83,24 @@ pub fn restore(spec: &mut JobSpec, folder: &Path) -> Vec<String> {
         }
         let Some(path) = known.get(place.as_str()) else {
             let problem = format!("{field}: {place} was uploaded to the coordinator of another run");
-            problems.push(format!("{problem}; {}", instead(sort, field)));
+            problems.push(format!("{problem}; {}", instead(&sort, field)));
             return;
         };
-        match hash(sort, field, Path::new(path)) {
+        match hash(&sort, field, Path::new(path)) {
             Ok(hash) if place.split('#').next() == Some(hash.uri().as_str()) => *place = path.clone(),
             Ok(_) => problems.push(format!(
                 "{field}: {path} is not what it was when {place} was uploaded; to take it as it is now, {}",
-                instead(sort, field)
+                instead(&sort, field)
             )),
             Err(problem) => problems
-                .push(format!("{field}: {place} came from {path}: {problem}; {}", instead(sort, field))),
+                .push(format!("{field}: {place} came from {path}: {problem}; {}", instead(&sort, field))),
         }
     });
     problems
 }
 
 /// What to do about a place that leads nowhere.
-fn instead(sort: Sort, field: &str) -> String {
+fn instead(sort: &Sort, field: &str) -> String {
     match sort {
         // Tables of a list have no keys on the command line.
         _ if field.contains('[') => "write a path there".to_owned(),
@@ -117,10 +117,10 @@ fn read(path: &Path) -> BTreeMap<String, String> {
     serde_json::from_slice(&text).unwrap_or_default()
 }
 
-fn hash(sort: Sort, field: &str, path: &Path) -> Result<ContentHash, String> {
+fn hash(sort: &Sort, field: &str, path: &Path) -> Result<ContentHash, String> {
     match sort {
         Sort::Pictures(captions) => {
-            let hash = ImageFolder::scan(field, path, captions).and_then(|images| images.hash());
+            let hash = ImageFolder::scan(field, path, captions.as_deref()).and_then(|images| images.hash());
             // The text begins with the field.
             hash.map_err(|error| error.to_string().trim_start_matches(&format!("{field}: ")).to_owned())
         }
@@ -164,7 +164,7 @@ mod tests {
         fs::create_dir(&pictures).expect("made");
         fs::write(pictures.join("a.png"), "a").expect("written");
         fs::write(&start, "rows").expect("written");
-        let manifest = ImageFolder::scan("data.images", &pictures, false).and_then(|images| images.hash());
+        let manifest = ImageFolder::scan("data.images", &pictures, None).and_then(|images| images.hash());
         let (manifest, rows) = (manifest.expect("read").uri(), ContentHash::of(b"rows").uri());
         let before = job(&pictures.display().to_string(), &start.display().to_string());
         let after = job(&manifest, &rows);

@@ -298,3 +298,28 @@ fn a_command_line_of_diffusers_script_is_a_job() {
     folder.refused(&["run", "job.toml", "--from-diffusers-args", line], &["JOB.toml", "cannot be used with"]);
     folder.refused(&["run"], &["JOB.toml"]);
 }
+
+#[test]
+fn a_command_line_of_kohyas_script_is_a_job_too() {
+    let folder = Folder::new();
+    fs::create_dir(folder.path().join("train")).expect("made");
+    fs::rename(folder.path().join("pictures"), folder.path().join("train/10_toy dog")).expect("moved");
+    let line = "accelerate launch sd-scripts/train_network.py --pretrained_model_name_or_path toy-sd --train_data_dir=train \
+                --network_module networks.lora --network_dim=8 --resolution 64,64 --network_train_unet_only --output_name dog";
+    let job = folder.ringtune(&["run", "--print-job", "--from-diffusers-args", line]);
+    assert!(job.status.success(), "{}", String::from_utf8_lossy(&job.stderr));
+    let text = String::from_utf8_lossy(&job.stdout);
+    for written in
+        ["kind = \"lora\"", "name = \"dog\"", "rank = 8", "repeats = 10", "instance_prompt = \"toy dog\""]
+    {
+        assert!(text.contains(written), "{written} is missing in: {text}");
+    }
+    let wrong = format!("{line} --masked_loss --caption_dropout_rate=2");
+    let says = ["train_network.py:", "--masked_loss: ", "train.caption_dropout"];
+    folder.refused(&["run", "--from-diffusers-args", &wrong], &says);
+    let other = line.replace("train_network", "sdxl_train_network");
+    folder.refused(
+        &["run", "--from-diffusers-args", &other],
+        &["sdxl_train_network.py is not", "train_network.py"],
+    );
+}

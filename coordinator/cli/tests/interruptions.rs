@@ -150,11 +150,13 @@ impl JobService for Flaky {
             }
         }
     }
-    /// Three pages, a job on each, whose names are all the same.
+    /// Three pages, a job on each, whose names are all the same; the newest is a verification.
     async fn list_jobs(&self, request: Request<v1::ListJobsRequest>) -> Answer<v1::ListJobsResponse> {
         self.calls.fetch_add(1, Ordering::Relaxed);
         let page: usize = request.into_inner().page_token.parse().unwrap_or(0);
-        let job = v1::Job { job_id: LISTED[page].to_owned(), name: "star".to_owned(), ..v1::Job::default() };
+        let (job_id, name) = (LISTED[page].to_owned(), "star".to_owned());
+        let verification = (page == 0).then(v1::Verification::default);
+        let job = v1::Job { job_id, name, verification, ..v1::Job::default() };
         let next = (page + 1 < LISTED.len()).then(|| (page + 1).to_string());
         let answer = v1::ListJobsResponse { jobs: vec![job], next_page_token: next.unwrap_or_default() };
         Ok(Response::new(answer))
@@ -384,13 +386,13 @@ async fn a_job_is_found_by_any_piece_of_its_id_on_any_page() {
     let (code, [stdout, stderr]) = cancel(LISTED[1]).await;
     assert!(code == Some(0) && stdout.contains(LISTED[1]), "{stderr}");
     assert_eq!(flaky.calls.load(Ordering::Relaxed), 0);
-    for (given, means) in [("cafe", 2), ("…41b7cafe", 2), ("01a22026-aa", 1), ("last", 0)] {
+    for (given, means) in [("cafe", 2), ("…41b7cafe", 2), ("01a22026-aa", 1), ("last", 1)] {
         let (code, [stdout, stderr]) = cancel(given).await;
         assert!(code == Some(0) && stdout.contains(LISTED[means]), "{given}: {stdout} {stderr}");
     }
     let (code, [_, stderr]) = cancel("star").await;
     assert_eq!(code, Some(2), "{stderr}");
-    assert!(LISTED.iter().all(|id| stderr.contains(id)), "{stderr}");
+    assert!(LISTED[1..].iter().all(|id| stderr.contains(id)) && !stderr.contains(LISTED[0]), "{stderr}");
     let (code, [_, stderr]) = cancel("moon").await;
     assert!(code == Some(2) && stderr.contains("there is no job \"moon\""), "{stderr}");
 }

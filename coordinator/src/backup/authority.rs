@@ -12,6 +12,7 @@ use std::{
 use ringtune_shared::ids::ContentHash;
 
 use super::{AUTHORITY, Error, sync_folder};
+use crate::state_folder::is_root;
 
 /// Copies the roots that there are; gives the files' names and what is in them. Blocks.
 pub(super) fn take(state_dir: &Path, to: &Path) -> Result<BTreeMap<String, ContentHash>, Error> {
@@ -67,12 +68,6 @@ pub(super) fn restore(
         write(&to.join(name), &content)?;
     }
     sync_folder(&to)
-}
-
-/// root-0001.pem: whole files alone, and no way out of the folder.
-fn is_root(name: &str) -> bool {
-    let number = name.strip_prefix("root-").and_then(|rest| rest.strip_suffix(".pem"));
-    number.is_some_and(|number| !number.is_empty() && number.bytes().all(|digit| digit.is_ascii_digit()))
 }
 
 fn make(folder: &Path) -> Result<(), Error> {

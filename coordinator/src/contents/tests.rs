@@ -114,7 +114,7 @@ fn all_contents_together_have_a_limit_also_after_a_restart() {
     contents.upload(second, 5, 0).unwrap();
     // What is here takes no more room when it comes again.
     let whole = put(&contents, b"1234567");
-    assert!(contents.upload(whole, 7, 0).unwrap().already_here());
+    assert!(contents.upload(whole, 7, 0).unwrap().close().unwrap().complete);
 }
 
 #[test]

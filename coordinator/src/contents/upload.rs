@@ -96,11 +96,6 @@ impl Upload {
         Ok(())
     }
 
-    /// Whether the content was here before this upload: nothing need be sent.
-    pub fn already_here(&self) -> bool {
-        self.file.is_none()
-    }
-
     /// Adds bytes. Those of a content that was here already are passed over.
     ///
     /// # Errors
@@ -205,7 +200,7 @@ mod tests {
         upload.write(b" world").unwrap();
         assert_eq!(upload.close().unwrap(), Committed { size: 11, complete: true });
         let again = contents.upload(hash, 11, 0).unwrap();
-        assert!(again.already_here() && again.close().unwrap().complete);
+        assert!(again.close().unwrap().complete);
     }
 
     #[test]

@@ -119,6 +119,18 @@ impl Job {
     pub fn told_to_stop(&self) -> Option<&Stop> {
         self.stop.as_ref().filter(|stop| stop.goal.reason().is_some())
     }
+
+    /// It as it comes back from a store. For tests.
+    pub fn as_stored(&self) -> Self {
+        let mut job = Self { links: Links::default(), ..self.clone() };
+        if let Some(ring) = job.ring.as_mut().map(Arc::make_mut) {
+            ring.forget_what_is_not_stored();
+        }
+        if let Some(stop) = &mut job.stop {
+            stop.deadline = Time::default();
+        }
+        job
+    }
 }
 
 /// What makes a repeated CreateJob find its job again.
@@ -398,8 +410,7 @@ impl Ring {
         self.present().map(|(_, member)| member).chain(joiners).map(|member| member.worker)
     }
 
-    /// Makes it what comes back from a store.
-    pub fn forget_what_is_not_stored(&mut self) {
+    fn forget_what_is_not_stored(&mut self) {
         (self.patience, self.returns_by, self.broken) = (Time::default(), Time::default(), None);
         self.last_failure = None;
         let joiners = self.joining.iter_mut().map(|joiner| &mut joiner.member);

@@ -141,12 +141,12 @@ pub enum ProgressStage {
 }
 
 /// One optimizer update, as measured by rank 0. Times in seconds.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct StepRecord {
     /// From 1.
     pub step: u64,
     /// The ring's epoch in which it was made. Rings had only their first in release 0.1.0, which stored none.
-    #[serde(default = "first_epoch")]
+    #[serde(default)]
     pub epoch: Epoch,
     /// Mean over the global batch; not finite in a skipped step.
     #[serde(with = "any_float")]
@@ -198,10 +198,6 @@ pub struct Traffic {
     pub collective_seconds: f64,
     /// Their bandwidth, as NCCL's tests count it.
     pub bus_bytes_per_second: f64,
-}
-
-fn first_epoch() -> Epoch {
-    Epoch::FIRST
 }
 
 /// How far a rank is with its preparation.
@@ -320,15 +316,8 @@ mod tests {
                 step: 1,
                 epoch: Epoch(7),
                 loss,
-                learning_rate: 1e-3,
-                step_seconds: 0.5,
-                compute_seconds: 0.25,
-                exchange_seconds: 0.0,
-                wait_seconds: 0.0,
-                skipped: false,
                 world_size: 2,
                 validation_loss: Some(AnyFloat(loss)),
-                validation_seconds: 0.0,
                 preview_seconds: 0.25,
                 state: Some(ContentHash::of(b"state")),
                 traffic: Some(Traffic {
@@ -337,6 +326,7 @@ mod tests {
                     collective_seconds: 0.25,
                     bus_bytes_per_second: 16_384.0,
                 }),
+                ..StepRecord::default()
             };
             let written = serde_json::to_string(&EventBody::Step(step)).unwrap();
             let EventBody::Step(read) = serde_json::from_str(&written).unwrap() else { panic!("{written}") };

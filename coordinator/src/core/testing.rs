@@ -42,23 +42,7 @@ pub(crate) fn new_job(id: JobId, spec: Arc<JobSpec>) -> NewJob {
 
 /// A step of one rank in the first ring, which took no time.
 pub(crate) fn step_record(step: u64) -> StepRecord {
-    StepRecord {
-        step,
-        epoch: Epoch::FIRST,
-        loss: 0.5,
-        learning_rate: 0.1,
-        step_seconds: 0.0,
-        compute_seconds: 0.0,
-        exchange_seconds: 0.0,
-        wait_seconds: 0.0,
-        skipped: false,
-        world_size: 1,
-        validation_loss: None,
-        validation_seconds: 0.0,
-        preview_seconds: 0.0,
-        state: None,
-        traffic: None,
-    }
+    StepRecord { step, loss: 0.5, learning_rate: 0.1, world_size: 1, ..StepRecord::default() }
 }
 
 /// A file that a job keeps.

@@ -8,6 +8,9 @@ use ringtune_shared::ids::{Epoch, JobId, WorkerId};
 use super::session::SessionId;
 use super::time::Time;
 
+/// Owners that are remembered of one worker whose jobs failed there: without TLS anybody can make up names.
+const MOST_DOUBTS: usize = 16;
+
 /// What a node can do, as it says in its hello.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Capabilities {
@@ -52,7 +55,7 @@ pub enum WorkerState {
     Lost,
 }
 
-/// A worker that said hello since the coordinator started.
+/// A worker that said hello since the coordinator started, and is not forgotten yet.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Worker {
     /// Kept in its state folder.
@@ -93,8 +96,8 @@ pub struct Worker {
     pub failures: u32,
     /// After such a failure it gets no rank until then.
     pub rests_until: Option<Time>,
-    /// Whose job came to nothing on it last, unless it prepared one well since then.
-    pub doubted: Option<Doubt>,
+    /// Whose jobs came to nothing on it since it prepared one well, an entry for each, the newest at the end.
+    pub doubts: Vec<Doubt>,
     /// Whose job it failed at last by what may be its own fault.
     pub suspected_by: Option<String>,
 }
@@ -132,7 +135,19 @@ impl RingPlace {
 impl Worker {
     /// Whether it gets no rank of this owner now, while others may have it.
     pub(super) fn rests_for(&self, owner: &str) -> bool {
-        self.doubted.as_ref().is_some_and(|doubt| doubt.until.is_some() && doubt.owner == owner)
+        self.doubts.iter().any(|doubt| doubt.until.is_some() && doubt.owner == owner)
+    }
+
+    /// A job of this owner came to nothing on it: until when it gets no rank of that owner. `first`, `longest`: milliseconds.
+    pub(super) fn doubt(&mut self, owner: String, now: Time, (first, longest): (i64, i64)) -> Time {
+        let known = self.doubts.iter().position(|doubt| doubt.owner == owner);
+        let times = known.map_or(0, |place| self.doubts.remove(place).times);
+        let until = now.plus(first.saturating_mul(1 << times.min(32)).min(longest));
+        if self.doubts.len() >= MOST_DOUBTS {
+            self.doubts.remove(0);
+        }
+        self.doubts.push(Doubt { owner, times: times.saturating_add(1), until: Some(until) });
+        until
     }
 
     /// Whether the two are on one machine, as far as they say: what that does not have or reach, neither does.

@@ -63,7 +63,7 @@ pub struct Metrics {
     pub sessions: IntGauge,
     /// Streams of news that are open.
     pub watches: IntGauge,
-    /// Optimizer steps that ranks reported.
+    /// Steps that were stored.
     pub steps: IntCounter,
     /// Bytes of contents that came in.
     pub uploaded_bytes: IntCounter,
@@ -131,7 +131,7 @@ impl Metrics {
             )?,
             workers: make.gauges(
                 "ringtune_workers",
-                "Workers that said hello since the coordinator started, by state",
+                "Workers by state; a lost one that has no rank is forgotten after 10 minutes at the latest",
                 ("state", &WORKER_STATES),
             )?,
             queue_seconds: make.histogram(
@@ -144,7 +144,10 @@ impl Metrics {
                 "ringtune_watches",
                 "Streams of news of jobs that are open; a page that somebody looks at has one, and one more for the job that it shows",
             )?,
-            steps: make.counter("ringtune_steps_total", "Optimizer steps reported by rank 0")?,
+            steps: make.counter(
+                "ringtune_steps_total",
+                "Steps stored, of trainings and verifications; one that is done again counts once",
+            )?,
             uploaded_bytes: make.counter("ringtune_uploaded_bytes_total", "Bytes of uploads received")?,
             unknown: make.counters(
                 "ringtune_unknown_messages_total",

@@ -21,7 +21,8 @@ use crate::host_names;
 use crate::settings::Settings;
 use crate::state_folder::StateFolder;
 
-/// Who signs and whose certificates are believed, where the ports speak TLS. `listening`: the addresses of the ports.
+/// Who signs and whose certificates are believed, where the ports speak TLS. `listening`: the addresses of the ports;
+/// `has_signed`: the store has certificates of the cluster's own CA.
 ///
 /// # Errors
 /// See [`PkiError`].
@@ -29,6 +30,7 @@ pub async fn open(
     settings: &Settings,
     state: &StateFolder,
     listening: &[SocketAddr],
+    has_signed: bool,
 ) -> Result<Option<Pki>, PkiError> {
     let security = &settings.security;
     let exposed = listening.iter().any(|address| !address.ip().is_loopback());
@@ -49,6 +51,8 @@ pub async fn open(
             ca: security.ca.clone(),
         };
         tokio::task::spawn_blocking(move || Pki::elsewhere(paths, life, SystemTime::now())).await??
+    } else if has_signed && !state.has_authority() {
+        return Err(PkiError::Lost(state.path().to_owned()));
     } else {
         let host = host_names::of_this_host();
         let names = host_names::names(&settings.authority.names, listening, host.as_deref());

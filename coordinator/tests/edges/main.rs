@@ -6,6 +6,8 @@ mod endings;
 #[path = "../faulty_store/mod.rs"]
 mod faulty_store;
 mod files;
+#[path = "../../../tests/coordinator/samples.rs"]
+mod samples;
 mod sessions;
 mod storage;
 mod support;

@@ -20,13 +20,14 @@ use ringtune_proto::v1::{
     worker_service_client::WorkerServiceClient,
 };
 use ringtune_shared::ids::WorkerId;
-use ringtune_shared::version::{VERSION, WORKER_PROTOCOLS};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
 use tonic::{Status, Streaming};
+
+use crate::samples;
 
 /// Nothing here takes nearly as long: a test that would hang fails instead.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -140,22 +141,8 @@ impl Coordinator {
 }
 
 pub(crate) fn hello(worker: WorkerId, incarnation: u64) -> v1::Hello {
-    v1::Hello {
-        worker_id: worker.to_string(),
-        incarnation,
-        host_name: "node".to_owned(),
-        address: format!("{worker}:1"),
-        capabilities: Some(v1::Capabilities {
-            version: VERSION.to_owned(),
-            numerics_class: "one".to_owned(),
-            threads: 2,
-            ..v1::Capabilities::default()
-        }),
-        held: Vec::new(),
-        protocol_max: WORKER_PROTOCOLS.max,
-        protocol_min: WORKER_PROTOCOLS.min,
-        features: Vec::new(),
-    }
+    let (worker_id, address) = (worker.to_string(), format!("{worker}:1"));
+    v1::Hello { worker_id, incarnation, address, ..samples::hello("node") }
 }
 
 /// One end of a session; says only what a test makes it say.
@@ -254,19 +241,9 @@ pub(crate) fn held(assignment: &v1::Assignment, phase: v1::RankPhase) -> v1::Hel
 
 /// A small job for one rank.
 pub(crate) fn spec() -> v1::JobSpec {
-    v1::JobSpec {
-        kind: "textual_inversion".to_owned(),
-        name: "star".to_owned(),
-        model: Some(v1::ModelSpec { base: "/models/sd".to_owned(), ..Default::default() }),
-        data: Some(v1::DataSpec { images: "/images".to_owned(), ..Default::default() }),
-        train: Some(v1::TrainSpec {
-            placeholder_token: "<star>".to_owned(),
-            initializer_token: "star".to_owned(),
-            max_train_steps: Some(3),
-            ..Default::default()
-        }),
-        ..Default::default()
-    }
+    let mut spec = samples::spec(1);
+    spec.train.as_mut().unwrap().max_train_steps = Some(3);
+    spec
 }
 
 pub(crate) async fn create(jobs: &mut JobServiceClient<Channel>, spec: v1::JobSpec) -> v1::Job {

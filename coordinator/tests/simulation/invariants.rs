@@ -1,9 +1,8 @@
 //! What must be true of the simulated world, whatever happens in it.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
-use ringtune_coordinator::core::{Assignment, Checkpoint, EventBody, Job, JobState, Links, RingPlace, Time};
+use ringtune_coordinator::core::{Assignment, Checkpoint, EventBody, Job, JobState, RingPlace};
 use ringtune_shared::ids::{Epoch, JobId};
 
 use crate::samples::STEPS;
@@ -35,7 +34,7 @@ impl World {
                     assert!(ring.reforms(), "{job:?}");
                 }
             }
-            assert_eq!(row(job), self.disk.jobs[&job.id], "the row is not what the core holds");
+            assert_eq!(job.as_stored(), self.disk.jobs[&job.id], "the row is not what the core holds");
             let there: Vec<Checkpoint> = self.cluster.checkpoints(job.id).copied().collect();
             assert_eq!(there, self.stored_checkpoints(job.id), "{job:?}");
         }
@@ -135,16 +134,4 @@ pub(crate) fn check_rewrite(before: &Job, after: &Job) {
         before.pin.is_none() || before.pin == after.pin || unbound,
         "the pin changed: {before:?} {after:?}"
     );
-}
-
-/// What of a job is stored: the phases of its ranks are not.
-pub(crate) fn row(job: &Job) -> Job {
-    let mut row = Job { links: Links::default(), ..job.clone() };
-    if let Some(ring) = row.ring.as_mut().map(Arc::make_mut) {
-        ring.forget_what_is_not_stored();
-    }
-    if let Some(stop) = &mut row.stop {
-        stop.deadline = Time::default();
-    }
-    row
 }

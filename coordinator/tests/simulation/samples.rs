@@ -14,22 +14,17 @@ use ringtune_shared::job::{
 pub(crate) const STEPS: u64 = 4;
 
 pub(crate) fn step_record(step: u64) -> StepRecord {
+    let (step_seconds, compute_seconds, exchange_seconds, wait_seconds) = (1.0, 0.8, 0.1, 0.1);
     StepRecord {
         step,
-        epoch: Epoch::FIRST,
         loss: 0.5,
         learning_rate: 1e-3,
-        step_seconds: 1.0,
-        compute_seconds: 0.8,
-        exchange_seconds: 0.1,
-        wait_seconds: 0.1,
-        skipped: false,
+        step_seconds,
+        compute_seconds,
+        exchange_seconds,
+        wait_seconds,
         world_size: 1,
-        validation_loss: None,
-        validation_seconds: 0.0,
-        preview_seconds: 0.0,
-        state: None,
-        traffic: None,
+        ..StepRecord::default()
     }
 }
 
@@ -42,7 +37,7 @@ pub(crate) fn spec(world_size: i64, min_world_size: i64) -> JobSpec {
     JobSpec::from_draft(JobDraft {
         kind: Some("textual_inversion".to_owned()),
         model: ModelDraft { base: Some("/models/sd".to_owned()), ..ModelDraft::default() },
-        data: DataDraft { images: Some("/images".to_owned()), folders: None },
+        data: DataDraft { images: Some("/images".to_owned()), ..DataDraft::default() },
         word: WordDraft {
             placeholder_token: Some("<star>".to_owned()),
             initializer_token: Some("star".to_owned()),

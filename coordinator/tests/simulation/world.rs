@@ -12,7 +12,7 @@ use ringtune_shared::ids::{Epoch, JobId, WorkerId};
 use ringtune_shared::version::Dialect;
 
 use crate::daemons::Daemon;
-use crate::invariants::{check_assignment, check_rewrite, row};
+use crate::invariants::{check_assignment, check_rewrite};
 use crate::samples::{Chance, STEPS, file, new_job, said_ready, spec, step_record, uuid_of};
 
 const WORKERS: usize = 5;
@@ -400,9 +400,10 @@ impl World {
     fn store(&mut self, effects: &Effects) {
         for write in &effects.writes {
             match write {
-                Write::InsertJob(job) => assert!(self.disk.jobs.insert(job.id, row(job)).is_none()),
+                Write::InsertJob(job) => assert!(self.disk.jobs.insert(job.id, job.as_stored()).is_none()),
                 Write::UpdateJob(job) => {
-                    let before = self.disk.jobs.insert(job.id, row(job)).expect("updated before inserted");
+                    let before =
+                        self.disk.jobs.insert(job.id, job.as_stored()).expect("updated before inserted");
                     check_rewrite(&before, job);
                     self.check_kept(&before, job);
                 }

@@ -7,33 +7,21 @@ export function runNames(jobs) {
   return names.map((name, place) => (names.indexOf(name) === names.lastIndexOf(name) ? name : `${name} ${shortId(jobs[place].jobId)}`));
 }
 
-/** The options in which some jobs differ, as their files have them: { key, values }, a value of null where one has no such option. */
+/** The options in which some jobs differ, by their keys in job files: { key, values }, a value of null where one has no such option. */
 export function differences(jobs) {
-  const all = jobs.map((job) => optionsOf(job.jobFile ?? ""));
+  const all = jobs.map((job) => optionsOf(job.spec ?? {}));
   const keys = new Set(all.flatMap((fields) => [...fields.keys()]));
   keys.delete("name");
   return [...keys].map((key) => ({ key, values: all.map((fields) => fields.get(key) ?? null) })).filter(({ values }) => new Set(values).size > 1);
 }
 
-// Options by keys such as train.learning_rate and concepts[1].images, of a file as the coordinator writes it.
-function optionsOf(file) {
-  const found = new Map();
-  const lists = new Map();
-  let [table, key, quote] = ["", "", ""];
-  for (const line of file.split("\n")) {
-    const [, list, name] = /^\[(\[?)([\w.]+)\]+$/u.exec(line) ?? [];
-    const [, word, value] = /^([\w]+) = (.*)$/u.exec(line) ?? [];
-    if (quote === "" && name) {
-      if (list) lists.set(name, (lists.get(name) ?? 0) + 1);
-      table = list ? `${name}[${lists.get(name)}].` : `${name}.`;
-    } else if (quote === "" && word) {
-      key = table + word;
-      found.set(key, value);
-    } else if (quote !== "") found.set(key, `${found.get(key)}\n${line}`);
-    // Texts of several lines.
-    for (const [mark] of line.matchAll(/"""|'''/gu)) quote = quote === "" ? mark : quote === mark ? "" : quote;
+// Options by keys such as train.learning_rate and concepts[1].images, of a part of a spec, which names them as job files do, but for camel case.
+function optionsOf(part, key = "", found = new Map()) {
+  if (typeof part !== "object") return found.set(key, String(part));
+  for (const [name, inner] of Object.entries(part)) {
+    const word = name.replace(/[A-Z]/gu, (letter) => `_${letter.toLowerCase()}`);
+    optionsOf(inner, Array.isArray(part) ? `${key}[${Number(name) + 1}]` : key === "" ? word : `${key}.${word}`, found);
   }
-  for (const option of found.keys()) if (option.startsWith("queue.")) found.delete(option);
   return found;
 }
 

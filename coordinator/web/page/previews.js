@@ -42,9 +42,12 @@ export function sourcesOf(spec) {
   return sources;
 }
 
+const captionsOf = (file) =>
+  [file.caption, ...(Array.isArray(file.captions) ? file.captions : [])].filter((text) => typeof text === "string");
+
 /** The files of a manifest; none where it has another form. Its names and hashes are not trusted. */
 export function filesOf(manifest) {
   const files = Array.isArray(manifest?.files) ? manifest.files : [];
   return files.filter((file) => typeof file?.name === "string" && /^[0-9a-f]{64}$/u.test(file?.sha256))
-    .map((file) => ({ name: file.name, hash: file.sha256, caption: typeof file.caption === "string" ? file.caption : "" }));
+    .map((file) => ({ name: file.name, hash: file.sha256, caption: captionsOf(file).join(" | ") }));
 }

@@ -108,7 +108,7 @@ export function compareView(app, { ids }) {
       for (const job of jobs) {
         const run = runs.find(({ id }) => id === job.jobId);
         if (!run?.job || Number(job.lastSequence ?? 0) < Number(run.job.lastSequence ?? 0)) continue;
-        run.job = { ...job, jobFile: run.job.jobFile };
+        run.job = { ...job, spec: run.job.spec };
         if (Number(job.step ?? 0) > (run.points.at(-1)?.step ?? 0)) later(run);
       }
       soon();

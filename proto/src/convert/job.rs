@@ -42,8 +42,9 @@ macro_rules! sections {
 
 sections! {
     model: model;
-    data: data;
-    train: word, train;
+    data: prompt, data;
+    train: word, text_encoder, denoiser, train;
+    lora: lora;
     generate: generate;
     gpt2: gpt2;
     generate_text: generate_text;

@@ -1,17 +1,21 @@
 //! Sections of the job spec. An option has the same name in its message and in its draft, and its key comes from where it is
 //! declared. An empty text or list and an absent number on the wire all mean "not given".
 
-use std::mem::take;
+use std::{
+    collections::{BTreeMap, HashMap},
+    mem::take,
+};
 
 use ringtune_shared::job::{
     ClusterDraft, DebugDraft, ModelDraft,
     kinds::{
-        generate::GenerateDraft,
+        generate::{DrawnLoraDraft, GenerateDraft},
         generate_text::GenerateTextDraft,
         gpt2_finetune::Gpt2Draft,
+        lora::{AdapterDraft, PromptDraft, TextEncoderDraft},
         textual_inversion::{ConceptDraft, WordDraft},
     },
-    pictures::{DataDraft, FolderDraft, PreviewDraft, TrainDraft, ValidationDraft},
+    pictures::{DataDraft, DenoiserDraft, FolderDraft, PreviewDraft, TrainDraft, ValidationDraft},
 };
 
 use crate::v1;
@@ -77,6 +81,16 @@ impl Field<Option<Self>> for Vec<String> {
     }
 }
 
+impl Field<Option<BTreeMap<String, f64>>> for HashMap<String, f64> {
+    fn given(self) -> Option<BTreeMap<String, f64>> {
+        (!self.is_empty()).then(|| self.into_iter().collect())
+    }
+
+    fn sent(given: Option<BTreeMap<String, f64>>) -> Self {
+        given.unwrap_or_default().into_iter().collect()
+    }
+}
+
 impl<Message: Default, P: Part<Message>> Field<Option<Vec<P>>> for Vec<Message> {
     fn given(self) -> Option<Vec<P>> {
         (!self.is_empty()).then(|| list_from_wire(self))
@@ -121,11 +135,16 @@ macro_rules! part {
 
 ringtune_shared::model_keys!(part(ModelSpec, ModelDraft));
 ringtune_shared::data_keys!(part(DataSpec, DataDraft));
+ringtune_shared::prompt_keys!(part(DataSpec, PromptDraft));
+ringtune_shared::lora_keys!(part(LoraSpec, AdapterDraft));
 ringtune_shared::folder_keys!(part(FolderSpec, FolderDraft));
 ringtune_shared::word_keys!(part(TrainSpec, WordDraft));
+ringtune_shared::denoiser_keys!(part(TrainSpec, DenoiserDraft));
+ringtune_shared::text_encoder_keys!(part(TrainSpec, TextEncoderDraft));
 ringtune_shared::train_keys!(part(TrainSpec, TrainDraft));
 ringtune_shared::validation_keys!(part(TrainSpec, ValidationDraft));
 ringtune_shared::preview_keys!(part(TrainSpec, PreviewDraft));
+ringtune_shared::drawn_lora_keys!(part(DrawnLora, DrawnLoraDraft));
 ringtune_shared::generate_keys!(part(GenerateSpec, GenerateDraft));
 ringtune_shared::gpt2_keys!(part(Gpt2FinetuneSpec, Gpt2Draft));
 ringtune_shared::generate_text_keys!(part(GenerateTextSpec, GenerateTextDraft));

@@ -25,6 +25,7 @@ fn a_generate_job_goes_over_the_wire_unchanged() {
             batch: Some(2),
             sheet: Some(true),
             mixed_precision: Some("bf16".to_owned()),
+            loras: vec![v1::DrawnLora { file: "/l".to_owned(), weight: Some(0.5) }],
         }),
         ..Default::default()
     };

@@ -5,4 +5,5 @@
 mod generate;
 mod generate_text;
 mod gpt2_finetune;
+mod lora;
 mod textual_inversion;

@@ -46,8 +46,8 @@ pub(super) struct Transport {
 /// Why a connection fails though both sides live.
 #[derive(Debug, Clone, Copy)]
 enum Why {
-    /// It was closed from outside: its certificate was revoked, or this side ends.
-    Closed,
+    /// Its certificate was revoked.
+    Revoked,
     /// Its certificate is over.
     Expired(Validity),
 }
@@ -66,7 +66,7 @@ impl Closing {
         Self(Box::pin(async move {
             tokio::select! {
                 biased;
-                () = close.cancelled() => Why::Closed,
+                () = close.cancelled() => Why::Revoked,
                 why = expired(valid) => why,
             }
         }))
@@ -158,9 +158,7 @@ impl Connection {
         }
         let text = match self.closed {
             None => return Ok(()),
-            Some(Why::Closed) => {
-                "the connection was closed: its certificate was revoked, or this side ends".to_owned()
-            }
+            Some(Why::Revoked) => "the connection was closed: its certificate was revoked".to_owned(),
             Some(Why::Expired(valid)) => {
                 let (caller, until) = (&self.peer.caller, times::text(valid.until));
                 format!("the connection was closed: the certificate of {caller} ended at {until}")

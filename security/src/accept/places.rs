@@ -95,30 +95,11 @@ impl Connections {
         self.taken().count.openings
     }
 
-    /// Closes those of one worker or person, whatever their certificate, and says how many they were.
-    pub fn close_all_of(&self, identity: &Identity) -> usize {
-        self.close_where(|open| (open.role, &open.name) == (identity.role, &identity.name))
-    }
-
-    /// Closes those of one certificate, and says how many they were.
-    pub fn close_serial(&self, serial: &str) -> usize {
-        self.close_where(|open| open.serial == serial)
-    }
-
-    /// Closes all, and says how many they were.
-    pub fn close_all(&self) -> usize {
-        self.close(|_| true)
-    }
-
-    /// Closes the connections for which `is_meant`, and says how many they were.
+    /// Closes the connections of those callers for which `is_meant`, and says how many they were.
     pub(super) fn close_where(&self, is_meant: impl Fn(&Identity) -> bool) -> usize {
-        self.close(|open| open.identity.as_ref().is_some_and(&is_meant))
-    }
-
-    fn close(&self, is_meant: impl Fn(&Open) -> bool) -> usize {
         let taken = self.taken();
-        let meant: Vec<CancellationToken> =
-            taken.open.values().filter(|open| is_meant(open)).map(|open| open.close.clone()).collect();
+        let open = taken.open.values().filter(|open| open.identity.as_ref().is_some_and(&is_meant));
+        let meant: Vec<CancellationToken> = open.map(|open| open.close.clone()).collect();
         drop(taken);
         let still_open = meant.iter().filter(|close| !close.is_cancelled()).count();
         // Outside the lock: this wakes whoever serves them.
@@ -236,13 +217,14 @@ mod tests {
         let closes: Vec<CancellationToken> =
             places.iter_mut().zip(identities).map(|(place, identity)| place.opened(identity)).collect();
         let closed = || closes.iter().map(CancellationToken::is_cancelled).collect::<Vec<_>>();
-        assert_eq!(connections.close_serial("1"), 1);
+        assert_eq!(connections.close_where(|caller| caller.serial == "1"), 1);
         assert_eq!(closed(), [true, false, false, false]);
-        assert_eq!(connections.close_all_of(&anna("9")), 1);
+        assert_eq!(connections.close_where(|caller| caller.name == "anna"), 1);
         assert_eq!(closed(), [true, true, false, false]);
-        assert_eq!(connections.close_all(), 2);
-        assert_eq!(closed(), [true; 4]);
+        // That of nobody stays.
+        assert_eq!(connections.close_where(|_| true), 1);
+        assert_eq!(closed(), [true, true, true, false]);
         drop(places);
-        assert_eq!(connections.close_all(), 0);
+        assert_eq!(connections.close_where(|_| true), 0);
     }
 }

@@ -100,25 +100,6 @@ async fn connections_to_a_server_that_is_revoked_end_at_once() {
 }
 
 #[tokio::test]
-async fn connections_are_closed_by_hand() {
-    let ca = authority();
-    let served = serve(secure(&trust(credentials(&ca, coordinator())), Clients::Optional), limits()).await;
-    let (anna, bob) = (credentials(&ca, person("anna")), credentials(&ca, person("bob")));
-    let annas = held(&served, to_coordinator(anna.clone())).await;
-    let again = held(&served, to_coordinator(credentials(&ca, person("anna")))).await;
-    let bobs = held(&served, to_coordinator(bob.clone())).await;
-    let nobodys = held(&served, anonymous(&ca)).await;
-    assert_eq!(served.connections.close_all_of(anna.identity().unwrap()), 2);
-    ends(annas).await;
-    ends(again).await;
-    assert_eq!(served.connections.close_serial(bob.serial()), 1);
-    ends(bobs).await;
-    assert!(!nobodys.is_finished());
-    assert_eq!(served.connections.close_all(), 1);
-    ends(nobodys).await;
-}
-
-#[tokio::test]
 async fn a_rotation_disturbs_nobody() {
     let place = tempfile::tempdir().unwrap();
     let mut ca = Authority::open_or_make(&place.path().join("pki"), SystemTime::now()).unwrap();

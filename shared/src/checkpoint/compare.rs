@@ -85,12 +85,13 @@ fn decides(spec: &JobSpec, option: &str) -> bool {
         && spec.work.facts().decides(option)
 }
 
-/// A table of a list without the keys that say where something is: contents are compared.
+/// A table of a list without the keys that say where something is: contents, captions among them, are compared.
 fn without_places(table: Value) -> Value {
     match table {
         Value::Object(mut keys) => {
             keys.remove("images");
             keys.remove("folders");
+            keys.remove("caption_column");
             Value::Object(keys)
         }
         plain => plain,
@@ -201,7 +202,11 @@ mod tests {
 
     #[test]
     fn places_of_pictures_decide_nothing() {
-        let folders = |images: &str| FolderSpec { images: images.to_owned(), repeats: 2 };
+        let folders = |images: &str| FolderSpec {
+            images: images.to_owned(),
+            repeats: 2,
+            caption_column: String::new(),
+        };
         let mut one = spec("", "");
         (
             one.textual_inversion_mut().unwrap().data.images,
@@ -209,6 +214,7 @@ mod tests {
         ) = (String::new(), vec![folders("/a"), folders("/b")]);
         let mut other = one.clone();
         other.textual_inversion_mut().unwrap().data.folders[1] = folders("/elsewhere");
+        other.textual_inversion_mut().unwrap().data.caption_column = "words".to_owned();
         assert_eq!(about(&one, 7).differences(&other), []);
         one.textual_inversion_mut().unwrap().train.shuffle_tags = true;
         assert!(about(&one, 7).check(&other).unwrap_err().contains("train.shuffle_tags was true"));

@@ -1,19 +1,13 @@
 //! Why a file is not read as an embedding.
 
-use super::LARGEST_FILE;
+use crate::files::UnreadFile;
 
 /// A file that is not an embedding, or none that can be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EmbeddingError {
-    /// No file, or none that can be opened.
-    #[error("{0}")]
-    Unreadable(String),
-    /// Too large to be one.
-    #[error("it has {size} bytes; an embedding's file has at most {LARGEST_FILE}")]
-    TooLarge {
-        /// Its bytes.
-        size: u64,
-    },
+    /// No file, none that can be opened, or one too large.
+    #[error(transparent)]
+    File(#[from] UnreadFile),
     /// A pickle without a zip file around it.
     #[error(
         "it is a bare pickle, as torch.save wrote it before PyTorch 1.6; only the zip files of newer ones are read. To \

@@ -17,10 +17,10 @@ pub use error::EmbeddingError;
 pub use file_names::{FileNames, file_word};
 
 use std::fs::File;
-use std::io::{self, Read as _};
+use std::io;
 use std::path::Path;
 
-use crate::files::lfs_pointer;
+use crate::files;
 use crate::ids::ContentHash;
 
 /// Bytes of an embedding's file at most.
@@ -56,13 +56,7 @@ pub struct LearnedEmbedding {
 /// # Errors
 /// It is not there, no plain file, or too large.
 pub fn read_file(path: &Path) -> Result<Vec<u8>, EmbeddingError> {
-    let unreadable = |error: io::Error| EmbeddingError::Unreadable(error.to_string());
-    // Before it is opened: that alone would wait for the other end of a pipe.
-    let about = std::fs::metadata(path).map_err(unreadable)?;
-    if !about.is_file() {
-        return Err(EmbeddingError::Unreadable("it is not a file".to_owned()));
-    }
-    read_opened(File::open(path))
+    Ok(files::read_file(path, LARGEST_FILE)?)
 }
 
 /// As above, of an opened file. Blocks.
@@ -70,16 +64,7 @@ pub fn read_file(path: &Path) -> Result<Vec<u8>, EmbeddingError> {
 /// # Errors
 /// It is not open, cannot be read, or is too large.
 pub fn read_opened(opened: io::Result<File>) -> Result<Vec<u8>, EmbeddingError> {
-    let unreadable = |error: io::Error| EmbeddingError::Unreadable(error.to_string());
-    let file = opened.map_err(unreadable)?;
-    let size = file.metadata().map_err(unreadable)?.len();
-    if size > LARGEST_FILE {
-        return Err(EmbeddingError::TooLarge { size });
-    }
-    let mut bytes = Vec::new();
-    // One byte more: a file that has grown since is refused as too large.
-    file.take(LARGEST_FILE + 1).read_to_end(&mut bytes).map_err(unreadable)?;
-    Ok(bytes)
+    Ok(files::read_opened(opened, LARGEST_FILE)?)
 }
 
 impl LearnedEmbedding {
@@ -88,12 +73,7 @@ impl LearnedEmbedding {
     /// # Errors
     /// Its format is unknown, it is damaged, or it holds something else than one embedding.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, EmbeddingError> {
-        if bytes.len() as u64 > LARGEST_FILE {
-            return Err(EmbeddingError::TooLarge { size: bytes.len() as u64 });
-        }
-        if let Some(problem) = lfs_pointer(bytes) {
-            return Err(EmbeddingError::Unreadable(problem.to_owned()));
-        }
+        files::check_bytes(bytes, LARGEST_FILE)?;
         let (token, tensor) = match bytes {
             [b'P', b'K', 3, 4, ..] => torch_file::read(bytes)?,
             // A pickle's first opcode names its protocol, 2 to 5; as the length of a safetensors header that would

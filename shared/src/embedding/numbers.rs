@@ -1,26 +1,7 @@
 //! A tensor's bytes as rows of fp32.
 
-use half::f16;
-
 use super::{EmbeddingError, MOST_VECTORS, MOST_WIDTH};
-
-/// Storage type of the numbers, all little-endian.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum FloatKind {
-    F32,
-    F16,
-    Bf16,
-}
-
-impl FloatKind {
-    /// Bytes of a number.
-    pub(super) fn bytes(self) -> usize {
-        match self {
-            Self::F32 => 4,
-            Self::F16 | Self::Bf16 => 2,
-        }
-    }
-}
+use crate::floats::FloatKind;
 
 /// A tensor that was found but not decoded.
 #[derive(Debug, Clone, PartialEq)]
@@ -45,7 +26,7 @@ impl StoredTensor<'_> {
             let problem = format!("{name:?} has shape {shape:?} and {} bytes", data.len());
             return Err(EmbeddingError::NotAnEmbedding(problem));
         }
-        let rows = widened(kind, data);
+        let rows = kind.widened(data);
         if let Some(place) = rows.iter().position(|number| !number.is_finite()) {
             return Err(EmbeddingError::NotAnEmbedding(format!(
                 "{name:?} holds values that are not finite: {} at vector {}, column {}",
@@ -75,24 +56,9 @@ pub(super) fn rows_and_width(name: &str, shape: &[usize]) -> Result<(usize, usiz
     )))
 }
 
-fn widened(kind: FloatKind, data: &[u8]) -> Vec<f32> {
-    let halves = || data.as_chunks::<2>().0.iter().map(|bytes| u16::from_le_bytes(*bytes));
-    match kind {
-        FloatKind::F32 => data.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect(),
-        FloatKind::F16 => halves().map(|bits| f16::from_bits(bits).to_f32()).collect(),
-        FloatKind::Bf16 => halves().map(|bits| f32::from_bits(u32::from(bits) << 16)).collect(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn halves_are_widened_exactly() {
-        assert_eq!(widened(FloatKind::F16, &[0x00, 0xc5, 0x01, 0x00]), [-5.0, 2f32.powi(-24)]);
-        assert_eq!(widened(FloatKind::Bf16, &[0x80, 0x3f, 0x20, 0xc0]), [1.0, -2.5]);
-    }
 
     #[test]
     fn other_shapes_are_refused() {

@@ -1,11 +1,9 @@
 //! diffusers' and kohya's safetensors files.
 
-use safetensors::{Dtype, SafeTensors};
+use safetensors::SafeTensors;
 
-use super::{
-    EmbeddingError, PLACEHOLDER_ENTRY, WORDLESS_KEYS,
-    numbers::{FloatKind, StoredTensor},
-};
+use super::{EmbeddingError, PLACEHOLDER_ENTRY, WORDLESS_KEYS, numbers::StoredTensor};
+use crate::floats::FloatKind;
 
 /// The token and the only tensor: its key is the token, or one of those that say nothing; then the metadata may
 /// have one.
@@ -20,15 +18,11 @@ pub(super) fn read(bytes: &[u8]) -> Result<(Option<String>, StoredTensor<'_>), E
     names.sort_unstable();
     let [name] = names[..] else { return Err(not_one(&names)) };
     let tensor = tensors.tensor(name).map_err(broken)?;
-    let kind = match tensor.dtype() {
-        Dtype::F32 => FloatKind::F32,
-        Dtype::F16 => FloatKind::F16,
-        Dtype::BF16 => FloatKind::Bf16,
-        other => {
-            let problem = format!("{name:?} is stored as {other:?}; allowed: F32, F16, BF16");
-            return Err(EmbeddingError::NotAnEmbedding(problem));
-        }
-    };
+    let other = tensor.dtype();
+    let kind = FloatKind::of(other).ok_or_else(|| {
+        let problem = format!("{name:?} is stored as {other:?}; allowed: F32, F16, BF16");
+        EmbeddingError::NotAnEmbedding(problem)
+    })?;
     let entry = |key: &str| {
         let text = header.metadata().as_ref().and_then(|entries| entries.get(key));
         text.filter(|text| !text.is_empty()).cloned()

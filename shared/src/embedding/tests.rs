@@ -6,6 +6,7 @@ use std::path::Path;
 use proptest::prelude::*;
 
 use super::*;
+use crate::files::UnreadFile;
 
 fn file(name: &str) -> Vec<u8> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/embeddings");
@@ -72,8 +73,11 @@ fn only_files_are_read_and_no_large_ones() {
     let folder = tempfile::tempdir().unwrap();
     let large = folder.path().join("large");
     std::fs::File::create(&large).unwrap().set_len(LARGEST_FILE + 1).unwrap();
-    assert_eq!(read_file(&large), Err(EmbeddingError::TooLarge { size: LARGEST_FILE + 1 }));
-    assert_eq!(read_file(folder.path()), Err(EmbeddingError::Unreadable("it is not a file".to_owned())));
+    assert_eq!(
+        read_file(&large),
+        Err(UnreadFile::TooLarge { size: LARGEST_FILE + 1, largest: LARGEST_FILE }.into())
+    );
+    assert_eq!(read_file(folder.path()), Err(UnreadFile::Unreadable("it is not a file".to_owned()).into()));
     let missing = read_file(&folder.path().join("missing")).unwrap_err();
     assert!(missing.to_string().contains("No such file"), "{missing}");
     std::fs::write(&large, b"small").unwrap();

@@ -13,8 +13,8 @@ mod check;
 mod choices;
 mod common;
 mod contents;
-mod embedding_place;
 mod error;
+mod file_place;
 mod form;
 pub mod kinds;
 mod learning_rates;
@@ -37,8 +37,8 @@ pub use check::limits;
 pub use choices::{LrScheduler, MixedPrecision, NotAChoice, PredictionType, ReportTo};
 pub use common::{ClusterDraft, ClusterSpec, CommonSpec, DebugDraft, DebugSpec, ModelDraft, ModelSpec};
 pub use contents::ContentUse;
-pub use embedding_place::EmbeddingPlace;
 pub use error::{SpecError, Violation};
+pub use file_place::{FilePlace, JobFile, Teaches};
 pub use kinds::{Activity, JobDraft, JobKind, Work, generate::SCHEDULERS};
 pub use learning_rates::LearningRates;
 pub use model_location::{DEFAULT_REVISION, HubModel, ModelLocation, S3Model, check_variant, is_plain_name};
@@ -60,12 +60,12 @@ use section::Spec;
 use steps::Steps;
 
 /// The use of a folder's pictures.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImageUse {
     /// How often each is shown while one of a folder with 1 is shown once.
     pub repeats: u32,
-    /// Whether their captions stand in prompts.
-    pub captions: bool,
+    /// The column of their captions in a metadata file, where captions stand in prompts; empty: "text".
+    pub captions: Option<String>,
 }
 
 /// Whether a text is the name of a section's field, as in "train.num_vectors" or "concepts[1].images".
@@ -264,14 +264,9 @@ impl JobSpec {
         self.textual_inversion_mut().map(TextualInversionSpec::initializer_embeddings).unwrap_or_default()
     }
 
-    /// The embeddings that it draws with, as [`EmbeddingPlace`] reads them.
-    pub fn drawn_embeddings(&self) -> &[String] {
-        self.work.facts().drawn_embeddings()
-    }
-
-    /// As above, mutable.
-    pub fn drawn_embeddings_mut(&mut self) -> &mut [String] {
-        self.work.facts_mut().drawn_embeddings_mut()
+    /// The embeddings and LoRAs that it draws with or starts from, as [`FilePlace`] reads them.
+    pub fn files(&mut self) -> Vec<JobFile<'_>> {
+        self.work.facts_mut().files()
     }
 
     /// The words that it teaches, in the order of its files.

@@ -8,6 +8,8 @@ pub const DEFAULT_REVISION: &str = "main";
 
 const HUB_PREFIX: &str = "hf://";
 const S3_PREFIX: &str = "s3://";
+/// What the names of a hub's sets of data begin with.
+const DATASETS: &str = "datasets/";
 /// The hub's limit.
 const LONGEST_REPOSITORY: usize = 96;
 const LONGEST_REVISION: usize = 200;
@@ -26,10 +28,10 @@ pub enum ModelLocation {
     S3(S3Model),
 }
 
-/// A repository of a model hub, `hf://ORG/NAME@REVISION`.
+/// A repository of a model hub, `hf://ORG/NAME@REVISION`, or `hf://datasets/ORG/NAME@REVISION`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HubModel {
-    /// "org/name".
+    /// "org/name"; of a set of data "datasets/org/name".
     pub repository: String,
     /// A branch, a tag or a commit.
     pub revision: String,
@@ -71,6 +73,31 @@ impl ModelLocation {
         Ok(Self::Local(PathBuf::from(base)))
     }
 
+    /// Reads `data.source`, where pictures are.
+    ///
+    /// # Errors
+    /// What was given and what is allowed.
+    pub fn parse_pictures(source: &str) -> Result<Self, String> {
+        let Some(rest) = source.strip_prefix(HUB_PREFIX) else {
+            let allowed = "a folder as every worker sees it, s3://BUCKET/PREFIX or hf://datasets/ORG/NAME";
+            let given = super::text::shortened(source);
+            return match super::text::scheme(source) {
+                Some("s3") | None => Self::parse(source, "").map_err(|(_, problem)| problem),
+                Some(scheme) => {
+                    Err(format!("got {given:?}; {scheme}:// is not supported: allowed are {allowed}"))
+                }
+            };
+        };
+        let Some(rest) = rest.strip_prefix(DATASETS) else {
+            let given = shown(HUB_PREFIX, rest);
+            return Err(format!(
+                "got {given:?}; allowed: hf://datasets/ORG/NAME or hf://datasets/ORG/NAME@REVISION"
+            ));
+        };
+        let HubModel { repository, revision } = HubModel::parse(rest, "").map_err(|(_, problem)| problem)?;
+        Ok(Self::Hub(HubModel { repository: format!("{DATASETS}{repository}"), revision }))
+    }
+
     /// Whether `model.base` is a path of this machine.
     pub fn is_path(base: &str) -> bool {
         !base.starts_with(HUB_PREFIX) && !base.starts_with(S3_PREFIX)
@@ -107,6 +134,11 @@ impl HubModel {
         };
         check_revision(revision).map_err(|problem| (field, problem))?;
         Ok(Self { repository: repository.to_owned(), revision: revision.to_owned() })
+    }
+
+    /// "org/name", if it is a set of data.
+    pub fn dataset(&self) -> Option<&str> {
+        self.repository.strip_prefix(DATASETS)
     }
 
     /// Whether `text`, a path that leads nowhere, may be meant as a repository: "org/name".
@@ -313,6 +345,33 @@ mod tests {
                 "{base}: {refused:?}"
             );
         }
+    }
+
+    #[test]
+    fn pictures_are_in_folders_buckets_and_sets_of_data() {
+        let parse = ModelLocation::parse_pictures;
+        assert_eq!(parse("/sets/toys"), Ok(ModelLocation::Local("/sets/toys".into())));
+        assert_eq!(parse("s3://sets/toys/"), Ok(s3("sets", "toys")));
+        assert_eq!(parse("hf://datasets/acme/toys"), Ok(hub("datasets/acme/toys", "main")));
+        let Ok(ModelLocation::Hub(set)) = parse("hf://datasets/acme/toys@refs/convert/parquet") else {
+            panic!()
+        };
+        assert_eq!((set.dataset(), set.revision.as_str()), (Some("acme/toys"), "refs/convert/parquet"));
+        assert_eq!(set.to_string(), "hf://datasets/acme/toys@refs/convert/parquet");
+        for (wrong, problem) in [
+            ("hf://acme/toys", "hf://datasets/ORG/NAME"),
+            ("hf://datasets/toys", "ORG/NAME"),
+            ("hf://datasets/../b", "ORG/NAME"),
+            ("hf://datasets/a/b@../c", "the revision"),
+            ("s3://Upper/x", "bucket's name"),
+            ("https://x/y.tar", "https:// is not supported"),
+            ("file:///x", "file:// is not supported"),
+        ] {
+            let refused = parse(wrong).unwrap_err();
+            assert!(refused.contains(problem), "{wrong}: {refused}");
+        }
+        // A model is none.
+        assert!(ModelLocation::parse("hf://datasets/acme/toys", "").is_err());
     }
 
     #[test]

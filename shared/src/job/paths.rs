@@ -14,7 +14,7 @@ pub enum PathUse {
     Pictures,
     /// Tokens are read there.
     Tokens,
-    /// A learned embedding is read there.
+    /// A learned embedding or a LoRA is read there.
     Embedding,
     /// The checkpoint that it goes on from is read there, by whoever submits the job.
     Checkpoint,

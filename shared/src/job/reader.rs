@@ -148,12 +148,42 @@ impl<'text> Reader<'text> {
 
     pub(super) fn number(&mut self, section: &mut Section<'_>, key: &'static str) -> Option<f64> {
         let value = self.take(section, key)?;
-        let number = match value.get_ref() {
-            DeValue::Float(float) => float.as_str().parse().ok(),
-            DeValue::Integer(integer) if integer.radix() == 10 => integer.as_str().parse().ok(),
-            _ => None,
-        };
+        let number = number_of(value.get_ref());
         self.expect(&section.full_name(key), value, "a number", number)
+    }
+
+    /// Numbers by names.
+    pub(super) fn numbers(
+        &mut self,
+        section: &mut Section<'_>,
+        key: &'static str,
+    ) -> Option<BTreeMap<String, f64>> {
+        let value = self.take(section, key)?;
+        let field = section.full_name(key);
+        let wanted = "numbers by names, such as { \"down_blocks.0\" = 8 }";
+        let entries = self.expect(&field, value, wanted, value.get_ref().as_table())?;
+        let mut numbers = BTreeMap::new();
+        for (name, entry) in entries.iter() {
+            let name = name.get_ref().to_string();
+            let field = format!("{field}.{name}");
+            self.lines.insert(field.clone(), line_of(self.text, entry.span()));
+            let number = number_of(entry.get_ref());
+            numbers.insert(name, self.expect(&field, entry, "a number", number)?);
+        }
+        Some(numbers)
+    }
+
+    /// For a list that one text alone may stand for.
+    pub(super) fn text_or_strings(
+        &mut self,
+        section: &mut Section<'_>,
+        key: &'static str,
+    ) -> Option<Vec<String>> {
+        let text = section.table.and_then(|table| table.get(key)?.get_ref().as_str());
+        match text {
+            Some(_) => self.string(section, key).map(|text| vec![text]),
+            None => self.strings(section, key),
+        }
     }
 
     pub(super) fn strings(&mut self, section: &mut Section<'_>, key: &'static str) -> Option<Vec<String>> {
@@ -232,5 +262,12 @@ impl<'text> Reader<'text> {
 impl Section<'_> {
     fn full_name(&self, key: &str) -> String {
         if self.name.is_empty() { key.to_owned() } else { format!("{}.{key}", self.name) }
+    }
+}
+fn number_of(value: &DeValue<'_>) -> Option<f64> {
+    match value {
+        DeValue::Float(float) => float.as_str().parse().ok(),
+        DeValue::Integer(integer) if integer.radix() == 10 => integer.as_str().parse().ok(),
+        _ => None,
     }
 }

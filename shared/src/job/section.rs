@@ -2,6 +2,8 @@
 //! default and its limits. The spec that is stored, the draft that comes before it, the reader of job files, the keys for
 //! "did you mean" and "belongs to", the checks, and the conversions of the wire all follow from that.
 
+use std::collections::BTreeMap;
+
 use super::{check::Check, reader::Keys};
 
 /// A section of a job, or a part of one, with every default filled in and every value checked.
@@ -61,6 +63,7 @@ value! {
     bool => bool: |flag| *flag;
     String => String: |text| text.clone();
     Vec<String> => Vec<String>: |texts| texts.clone();
+    BTreeMap<String, f64> => BTreeMap<String, f64>: |numbers| numbers.clone();
 }
 
 /// Declares a section: its spec, its draft, and a macro with its keys for the wire.
@@ -134,6 +137,8 @@ macro_rules! section {
     (@draft string) => { Option<String> };
     (@draft text_or_integer) => { Option<String> };
     (@draft strings) => { Option<Vec<String>> };
+    (@draft numbers) => { Option<::std::collections::BTreeMap<String, f64>> };
+    (@draft text_or_strings) => { Option<Vec<String>> };
     (@read part $reader:ident $section:ident $key:ident) => {
         $crate::job::reader::Keys::read($reader, $section)
     };

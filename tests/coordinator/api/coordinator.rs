@@ -62,7 +62,10 @@ impl Coordinator {
         Self::try_start_with(state, |_| ()).await
     }
 
-    async fn try_start_with(state: &Path, change: impl FnOnce(&mut Settings)) -> Result<Self, Error> {
+    pub(crate) async fn try_start_with(
+        state: &Path,
+        change: impl FnOnce(&mut Settings),
+    ) -> Result<Self, Error> {
         let mut settings = Settings::default();
         settings.grpc.listen = ([127, 0, 0, 1], 0).into();
         settings.http.listen = ([127, 0, 0, 1], 0).into();

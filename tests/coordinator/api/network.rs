@@ -5,7 +5,9 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use ringtune_coordinator::{network::authority::Pki, settings::Settings};
+use ringtune_coordinator::{
+    contents::Limits, network::authority::Pki, opening::adopt, settings::Settings, state_folder::StateFolder,
+};
 use ringtune_proto::v1::{self, JobState, session_response::Message as Down};
 use ringtune_security::{ConnectError, Connector, Credentials, Csr, Revoked, Role, Roots, Server, Trust};
 use ringtune_shared::{daemon::settings::TlsMode, ids::WorkerId, version::RE_FORM};
@@ -97,6 +99,27 @@ async fn the_first_start_makes_an_authority_and_lets_this_machines_admin_in() {
     assert_eq!((coordinator.pki().cluster(), coordinator.pki().roots()), (cluster, roots));
     cluster_of(coordinator.channel.clone()).await.unwrap();
     coordinator.stop().await;
+}
+
+#[tokio::test]
+async fn an_authority_that_is_lost_is_not_replaced_before_somebody_says_so() {
+    let state = tempfile::tempdir().unwrap();
+    let coordinator = Coordinator::start_with(state.path(), with_tls).await;
+    let csr = Csr::make().unwrap().1.der().to_vec();
+    let mut access = v1::access_service_client::AccessServiceClient::new(coordinator.channel.clone());
+    access.renew_certificate(v1::RenewCertificateRequest { csr }).await.unwrap();
+    coordinator.stop().await;
+    let root = state.path().join("authority/root-0001.pem");
+    std::fs::remove_file(&root).unwrap();
+    let error = Coordinator::try_start_with(state.path(), with_tls).await.err().unwrap();
+    let text = error.to_string();
+    assert!(error.needs_repair() && text.contains(&*root.parent().unwrap().to_string_lossy()), "{text}");
+    assert!(text.contains("adopt-contents --state-dir") && !root.exists(), "{text}");
+    let folder = StateFolder::open(state.path()).unwrap();
+    adopt(&folder, Limits::default()).await.unwrap().store.close().await;
+    drop(folder);
+    Coordinator::start_with(state.path(), with_tls).await.stop().await;
+    assert!(root.exists());
 }
 
 #[tokio::test]

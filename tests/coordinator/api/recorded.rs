@@ -192,7 +192,7 @@ async fn create(coordinator: &Coordinator, recording: &Recording) -> v1::Job {
     let mut files = Vec::new();
     for (name, content) in pictures().unwrap() {
         let (sha256, size) = (ContentHash::of(&content), content.len() as u64);
-        files.push(ManifestFile { name, sha256, size, caption: None });
+        files.push(ManifestFile::new(name, sha256, size, Vec::new()));
         coordinator.upload(header(&content), vec![chunk(&content)]).await.unwrap();
     }
     let manifest = Manifest::new(files).unwrap().to_json().unwrap();
@@ -272,26 +272,26 @@ fn uploads(recording: &Recording) -> Vec<String> {
 
 #[tokio::test]
 async fn a_whole_job_of_a_worker_of_0_2_0() {
-    replay(&["succeeded"], JobState::Succeeded).await;
+    Box::pin(replay(&["succeeded"], JobState::Succeeded)).await;
 }
 
 #[tokio::test]
 async fn a_ring_of_two_workers_of_0_2_0() {
-    replay(&["pair", "pair-1"], JobState::Succeeded).await;
+    Box::pin(replay(&["pair", "pair-1"], JobState::Succeeded)).await;
 }
 
 #[tokio::test]
 async fn a_worker_of_0_2_0_that_comes_back_in_the_middle_of_its_job() {
-    replay(&["reconnected"], JobState::Succeeded).await;
+    Box::pin(replay(&["reconnected"], JobState::Succeeded)).await;
 }
 
 #[tokio::test]
 async fn a_cancelled_job_of_a_worker_of_0_2_0() {
-    replay(&["cancelled"], JobState::Cancelled).await;
+    Box::pin(replay(&["cancelled"], JobState::Cancelled)).await;
 }
 
 #[tokio::test]
 async fn a_job_that_fails_on_a_worker_of_0_2_0() {
-    let ended = replay(&["failed"], JobState::Failed).await;
+    let ended = Box::pin(replay(&["failed"], JobState::Failed)).await;
     assert!(ended.state_reason.contains("\"not one token\" is 3 tokens"), "{}", ended.state_reason);
 }

@@ -27,11 +27,16 @@ def philox(key, counter):
 
 
 def mask(dropout, samples, site, layer, rows, width):
-    """0 or 1 / (1 - rate): [samples, rows, width]. csrc/dropout.h and src/gpt2/dropout.rs say the same in words."""
+    """That of a place in a GPT-2."""
+    return named_mask(dropout, samples, PURPOSE, 4 * layer + SITES[site], rows, width)
+
+
+def named_mask(dropout, samples, purpose, place, rows, width):
+    """0 or 1 / (1 - rate): [samples, rows, width]. csrc/dropout.h and src/dropout.rs say the same in words."""
     masks = []
     for sample in range(samples):
-        high = dropout["step"] >> 32 & 0xFFFFFF | PURPOSE << 24
-        counter = [4 * layer + SITES[site], dropout["first_sample"] + sample, dropout["step"] & 0xFFFFFFFF, high]
+        high = dropout["step"] >> 32 & 0xFFFFFF | purpose << 24
+        counter = [place, dropout["first_sample"] + sample, dropout["step"] & 0xFFFFFFFF, high]
         name = [int(word) for word in philox([dropout["seed"] & 0xFFFFFFFF, dropout["seed"] >> 32], counter)]
         row, block = numpy.meshgrid(numpy.arange(rows), numpy.arange((width + 3) // 4), indexing="ij")
         words = philox(name[:2], [block, row, numpy.full_like(row, name[2]), numpy.full_like(row, name[3])])

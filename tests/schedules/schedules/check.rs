@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ringtune_coordinator::core::{
-    ArtifactRecord, Down, Effects, Failure, Job, JobState, Links, Recovered, StepRecord, Time, Write,
+    ArtifactRecord, Down, Effects, Failure, Job, JobState, Recovered, StepRecord, Write,
 };
 use ringtune_shared::ids::{ContentHash, JobId, WorkerId};
 use ringtune_worker::session::Assignment;
@@ -80,13 +80,7 @@ impl World {
     }
 
     fn write_job(&mut self, job: &Job) {
-        let mut row = Job { links: Links::default(), ..job.clone() };
-        if let Some(ring) = row.ring.as_mut().map(std::sync::Arc::make_mut) {
-            ring.forget_what_is_not_stored();
-        }
-        if let Some(stop) = &mut row.stop {
-            stop.deadline = Time::default();
-        }
+        let row = job.as_stored();
         let (id, state, failure) = (row.id, row.state, row.failure);
         let before = self.coordinator.disk.jobs.insert(id, row).map(|before| before.state);
         assert!(before.is_none_or(|before| !before.is_terminal()), "{} changes after its end", short(id));

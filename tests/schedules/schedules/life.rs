@@ -7,7 +7,7 @@ use ringtune_shared::{
     ring::{EntryPlan, RingView, Standing, block_of},
 };
 use ringtune_worker::{
-    ring::{Traffic, Trouble, TroubleKind},
+    ring::{Trouble, TroubleKind},
     session::{Assignment, NextRing, RankEvent, RankKey, RankOrders, StepSummary},
 };
 
@@ -392,16 +392,10 @@ impl World {
             learning_rate: 1e-3,
             step_seconds: 0.1,
             compute_seconds: 0.1,
-            exchange_seconds: 0.0,
-            wait_seconds: 0.0,
-            traffic: Traffic::default(),
-            skipped: false,
             world_size: life.ring.members.len(),
-            validation_loss: None,
-            validation_seconds: 0.0,
-            preview_seconds: 0.0,
             epoch,
             state: Some(chain::hash(state)),
+            ..StepSummary::default()
         };
         if let Some(files) = &mut life.files {
             files.record(step);

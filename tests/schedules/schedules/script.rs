@@ -244,7 +244,7 @@ fn made(world: usize, least: usize) -> JobSpec {
     let draft = JobDraft {
         kind: Some("textual_inversion".to_owned()),
         model: ModelDraft { base: Some("/models/sd".to_owned()), ..ModelDraft::default() },
-        data: DataDraft { images: Some("/images".to_owned()), folders: None },
+        data: DataDraft { images: Some("/images".to_owned()), ..DataDraft::default() },
         word: WordDraft {
             placeholder_token: Some("<star>".to_owned()),
             initializer_token: Some("star".to_owned()),

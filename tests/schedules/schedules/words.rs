@@ -103,11 +103,10 @@ fn record(epoch: Epoch, step: &StepSummary) -> StepRecord {
         wait_seconds: step.wait_seconds,
         skipped: step.skipped,
         world_size: step.world_size as u32,
-        validation_loss: None,
         validation_seconds: step.validation_seconds,
         preview_seconds: step.preview_seconds,
         state: step.state,
-        traffic: None,
+        ..StepRecord::default()
     }
 }
 

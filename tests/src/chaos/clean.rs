@@ -28,8 +28,11 @@ use crate::{
     wait::{SOON, until},
 };
 
-/// The file that is compared.
-const EMBEDDING: &str = "learned_embeds.safetensors";
+/// The files that are compared, of a textual inversion and of a LoRA.
+const LEARNED: [&str; 2] = ["learned_embeds.safetensors", "pytorch_lora_weights.safetensors"];
+/// Options that only a textual inversion has.
+const WORDS: [&str; 4] =
+    ["train.placeholder_token", "train.initializer_token", "train.templates", "train.num_vectors"];
 /// Prefix of checkpoints' names.
 const CHECKPOINT: &str = "checkpoint-";
 
@@ -39,8 +42,8 @@ static WRITERS: AtomicU32 = AtomicU32::new(0);
 /// A finished job's results.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Results {
-    /// SHA-256 of the learned embedding's file.
-    pub embedding: String,
+    /// SHA-256 of the learned embedding's or LoRA's file.
+    pub learned: String,
     /// SHA-256 of the state after each step, from step 1.
     pub states: Vec<String>,
     /// The step numbers of metrics.csv.
@@ -59,21 +62,30 @@ pub fn job(row: &Row) -> Result<Job> {
         .set("train.max_train_steps", row.steps)
         .set("train.train_batch_size", 1)
         .shared_by(workers);
-    Ok(row.keys.iter().fold(plain, |job, (key, value)| job.set(key, value.clone())))
+    let whole = row.keys.iter().fold(plain, |job, (key, value)| job.set(key, value.clone()));
+    if !row.lora {
+        return Ok(whole);
+    }
+    let is_large = row.keys.iter().any(|(key, _)| *key == "train.num_vectors");
+    let plain = WORDS.iter().fold(whole, |job, key| job.without(key));
+    // About as large as the rows are, of layers as wide.
+    let plain = if is_large { plain.set("lora.rank", 8) } else { plain };
+    Ok(plain.set("kind", "lora").set("data.instance_prompt", "a green star"))
 }
 
 /// The results of a job that has succeeded, from a coordinator that may be away for a while.
-pub async fn results(sandbox: &Sandbox, coordinator: &Door, job_id: &str) -> Result<Results> {
+pub async fn results(sandbox: &Sandbox, row: &Row, coordinator: &Door, job_id: &str) -> Result<Results> {
     let output = sandbox.path(&format!("output-{job_id}"));
     let mut fetch = sandbox.ringtune(&["fetch", job_id, "-o", &text(&output)])?;
     finish(fetch.envs(coordinator.variables())).await?.expect_code(0)?;
-    let embedding = fs::read(output.join(EMBEDDING)).context(EMBEDDING)?;
+    let file = LEARNED[usize::from(row.lora)];
+    let learned = fs::read(output.join(file)).context(file)?;
     let metrics = fs::read_to_string(output.join("metrics.csv")).context("metrics.csv")?;
     let number = |line: &str| line.split(',').next().and_then(|number| number.parse().ok());
     let measured_steps = metrics.lines().skip(1).map(|line| number(line).context(line.to_owned()));
     let steps = steps(coordinator, job_id).await?;
     Ok(Results {
-        embedding: ContentHash::of(&embedding).to_string(),
+        learned: ContentHash::of(&learned).to_string(),
         measured_steps: measured_steps.collect::<Result<_>>()?,
         listed_steps: steps.iter().map(|step| step.step).collect(),
         states: steps.into_iter().map(|step| step.state_sha256).collect(),
@@ -164,7 +176,7 @@ pub async fn without_faults(row: &Row) -> Result<Results> {
         ended.state(),
         ended.state_reason
     );
-    let results = results(&sandbox, &cluster.coordinator.door(), &id).await?;
+    let results = results(&sandbox, row, &cluster.coordinator.door(), &id).await?;
     let all: Vec<i64> = (1..=row.steps).collect();
     ensure!(results.listed_steps == all, "without faults its steps are {:?}", results.listed_steps);
     fs::create_dir_all(kept.parent().context("a folder")?)?;

@@ -193,6 +193,8 @@ pub struct Row {
     pub workers: Vec<Vec<String>>,
     /// Steps of its job.
     pub steps: i64,
+    /// Its job is of kind "lora", whose state the engine holds; else a textual inversion, whose state is in each rank.
+    pub lora: bool,
     /// Keys of its job file.
     pub keys: Vec<(&'static str, Value)>,
     /// Environment of the daemons.
@@ -223,6 +225,7 @@ impl Row {
             program: crate::daemon::FAKE_WORKER,
             workers: vec![vec!["--gradient-takes=25".to_owned()]; workers],
             steps: 60,
+            lora: false,
             keys: Vec::new(),
             ground: Ground::Loopback,
             tls: false,
@@ -239,6 +242,11 @@ impl Row {
     /// Sets the number of steps.
     pub fn steps(self, steps: i64) -> Self {
         Self { steps, ..self }
+    }
+
+    /// With a job of kind "lora".
+    pub fn of_lora(self) -> Self {
+        Self { lora: true, ..self }
     }
 
     /// Sets flags of all workers.

@@ -85,7 +85,7 @@ async fn within(sandbox: &Sandbox, row: &Row, seed: u64, clean: &clean::Results)
     // 3. What came out.
     let job = ending(&story, Duration::from_secs(row.deadline)).await?;
     verdict::succeeded(&job).with_context(|| told(&story))?;
-    let results = clean::results(sandbox, &stage.cluster.coordinator.door(), &job_id).await?;
+    let results = clean::results(sandbox, row, &stage.cluster.coordinator.door(), &job_id).await?;
     let events = story.events();
     verdict::judge(row, &job, &events, &results, clean).with_context(|| told(&story))?;
     let measured = first_fault.map(|(since, epoch)| measure(&events, &story.sights(), since, epoch));

@@ -27,7 +27,7 @@ pub(super) fn judge(
     ensure!(told == all, "the steps of the events are {told:?}");
     ensure!(results.listed_steps == all, "ListSteps has {:?}", results.listed_steps);
     ensure!(results.measured_steps == all, "metrics.csv has {:?}", results.measured_steps);
-    ensure!(results.embedding == clean.embedding, "it learned another embedding than without faults");
+    ensure!(results.learned == clean.learned, "it learned something else than without faults");
     for (name, hash) in &results.checkpoints {
         // What is kept of several may differ: one that was damaged is taken off the job.
         let as_without = clean.checkpoints.get(name).is_none_or(|wanted| wanted == hash);
@@ -43,7 +43,8 @@ pub(super) fn judge(
         ensure!(newest <= 1, "the ring changed, although nothing of it was lost: epoch {newest}");
     }
     for (step, (state, wanted)) in (1..).zip(results.states.iter().zip(&clean.states)) {
-        ensure!(!state.is_empty(), "step {step} has no hash of its state");
+        // The engine's state is large: it is not hashed after each step.
+        ensure!(row.lora || !state.is_empty(), "step {step} has no hash of its state");
         ensure!(state == wanted, "after step {step} the state is another one than without faults");
     }
     Ok(())
@@ -80,7 +81,7 @@ mod tests {
 
     fn results() -> Results {
         Results {
-            embedding: "e".to_owned(),
+            learned: "e".to_owned(),
             states: ["a", "b"].map(str::to_owned).to_vec(),
             measured_steps: vec![1, 2],
             listed_steps: vec![1, 2],
@@ -128,7 +129,7 @@ mod tests {
         assert!(problem(|_, events, _| events.truncate(1)).contains("of the events are [1]"));
         assert!(problem(|_, _, found| found.listed_steps.push(2)).contains("ListSteps has [1, 2, 2]"));
         assert!(problem(|_, _, found| found.measured_steps = vec![2]).contains("metrics.csv has [2]"));
-        assert!(problem(|_, _, found| found.embedding.push('x')).contains("another embedding"));
+        assert!(problem(|_, _, found| found.learned.push('x')).contains("something else"));
         assert!(problem(|_, _, found| found.states[1].push('x')).contains("after step 2"));
         assert!(problem(|_, _, found| found.states[0].clear()).contains("step 1 has no hash"));
         let other = |found: &mut Results| {

@@ -8,20 +8,34 @@ use std::collections::BTreeSet;
 use anyhow::{Result, ensure};
 use ringtune_tests::chaos::{self, rows};
 
-async fn play(name: &str) -> Result<()> {
-    chaos::run(&rows::named(name)?, chaos::seed()).await?;
+async fn play(name: &str, lora: bool) -> Result<()> {
+    let row = rows::named(name)?;
+    let row = if lora { row.of_lora() } else { row };
+    chaos::run(&row, chaos::seed()).await?;
     Ok(())
 }
 
-/// Makes a test of each row.
+/// Makes two tests of each row.
 macro_rules! rows {
     ($($name:ident),* $(,)?) => {
         $(
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $name() -> Result<()> {
-                play(stringify!($name)).await
+                play(stringify!($name), false).await
             }
         )*
+
+        /// The same with a job whose state the engine holds.
+        mod lora {
+            use super::*;
+
+            $(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $name() -> Result<()> {
+                    play(stringify!($name), true).await
+                }
+            )*
+        }
 
         #[test]
         fn every_row_is_a_test() -> Result<()> {

@@ -8,8 +8,10 @@ mod stops;
 
 use std::{fs, path::Path};
 
-use anyhow::{Context as _, Result, ensure};
-use ringtune_tests::{Finished, Sandbox, files::names_in, job::text, places, reference::run_script};
+use anyhow::{Context as _, Result};
+use ringtune_tests::{Finished, Sandbox, files, files::names_in, job::text, places, reference::run_script};
+
+const TOKEN_FILES: [&str; 2] = ["train.bin", "val.bin"];
 
 /// A small vocabulary of GPT-2's kind.
 fn tokenizer() -> String {
@@ -49,16 +51,5 @@ fn write_lines<'a>(file: &Path, texts: impl Iterator<Item = &'a String>) -> Resu
 
 /// Fails unless both folders have the same files of tokens.
 fn expect_same(one: &Path, other: &Path) -> Result<()> {
-    for name in ["train.bin", "val.bin"] {
-        let [a, b] = [one, other].map(|folder| fs::read(folder.join(name)));
-        let (a, b) = (a?, b?);
-        let first = a.iter().zip(&b).position(|(a, b)| a != b);
-        ensure!(
-            a == b,
-            "{name} of {} bytes and {name} of {} bytes differ first at {first:?}",
-            a.len(),
-            b.len()
-        );
-    }
-    Ok(())
+    files::expect_same(one, other, &TOKEN_FILES)
 }

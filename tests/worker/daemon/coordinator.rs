@@ -57,11 +57,13 @@ pub struct Language {
     pub protocol: u32,
     /// It gives running jobs other rings.
     pub re_forms: bool,
+    pub heartbeat_seconds: f64,
 }
 
 impl Default for Language {
     fn default() -> Self {
-        Self { version: VERSION.to_owned(), protocol: WORKER_PROTOCOLS.max, re_forms: false }
+        let (version, protocol) = (VERSION.to_owned(), WORKER_PROTOCOLS.max);
+        Self { version, protocol, re_forms: false, heartbeat_seconds: 0.1 }
     }
 }
 
@@ -194,12 +196,8 @@ impl Coordinator {
         let mut entries = Vec::new();
         for (name, content) in images {
             let sha256 = ContentHash::of(content);
-            entries.push(ManifestFile {
-                name: (*name).to_owned(),
-                sha256,
-                size: content.len() as u64,
-                caption: None,
-            });
+            let size = content.len() as u64;
+            entries.push(ManifestFile::new((*name).to_owned(), sha256, size, Vec::new()));
             files.contents.insert(sha256, content.clone());
         }
         let manifest = Manifest::new(entries).unwrap().to_json().unwrap();
@@ -458,7 +456,7 @@ impl WorkerService for Services {
         let Some(Up::Hello(hello)) = first else { return Err(Status::invalid_argument("no hello")) };
         let welcome = v1::Welcome {
             coordinator_version: self.language.version.clone(),
-            heartbeat_seconds: 0.1,
+            heartbeat_seconds: self.language.heartbeat_seconds,
             session_timeout_seconds: 5.0,
             protocol: self.language.protocol,
             features: self.language.re_forms.then(|| RE_FORM.to_owned()).into_iter().collect(),

@@ -134,7 +134,7 @@ async fn a_ring_of_an_older_protocol_encodes_all_before_it_learns_the_same() {
     let spec = job_on(&today.coordinator, pictures(7), 1, 2);
     let expected = learn(&mut today, &spec).await;
     assert_eq!(count(), 4);
-    let language = Language { version: "0.2.0".to_owned(), protocol: 2, re_forms: false };
+    let language = Language { version: "0.2.0".to_owned(), protocol: 2, ..Language::default() };
     let mut older = ring_at(Coordinator::speaking(language).await, vec![script; 2]).await;
     job_on(&older.coordinator, pictures(7), 1, 2);
     // A picture of which one worker has only the mirror image is not known to the other.

@@ -16,6 +16,7 @@ mod language_refusals;
 mod language_rings;
 mod language_sharding;
 mod latents;
+mod lora;
 mod re_forming;
 mod recorded;
 mod rings;

@@ -70,7 +70,8 @@ impl Player {
         let welcome = welcomes.next().expect("a welcome");
         drop(welcomes);
         assert_eq!((welcome.coordinator_version.as_str(), welcome.features.len()), (RELEASE, 0));
-        let language = Language { version: RELEASE.to_owned(), protocol: welcome.protocol, re_forms: false };
+        let (version, protocol) = (RELEASE.to_owned(), welcome.protocol);
+        let language = Language { version, protocol, ..Language::default() };
         let coordinator = Coordinator::speaking(language).await;
         let script = FakeScript { gradient_takes: Duration::from_millis(5), ..FakeScript::default() };
         let worker = Worker::start(&coordinator, script);

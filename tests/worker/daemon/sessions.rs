@@ -1,5 +1,7 @@
 //! What a worker does when its coordinator goes away, comes back, or is another one than it should be.
 
+use std::time::Duration;
+
 use ringtune_fake_engine::{FakeEngine, FakeScript};
 use ringtune_proto::v1::{RankPhase, session_request::Message as Up};
 use ringtune_shared::{
@@ -67,8 +69,8 @@ async fn an_ended_rank_is_said_again_until_it_is_let_go() {
 async fn a_coordinator_that_chose_another_protocol_is_not_worked_for() {
     // One newer than this worker; and release 0.1.0, which chose nothing.
     for (version, protocol) in [("99.0.0", WORKER_PROTOCOLS.max + 1), ("0.1.0", 0)] {
-        let mut coordinator =
-            Coordinator::speaking(Language { version: version.to_owned(), protocol, re_forms: false }).await;
+        let language = Language { version: version.to_owned(), protocol, ..Language::default() };
+        let mut coordinator = Coordinator::speaking(language).await;
         let worker = Worker::start(&coordinator, FakeScript::default());
         let mut session = coordinator.accept().await;
         assert_eq!(session.hello.protocol_min, WORKER_PROTOCOLS.min);
@@ -80,7 +82,7 @@ async fn a_coordinator_that_chose_another_protocol_is_not_worked_for() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_newer_coordinator_that_speaks_this_protocol_is_worked_for_whatever_else_it_says() {
-    let newer = Language { version: "99.0.0".to_owned(), ..Language::default() };
+    let newer = Language { version: "99.0.0".to_owned(), heartbeat_seconds: 60.0, ..Language::default() };
     let mut coordinator = Coordinator::speaking(newer).await;
     let worker = Worker::start(&coordinator, FakeScript::default());
     let mut session = coordinator.accept().await;
@@ -90,6 +92,8 @@ async fn a_newer_coordinator_that_speaks_this_protocol_is_worked_for_whatever_el
     session.say_something_unknown().await;
     session.start_when_ready(id).await;
     session.until(RankPhase::Finished).await;
+    // Long before the next heartbeat that is due.
+    tokio::time::timeout(Duration::from_secs(30), session.let_go(id)).await.expect("it is said at once");
     worker.end().await.unwrap();
 }
 

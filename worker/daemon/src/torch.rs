@@ -6,11 +6,12 @@ use std::{
 };
 
 use ringtune_engine::{
-    AlignedFloats, Applied, Buckets, DrawPictures, EmbeddingRows, EncodeImages, Engine, EngineError,
-    EngineIdentity, FeedTokens, GenerateText, Gradient, HeldState, HoldParameters, ImageRequest,
-    LanguageModelInfo, LoadModel, Microbatch, ModelInfo, Moments, OpenLanguageModel, OpenTextModel,
-    OptimizerStep, PassSummary, Pixels, RgbImage, Shares, StateTensor, TextModelInfo, TextualInversion,
-    Threads, TokenBatch, TrainLanguageModel, TrainingSize, Wanted,
+    AdaptLayers, AdaptableLayer, AlignedFloats, Applied, Buckets, DrawPictures, EmbeddingRows, EncodeImages,
+    Engine, EngineError, EngineIdentity, FeedTokens, FixedAdapter, GenerateText, Gradient, HeldState,
+    HoldParameters, ImageRequest, LanguageModelInfo, LoadModel, Microbatch, ModelInfo, Moments, OpenAdapters,
+    OpenLanguageModel, OpenTextModel, OptimizerStep, ParametersInfo, PassSummary, Pixels, RgbImage, Shares,
+    StateTensor, TextModelInfo, TextualInversion, Threads, TokenBatch, TrainLanguageModel, TrainPictures,
+    TrainingSize, Wanted,
 };
 use ringtune_model::{Error, Gpt2, Gpt2Text, Parameters, Runtime, StableDiffusion};
 use ringtune_worker::fault::{Fault, of_path};
@@ -73,6 +74,9 @@ impl TorchEngine {
 
     /// Those of the model that is open for training.
     fn parameters(&mut self) -> Result<&mut Parameters, EngineError> {
+        if self.loaded.is_some() {
+            return self.model()?.trained().map_err(engine_error);
+        }
         Ok(&mut self.language()?.parameters)
     }
 }
@@ -102,10 +106,11 @@ impl Engine for TorchEngine {
     fn load(&mut self, request: &LoadModel) -> Result<ModelInfo, EngineError> {
         Runtime::set_threads(request.threads).map_err(engine_error)?;
         let files = stamps(&request.folder);
-        if let Some(loaded) = &self.loaded
+        if let Some(loaded) = &mut self.loaded
             && loaded.request == *request
             && loaded.files == files
         {
+            loaded.model.remove_adapters();
             return Ok(loaded.model.info());
         }
         self.drop_all();
@@ -149,6 +154,35 @@ impl TextualInversion for TorchEngine {
 
     fn loss(&mut self, microbatch: &Microbatch) -> Result<f32, EngineError> {
         self.model()?.loss(&microbatch.into()).map_err(engine_error)
+    }
+}
+
+impl AdaptLayers for TorchEngine {
+    fn adaptable_layers(&mut self) -> Result<Vec<AdaptableLayer>, EngineError> {
+        Ok(self.model()?.adaptable_layers())
+    }
+
+    fn put_adapters(&mut self, adapters: Vec<FixedAdapter>) -> Result<(), EngineError> {
+        self.model()?.put_adapters(&adapters).map_err(engine_error)
+    }
+}
+
+impl TrainPictures for TorchEngine {
+    fn open_adapters(&mut self, request: &OpenAdapters) -> Result<ParametersInfo, EngineError> {
+        self.model()?.open_adapters(request).map_err(engine_error)
+    }
+
+    fn picture_gradient(
+        &mut self,
+        microbatch: &Microbatch,
+        add: bool,
+        buckets: &mut dyn Buckets,
+    ) -> Result<PassSummary, EngineError> {
+        self.model()?.adapter_gradient(&microbatch.into(), add, buckets).map_err(engine_error)
+    }
+
+    fn picture_loss(&mut self, microbatch: &Microbatch) -> Result<f32, EngineError> {
+        self.model()?.adapter_loss(&microbatch.into()).map_err(engine_error)
     }
 }
 
@@ -220,6 +254,10 @@ impl HoldParameters for TorchEngine {
         self.parameters()?.keep_moments(shares).map_err(engine_error)
     }
 
+    fn show_average(&mut self, average: bool) -> Result<(), EngineError> {
+        self.parameters()?.show_average(average).map_err(engine_error)
+    }
+
     fn state_tensors(&mut self) -> Result<Vec<StateTensor>, EngineError> {
         Ok(self.parameters()?.state_tensors())
     }
@@ -256,6 +294,7 @@ pub(crate) fn engine_error(error: Error) -> EngineError {
     match error {
         Error::Buckets(error) => error,
         Error::Held => EngineError::Held,
+        Error::NothingTrained => EngineError::NothingLoaded,
         Error::Io { ref source, .. } => match of_path(source) {
             Fault::Job => EngineError::OfJob(Box::new(error)),
             Fault::Machine => EngineError::OfMachine(Box::new(error)),
@@ -340,6 +379,7 @@ mod tests {
             input_ids,
             rows: std::sync::Arc::new(engine.token_row(1).unwrap()),
             snr_gamma: None,
+            extras: ringtune_engine::Extras::default(),
         };
         assert!(engine.gradient(&microbatch).unwrap().finite);
         let taken = private_bytes() - before;
@@ -369,10 +409,10 @@ mod tests {
     fn what_the_checkpoint_says_is_the_jobs_fault_and_what_the_disk_does_the_nodes() {
         let file = || PathBuf::from("unet/config.json");
         let job = engine_error(Error::Json { file: file(), reason: "ends too early".to_owned() });
-        assert!(job.is_of_job());
+        assert!(matches!(job, EngineError::OfJob(_)));
         assert_eq!(job.to_string(), "unet/config.json: ends too early");
         let node = engine_error(Error::Io { file: file(), source: std::io::Error::other("gone") });
-        assert!(!node.is_of_job());
+        assert!(matches!(node, EngineError::OfNode(_)));
         assert_eq!(node.to_string(), "unet/config.json: gone");
     }
 }

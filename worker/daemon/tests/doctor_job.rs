@@ -127,11 +127,12 @@ fn what_keeps_a_job_from_starting_is_named() {
 
 #[test]
 fn without_computing_everything_else_is_there() {
-    let (_folder, file) = job("");
+    let (_folder, file) = job("validation_prompt = \"a star\"\n");
     let output = doctor(&file, &["--no-compute"]);
     let text = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(0), "{text}");
-    for word in ["[<green-star>]", "duplicates", "again.png", "20 steps", "64 x 64", "This job can start."] {
+    let plain = "train.validation_prompt: \"a star\" has no word that is learned";
+    for word in ["[<green-star>]", "duplicates", "again.png", "20 steps", "64 x 64", plain, "can start."] {
         assert!(text.contains(word), "{word}: {text}");
     }
     assert!(!text.contains("memory"), "{text}");

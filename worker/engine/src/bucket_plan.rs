@@ -5,6 +5,8 @@
 //! best rate. A tensor that does not fit into what is left of a bucket goes on in the next one, cut between two rows.
 //! Source of the sizes: Li et al. 2020, "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", 3.2.3.
 
+use crate::{AlignedFloats, Shares, common};
+
 /// One parameter of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parameter {
@@ -14,13 +16,15 @@ pub struct Parameter {
     pub shape: Vec<usize>,
     /// Whether weight decay shrinks it: matrices, and not biases and the factors of norms.
     pub decayed: bool,
+    /// Which of a step's rates it moves by: [`OptimizerStep::rate`](crate::OptimizerStep::rate).
+    pub rate: usize,
 }
 
 impl Parameter {
-    /// One that is decayed if it has two dimensions or more.
+    /// One that is decayed if it has two dimensions or more, and moves by the first rate.
     pub fn new(name: impl Into<String>, shape: Vec<usize>) -> Self {
         let decayed = shape.len() >= 2;
-        Self { name: name.into(), shape, decayed }
+        Self { name: name.into(), shape, decayed, rate: 0 }
     }
 
     /// Its numbers.
@@ -122,6 +126,27 @@ impl BucketPlan {
         let all = self.buckets.iter().enumerate();
         all.flat_map(|(number, bucket)| bucket.pieces.iter().map(move |piece| (number, *piece)))
             .filter(move |(_, piece)| piece.parameter == parameter)
+    }
+
+    /// All of every bucket.
+    pub fn everything(&self) -> Shares {
+        Shares::of(self.buckets.iter().map(|bucket| [0..bucket.length, 0..bucket.length]))
+    }
+
+    /// The parameters, in the plan's order, of whose gradient in `buckets` a number is NaN or infinite. Only what is `held` is looked at.
+    pub fn not_finite(&self, buckets: &[AlignedFloats], held: &Shares) -> Vec<usize> {
+        let mut found = Vec::new();
+        for (number, (bucket, memory)) in self.buckets.iter().zip(buckets).enumerate() {
+            for held in held.held(number) {
+                let is_broken = |piece: &&Piece| {
+                    let places = common(&held, &(piece.offset..piece.offset + piece.count));
+                    memory.get(places).is_some_and(|own| own.iter().any(|number| !number.is_finite()))
+                };
+                found.extend(bucket.pieces.iter().filter(is_broken).map(|piece| piece.parameter));
+            }
+        }
+        found.dedup();
+        found
     }
 }
 

@@ -1,10 +1,10 @@
 //! The engine's methods on its handle: [`EngineHandle::run`] with one call in it.
 
 use crate::{
-    Activity, AlignedFloats, Applied, Buckets, EmbeddingRows, EngineError, EngineHandle, EngineIdentity,
-    FeedTokens, Gradient, HeldState, ImageRequest, LanguageModelInfo, LoadModel, Microbatch, ModelInfo,
-    Moments, OpenLanguageModel, OpenTextModel, OptimizerStep, PassSummary, Pixels, RgbImage, Shares,
-    StateTensor, TextModelInfo, TokenBatch,
+    Activity, AdaptableLayer, AlignedFloats, Applied, Buckets, EmbeddingRows, EngineError, EngineHandle,
+    EngineIdentity, FeedTokens, FixedAdapter, Gradient, HeldState, ImageRequest, LanguageModelInfo,
+    LoadModel, Microbatch, ModelInfo, Moments, OpenAdapters, OpenLanguageModel, OpenTextModel, OptimizerStep,
+    ParametersInfo, PassSummary, Pixels, RgbImage, Shares, StateTensor, TextModelInfo, TokenBatch,
 };
 
 /// What every engine does.
@@ -61,8 +61,46 @@ impl EngineHandle {
     }
 }
 
+/// Training a part of a model that draws pictures.
+impl EngineHandle {
+    /// See [`crate::TrainPictures::open_adapters`].
+    pub async fn open_adapters(&self, request: OpenAdapters) -> Result<ParametersInfo, EngineError> {
+        self.run(move |engine, _| engine.open_adapters(&request)).await
+    }
+
+    /// See [`crate::TrainPictures::picture_gradient`]. The buckets come back; after an error they are gone.
+    pub async fn picture_gradient<B: Buckets + Send + 'static>(
+        &self,
+        microbatch: Microbatch,
+        add: bool,
+        mut buckets: B,
+    ) -> Result<(PassSummary, B), EngineError> {
+        let activity = self.activity().clone();
+        self.run(move |engine, _| {
+            let mut signs = Signs { buckets: &mut buckets, activity: &activity };
+            Ok((engine.picture_gradient(&microbatch, add, &mut signs)?, buckets))
+        })
+        .await
+    }
+
+    /// See [`crate::TrainPictures::picture_loss`].
+    pub async fn picture_loss(&self, microbatch: Microbatch) -> Result<f32, EngineError> {
+        self.run(move |engine, _| engine.picture_loss(&microbatch)).await
+    }
+}
+
 /// Drawing pictures.
 impl EngineHandle {
+    /// See [`crate::AdaptLayers::adaptable_layers`].
+    pub async fn adaptable_layers(&self) -> Result<Vec<AdaptableLayer>, EngineError> {
+        self.run(|engine, _| engine.adaptable_layers()).await
+    }
+
+    /// See [`crate::AdaptLayers::put_adapters`].
+    pub async fn put_adapters(&self, adapters: Vec<FixedAdapter>) -> Result<(), EngineError> {
+        self.run(move |engine, _| engine.put_adapters(adapters)).await
+    }
+
     /// See [`crate::DrawPictures::generate`].
     pub async fn generate(&self, request: ImageRequest) -> Result<Vec<RgbImage>, EngineError> {
         self.generate_telling(request, |_, _| ()).await
@@ -177,6 +215,11 @@ impl EngineHandle {
     /// See [`crate::HoldParameters::keep_moments`].
     pub async fn keep_moments(&self, shares: Shares) -> Result<(), EngineError> {
         self.run_anyway(move |engine| engine.keep_moments(&shares)).await
+    }
+
+    /// See [`crate::HoldParameters::show_average`].
+    pub async fn show_average(&self, average: bool) -> Result<(), EngineError> {
+        self.run(move |engine, _| engine.show_average(average)).await
     }
 
     /// See [`crate::HoldParameters::state_tensors`].

@@ -37,23 +37,6 @@ pub enum EngineError {
     Spawn(std::io::Error),
 }
 
-impl EngineError {
-    /// Of the job, where every node would fail over the same content or option; else of this node.
-    pub fn is_of_job(&self) -> bool {
-        match self {
-            Self::OfJob(_) => true,
-            Self::OfMachine(_)
-            | Self::OfNode(_)
-            | Self::NothingLoaded
-            | Self::Panicked(_)
-            | Self::Unwanted
-            | Self::Held
-            | Self::Gone
-            | Self::Spawn(_) => false,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -66,7 +49,6 @@ mod tests {
     fn what_the_library_says_is_all_that_is_said() {
         let unreadable = || Unreadable(std::io::Error::from(std::io::ErrorKind::NotFound));
         let (job, node) = (EngineError::OfJob(unreadable().into()), EngineError::OfNode(unreadable().into()));
-        assert!(job.is_of_job() && !node.is_of_job());
         for error in [job, node] {
             assert_eq!(error.to_string(), unreadable().to_string());
             // No link of the chain says it again.

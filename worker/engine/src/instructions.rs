@@ -23,12 +23,13 @@ pub enum InstructionSet {
     Auto,
 }
 
-/// Where a process that was told nothing looks for its limit: examples and tests.
-const VARIABLE: &str = "RINGTUNE__COMPUTE__INSTRUCTION_SET";
-
-static LIMIT: OnceLock<InstructionSet> = OnceLock::new();
+/// Or what the environment has in its place.
+static LIMIT: OnceLock<Result<InstructionSet, String>> = OnceLock::new();
 
 impl InstructionSet {
+    /// Where a process that was told nothing looks for its limit: examples and tests.
+    pub const VARIABLE: &str = "RINGTUNE__COMPUTE__INSTRUCTION_SET";
+
     /// All of them, in their order.
     pub const ALL: [Self; 6] =
         [Self::Portable, Self::Avx2, Self::Avx512, Self::Avx512Bf16, Self::Amx, Self::Auto];
@@ -45,17 +46,27 @@ impl InstructionSet {
         }
     }
 
+    fn decided() -> &'static Result<Self, String> {
+        LIMIT.get_or_init(|| {
+            let Some(given) = std::env::var_os(Self::VARIABLE) else { return Ok(Self::Auto) };
+            let set = Self::ALL.into_iter().find(|set| given == set.name());
+            set.ok_or_else(|| given.to_string_lossy().into_owned())
+        })
+    }
+
     /// The most that this process uses.
     pub fn limit() -> Self {
-        *LIMIT.get_or_init(|| {
-            let given = std::env::var(VARIABLE).unwrap_or_default();
-            Self::ALL.into_iter().find(|set| set.name() == given).unwrap_or_default()
-        })
+        Self::decided().clone().unwrap_or_default()
+    }
+
+    /// What stands in [`Self::VARIABLE`] and is no set, where this process was told nothing else.
+    pub fn unknown_limit() -> Option<&'static str> {
+        Self::decided().as_ref().err().map(String::as_str)
     }
 
     /// From here on this process uses it at most. The first call counts, and only before anything asked for the limit.
     pub fn limit_process(self) {
-        let _first = LIMIT.set(self);
+        let _first = LIMIT.set(Ok(self));
     }
 
     /// The variables of the environment by which ATen, oneDNN and MKL use it at most, with their values; none where that is

@@ -7,7 +7,7 @@
 //!
 //! Every engine has a name for what it computes with and loads models ([`Engine`]). Beside it stands one small
 //! trait for each thing that kinds of work need: [`EncodeImages`], [`TextualInversion`], [`DrawPictures`],
-//! [`TrainLanguageModel`], [`GenerateText`]; what holds parameters that are trained is [`HoldParameters`].
+//! [`AdaptLayers`], [`TrainPictures`], [`TrainLanguageModel`], [`GenerateText`]; what holds parameters that are trained is [`HoldParameters`].
 //! [`WorkerEngine`] is all of them, and so the list of what the engine of a worker has to do.
 //!
 //! # What is large stays on the thread
@@ -20,6 +20,7 @@
 #![deny(clippy::disallowed_types)]
 
 mod activity;
+mod adapters;
 mod aligned;
 mod bucket_plan;
 mod calls;
@@ -41,10 +42,12 @@ mod text_context;
 mod textual_inversion;
 mod thread;
 mod threads;
+mod train_pictures;
 mod wanted;
 mod worker_engine;
 
 pub use activity::{Activity, LONGEST_SILENCE};
+pub use adapters::{AdaptLayers, AdaptableLayer, FixedAdapter, LayerShape};
 pub use aligned::AlignedFloats;
 pub use bucket_plan::{Bucket, BucketPlan, BucketSizes, Parameter, Piece};
 pub use draw_pictures::{DrawPictures, ImageRequest, MOST_CHUNKS, MOST_PICTURES, RgbImage};
@@ -65,8 +68,9 @@ pub use recording::{MachineRates, Operator, OperatorScope, Recording, STEP, TEXT
 pub use sampler_kind::SamplerKind;
 pub use shares::{Shares, common};
 pub use text_context::TextContext;
-pub use textual_inversion::{Gradient, Microbatch, TextualInversion};
+pub use textual_inversion::{Extras, Gradient, Microbatch, SamplePlace, TextualInversion};
 pub use thread::EngineHandle;
 pub use threads::Threads;
+pub use train_pictures::{Adapter, OpenAdapters, TrainPictures};
 pub use wanted::Wanted;
 pub use worker_engine::WorkerEngine;

@@ -10,6 +10,8 @@ pub struct OptimizerStep {
     /// At least 0. Steps are computed in fp32: this, `epsilon`, `weight_decay` and `max_grad_norm` are at most
     /// [`f32::MAX`].
     pub learning_rate: f64,
+    /// Those of parameters whose [`Parameter::rate`](crate::Parameter::rate) is 1 or more; as `learning_rate`.
+    pub other_rates: [f64; 2],
     /// How much of the gradients' running mean a step keeps, from 0 up to, but not, 1.
     pub beta1: f64,
     /// How much of the squared gradients' running mean a step keeps, as `beta1`.
@@ -22,6 +24,9 @@ pub struct OptimizerStep {
     pub max_grad_norm: Option<f64>,
     /// How many microbatches were added up: gradients are divided by it, before anything else. At least 1.
     pub divide_by: u32,
+    /// Where an average of the parameters is kept: the share of it that the step keeps, from 0 to 1; the rest comes from the moved
+    /// parameters: average -= (1 - share) (average - parameter). None: it stays. Source: diffusers, EMAModel.
+    pub average_decay: Option<f64>,
 }
 
 impl OptimizerStep {
@@ -36,7 +41,13 @@ impl OptimizerStep {
         }
         // What would be infinite in fp32, or zero where that is divided by, is none of a step's numbers.
         let (least, most) = (f64::from(f32::MIN_POSITIVE), f64::from(f32::MAX));
-        for (field, given) in [("learning_rate", self.learning_rate), ("weight_decay", self.weight_decay)] {
+        let [second, third] = self.other_rates;
+        for (field, given) in [
+            ("learning_rate", self.learning_rate),
+            ("other_rates", second),
+            ("other_rates", third),
+            ("weight_decay", self.weight_decay),
+        ] {
             if !(0.0..=most).contains(&given) {
                 return wrong(field, given, "from 0 to 3.4028234e38, the largest number of fp32");
             }
@@ -57,13 +68,25 @@ impl OptimizerStep {
         if self.divide_by == 0 {
             return wrong("divide_by", 0.0, "1 or more");
         }
+        if !(0.0..=1.0).contains(&self.average_decay.unwrap_or(0.0)) {
+            return wrong("average_decay", self.average_decay.unwrap_or(0.0), "from 0 to 1");
+        }
         Ok(())
     }
 
-    /// The numbers that a step is made of, for parameters that are `decayed` or are not: worked out in 64 bits, and rounded once to what
+    /// The rate of parameters whose [`Parameter::rate`](crate::Parameter::rate) this is.
+    pub fn rate(&self, number: usize) -> f64 {
+        match number.checked_sub(1) {
+            None => self.learning_rate,
+            Some(other) => self.other_rates.get(other).copied().unwrap_or(self.learning_rate),
+        }
+    }
+
+    /// The numbers that a step is made of, for such a parameter: worked out in 64 bits, and rounded once to what
     /// elements are computed in.
-    pub fn scalars(&self, decayed: bool) -> AdamWScalars {
-        let Self { number, learning_rate, beta1, beta2, epsilon, weight_decay, .. } = *self;
+    pub fn scalars(&self, decayed: bool, rate: usize) -> AdamWScalars {
+        let Self { number, beta1, beta2, epsilon, weight_decay, .. } = *self;
+        let learning_rate = self.rate(rate);
         let correction = |beta: f64| 1.0 - libm::pow(beta, number as f64);
         AdamWScalars {
             keep: if decayed { 1.0 - learning_rate * weight_decay } else { 1.0 },
@@ -133,6 +156,8 @@ mod tests {
             weight_decay: 0.1,
             max_grad_norm: None,
             divide_by: 1,
+            other_rates: [0.0; 2],
+            average_decay: None,
         };
         assert_eq!(good.check(), Ok(()));
         let (least, most) = (f64::from(f32::MIN_POSITIVE), f64::from(f32::MAX));
@@ -150,6 +175,8 @@ mod tests {
             ("learning_rate", OptimizerStep { learning_rate: f64::NAN, ..good }),
             ("learning_rate", OptimizerStep { learning_rate: -1e-9, ..good }),
             ("learning_rate", OptimizerStep { learning_rate: 1e39, ..good }),
+            ("other_rates", OptimizerStep { other_rates: [0.0, f64::NAN], ..good }),
+            ("average_decay", OptimizerStep { average_decay: Some(1.5), ..good }),
             ("beta1", OptimizerStep { beta1: 1.0, ..good }),
             ("beta2", OptimizerStep { beta2: f64::NAN, ..good }),
             ("epsilon", OptimizerStep { epsilon: 0.0, ..good }),

@@ -87,8 +87,15 @@ pub trait HoldParameters: Engine {
     /// Shares of another plan; [`EngineError::Held`].
     fn keep_moments(&mut self, shares: &Shares) -> Result<(), EngineError>;
 
+    /// Whether losses and pictures go by the average of the parameters, where one is kept, instead of the parameters. A gradient is
+    /// always the parameters'.
+    ///
+    /// # Errors
+    /// No average is kept.
+    fn show_average(&mut self, average: bool) -> Result<(), EngineError>;
+
     /// The tensors of the state, all fp32: parameters as `model.NAME`, the optimizer's moments as `adamw.mean.NAME` and
-    /// `adamw.square.NAME`.
+    /// `adamw.square.NAME`, an average that is kept as `average.NAME`.
     fn state_tensors(&mut self) -> Result<Vec<StateTensor>, EngineError>;
 
     /// Copies the bytes (little-endian) of a state's tensor from byte `offset` on into all of `into`.

@@ -43,6 +43,32 @@ pub struct Microbatch {
     pub rows: Arc<Vec<f32>>,
     /// Gamma of the min-SNR loss weights; none: all samples weigh the same.
     pub snr_gamma: Option<f64>,
+    /// What only some jobs have.
+    pub extras: Extras,
+}
+
+/// What of a microbatch only some jobs have. Empty lists: nothing.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Extras {
+    /// What is drawn by the place of a sample; none: nothing is dropped.
+    pub place: Option<SamplePlace>,
+    /// Added to the noise that the latents get, and not to the noise that is to be predicted; the shape of `noise`.
+    pub perturbation: Vec<f32>,
+    /// How much each latent position counts in the loss, [batch, height, width]: the loss is divided by as many positions as there are.
+    pub loss_mask: Vec<f32>,
+    /// How much each sample counts in the loss, beside [`Microbatch::snr_gamma`]; [batch].
+    pub sample_weights: Vec<f32>,
+}
+
+/// Which samples of a job a microbatch has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SamplePlace {
+    /// The job's seed.
+    pub seed: u64,
+    /// Counted from 1.
+    pub step: u64,
+    /// The number of the first one among those of the step.
+    pub first_sample: u32,
 }
 
 /// What one microbatch yields.

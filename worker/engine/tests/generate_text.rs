@@ -44,7 +44,7 @@ async fn what_cannot_be_fed_is_refused_by_its_field() {
         (0, vec![-1], "tokens"),
     ] {
         let error = engine.next_logits(FeedTokens { keep, tokens }).await.unwrap_err();
-        assert!(error.is_of_job() && error.to_string().starts_with(field), "{error}");
+        assert!(matches!(error, EngineError::OfJob(_)) && error.to_string().starts_with(field), "{error}");
     }
     engine.next_logits(FeedTokens { keep: 0, tokens: vec![0; most] }).await.unwrap();
 }

@@ -59,6 +59,8 @@ const STEP: OptimizerStep = OptimizerStep {
     weight_decay: 0.0,
     max_grad_norm: Some(1.0),
     divide_by: 1,
+    other_rates: [0.0; 2],
+    average_decay: None,
 };
 
 async fn opened(script: FakeScript) -> (EngineHandle, LanguageModelInfo) {
@@ -126,7 +128,7 @@ async fn what_is_not_finite_moves_nothing_and_wrong_input_is_named() {
         (TokenBatch { targets: vec![0; 5], ..batch() }, "targets"),
     ] {
         let error = engine.language_loss(batch).await.unwrap_err();
-        assert!(error.is_of_job() && error.to_string().starts_with(field), "{error}");
+        assert!(matches!(error, EngineError::OfJob(_)) && error.to_string().starts_with(field), "{error}");
     }
     let step = OptimizerStep { divide_by: 0, ..STEP };
     let applied = |applied: (_, Vec<AlignedFloats>)| applied.0;
@@ -166,12 +168,15 @@ async fn both_parts_of_the_tables_gradient_move_it_and_rows_that_do_not_fit_are_
     let few = TokenBatch { looked_up: EmbeddingRows::of([1, 5, 22, 0]), ..batch() };
     let error =
         engine.language_gradient(few.clone(), Kept::new(&info)).await.map(|(made, _)| made).unwrap_err();
-    assert!(error.is_of_job() && error.to_string().starts_with("looked_up has no id 7"), "{error}");
+    assert!(
+        matches!(error, EngineError::OfJob(_)) && error.to_string().starts_with("looked_up has no id 7"),
+        "{error}"
+    );
     let beyond = EmbeddingRows::of([0, 1, 5, 7, 22, 23]);
     for (looked_up, field) in [(few.looked_up, "buckets"), (beyond, "looked_up")] {
         let error =
             engine.apply(STEP, looked_up, Kept::new(&info).buckets).await.map(|(one, _)| one).unwrap_err();
-        assert!(error.is_of_job() && error.to_string().starts_with(field), "{error}");
+        assert!(matches!(error, EngineError::OfJob(_)) && error.to_string().starts_with(field), "{error}");
     }
     assert!(read(engine, bytes).await == after);
 }

@@ -48,7 +48,7 @@ async fn a_closure_runs_on_the_engines_thread_and_gives_its_own_answer() {
         .unwrap();
     assert_eq!(rows, [engine.token_row(3).await.unwrap(), engine.token_row(5).await.unwrap()]);
     let failed = engine.run(|_, _| Err::<(), _>(EngineError::OfJob("no".into()))).await;
-    assert!(matches!(failed, Err(error) if error.is_of_job() && error.to_string() == "no"));
+    assert!(matches!(failed, Err(EngineError::OfJob(error)) if error.to_string() == "no"));
     let panicked = engine.run(|_, _| -> Result<(), _> { panic!("this work") }).await;
     assert!(matches!(panicked, Err(EngineError::Panicked(text)) if text == "this work"));
 }

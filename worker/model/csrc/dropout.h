@@ -2,7 +2,7 @@
 // pointers, no libtorch.
 //
 // Number e of row r of a sample is word e % 4 of Philox4x32-10 of key (n[0], n[1]) and counter (e / 4, r, n[2], n[3]),
-// where n is the name of the sample's mask, which src/gpt2/dropout.rs makes. It is kept where its word is at least
+// where n is the name of the sample's mask, which src/dropout.rs makes. It is kept where its word is at least
 // `least`, and then multiplied by `scale`. The layout is fixed: every machine keeps the same numbers.
 // Source of Philox: Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
 #pragma once
@@ -11,7 +11,7 @@
 
 extern "C" {
 
-// src/gpt2/dropout.rs has the same.
+// src/dropout.rs has the same.
 struct ringtune_mask {
     const uint32_t (*names)[4]; // of each sample
     int64_t samples;

@@ -22,9 +22,10 @@ using frozen::Pictures;
 // What is computed here, by what it is used instead of.
 enum class Family : unsigned { Products = 1, Convolutions = 2, Attention = 4, Sweeps = 8 };
 
-// What is used with AVX-512 too, where libtorch's products are twice as wide as with AVX2: what was found to be faster there.
-// Nothing was measured yet (`cargo run --release --workspace --example float_kernels`).
-constexpr unsigned FASTER_WITH_AVX512 = 0;
+// What is used with AVX-512 too, where libtorch's products are as fast as these: what was found to be faster than libtorch
+// (`cargo run --release --workspace --example float_kernels`, docs/performance.md).
+constexpr unsigned FASTER_WITH_AVX512 = static_cast<unsigned>(Family::Convolutions) |
+                                        static_cast<unsigned>(Family::Attention) | static_cast<unsigned>(Family::Sweeps);
 
 // Whether this is used here, and not libtorch's.
 bool used(Family family);

@@ -15,7 +15,7 @@ constexpr int64_t REACH = 6; // of a tile's inputs
 constexpr int64_t POINTS = REACH * REACH;
 constexpr int64_t PLACES = 9;
 // Inputs that are added up at once.
-constexpr int64_t DEPTH = 1024 / STRIP;
+constexpr int64_t DEPTH = 64;
 // Tiles that meet transformed weights: more would not fit a core's larger cache.
 constexpr int64_t MOST_TILES = 64;
 // What transforming weights costs, in tiles.

@@ -79,6 +79,8 @@ fn main() -> Result<(), Failure> {
             weight_decay,
             max_grad_norm,
             divide_by: 1,
+            other_rates: [0.0; 2],
+            average_decay: None,
         };
         let applied = model.parameters.apply(&optimizer, &microbatch.looked_up, &mut kept.0)?;
         let seconds = started.elapsed().as_secs_f64();

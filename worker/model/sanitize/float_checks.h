@@ -9,59 +9,42 @@ namespace {
 
 namespace floats = ringtune::floats;
 
-// What a layer's result is, by plain loops. `side`: 3 or 1.
-std::vector<double> float_layer_expected(const floats::Channels &channels, floats::Way way, const floats::Pictures &pictures,
-                                         int64_t side, const floats::Operands &operands) {
-    const auto [inputs, outputs] = channels;
-    const auto [batches, height, width] = pictures;
-    const int64_t places = side * side;
-    std::vector<double> expected(batches * height * width * outputs);
-    for (size_t at = 0; at < expected.size(); ++at) {
-        const int64_t pixel = at / outputs, output = at % outputs, row = pixel / width % height, column = pixel % width;
-        double sum = operands.bias == nullptr ? 0.0 : operands.bias[output];
-        sum += operands.residual == nullptr ? 0.0 : operands.residual[at];
-        for (int64_t place = 0; place < places; ++place) {
-            const int64_t down = place / side - side / 2, across = place % side - side / 2;
-            if (row + down < 0 || row + down >= height || column + across < 0 || column + across >= width) {
-                continue;
-            }
-            for (int64_t input = 0; input < inputs; ++input) {
-                const int64_t weight = way == floats::Way::Forward
-                                           ? (output * inputs + input) * places + place
-                                           : (input * outputs + output) * places + places - 1 - place;
-                sum += double(operands.x[(pixel + down * width + across) * inputs + input]) * operands.weights[weight];
-            }
-        }
-        expected[at] = sum;
-    }
-    return expected;
-}
-
-void float_layer(const floats::Runner &runner, const floats::Channels &channels, floats::Way way,
-                 const floats::Pictures &pictures, int64_t side) {
-    Draw draw;
-    const auto [inputs, outputs] = channels;
-    const int64_t pixels = pictures.batches * pictures.height * pictures.width;
-    const auto x = draw.floats(pixels * inputs), weights = draw.floats(outputs * side * side * inputs),
-               bias = draw.floats(outputs), residual = draw.floats(pixels * outputs);
-    for (const bool added : {false, true}) {
-        const Exact<float> result(pixels * outputs);
-        const floats::Operands operands{x.get(), weights.get(), added ? bias.get() : nullptr,
-                                        added ? residual.get() : nullptr, result.get()};
-        if (side == 1) {
-            floats::multiply(runner, channels, way, pixels, operands);
-        } else {
-            floats::convolve(runner, channels, way, pictures, operands);
-        }
-        compare(side == 1 ? "rows in fp32" : "a convolution in fp32", result,
-                float_layer_expected(channels, way, pictures, side, operands), 2e-6);
-    }
-}
-
 const flash::Backend &float_backend() {
     const auto nothing = []() noexcept {};
     static const flash::Backend backend{nullptr, 1, 2, nothing, nothing, one_by_one};
     return backend;
+}
+
+// How many threads there are decides what is cut, and no number.
+void float_layer(const floats::Channels &channels, floats::Way way, const floats::Pictures &pictures, int64_t side) {
+    Draw draw;
+    const auto [inputs, outputs] = channels;
+    const int64_t pixels = pictures.batches * pictures.height * pictures.width, places = side * side;
+    const auto x = draw.floats(pixels * inputs), weights = draw.floats(outputs * places * inputs),
+               bias = draw.floats(outputs), residual = draw.floats(pixels * outputs);
+    const auto weight = [&, inputs, outputs](int64_t output, int64_t place, int64_t input) {
+        return weights[way == floats::Way::Forward ? (output * inputs + input) * places + place
+                                                   : (input * outputs + output) * places + places - 1 - place];
+    };
+    auto expected = products(pictures, side, inputs, outputs, x, weight);
+    for (const bool added : {false, true}) {
+        floats::Operands operands{x.get(), weights.get(), added ? bias.get() : nullptr,
+                                  added ? residual.get() : nullptr, nullptr};
+        for (int64_t at = 0; added && at < pixels * outputs; ++at) {
+            expected[at] += double(bias[at % outputs]) + residual[at];
+        }
+        for (const int64_t threads : {1, 3, 56}) {
+            const floats::Runner runner{float_backend(), threads};
+            const Exact<float> result(pixels * outputs);
+            operands.result = result.get();
+            if (side == 1) {
+                floats::multiply(runner, channels, way, pixels, operands);
+            } else {
+                floats::convolve(runner, channels, way, pictures, operands);
+            }
+            compare(side == 1 ? "rows in fp32" : "a convolution in fp32", result, expected, 2e-6);
+        }
+    }
 }
 
 void float_attention(const Sizes &s) {
@@ -104,17 +87,14 @@ void float_layers(const char *with) {
     int shapes = 0;
     // Channels come in as many as two vectors have.
     const int64_t strip = floats::fits(16, 16) ? 16 : 32;
-    for (const int64_t threads : {1, 3, 56}) {
-        const floats::Runner runner{float_backend(), threads};
-        for (const floats::Way way : {floats::Way::Forward, floats::Way::Backward}) {
-            for (const floats::Pictures &pictures :
-                 {floats::Pictures{2, 5, 7}, {1, 1, 1}, {1, 40, 1}, {1, 8, 8}, {3, 9, 6}, {1, 11, 26}}) {
-                for (const floats::Channels &channels : {floats::Channels{1, 1}, {3, 6}, {9, 5}, {22, 1}}) {
-                    const floats::Channels whole{strip * channels.inputs, strip * channels.outputs};
-                    float_layer(runner, whole, way, pictures, 1);
-                    float_layer(runner, whole, way, pictures, 3);
-                    shapes += 2;
-                }
+    for (const floats::Way way : {floats::Way::Forward, floats::Way::Backward}) {
+        for (const floats::Pictures &pictures :
+             {floats::Pictures{2, 5, 7}, {1, 1, 1}, {1, 40, 1}, {1, 8, 8}, {3, 9, 6}, {1, 11, 26}}) {
+            for (const floats::Channels &channels : {floats::Channels{1, 1}, {3, 6}, {9, 5}, {22, 1}}) {
+                const floats::Channels whole{strip * channels.inputs, strip * channels.outputs};
+                float_layer(whole, way, pictures, 1);
+                float_layer(whole, way, pictures, 3);
+                shapes += 2;
             }
         }
     }

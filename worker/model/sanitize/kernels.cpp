@@ -123,39 +123,30 @@ void split_product(const flash::Backend &backend, int64_t rows, int64_t inputs, 
 namespace frozen = ringtune::frozen;
 using Packs = void (*)(const frozen::Layer &layer, const Bf16 *weights, int64_t first, int64_t end, Bf16 *packed);
 using Multiplies = std::function<void(const frozen::Layer &, const frozen::Pictures &, const frozen::Operands &)>;
+using Methods = std::vector<std::pair<const char *, Multiplies>>;
 
-// A layer whose channels fill tiles, in pictures that do not.
-void frozen_layer(const char *what, Packs pack, const Multiplies &multiply, const frozen::Layer &layer,
-                  const frozen::Pictures &pictures) {
+// A layer whose channels fill tiles, in pictures that do not, by each of these methods.
+void frozen_layer(Packs pack, const frozen::Layer &layer, const frozen::Pictures &pictures,
+                  const Methods &methods) {
     Draw draw;
     const auto [inputs, outputs, side] = layer;
-    const auto [batches, height, width] = pictures;
-    const int64_t pixels = batches * height * width, places = side * side;
+    const int64_t pixels = pictures.batches * pictures.height * pictures.width, places = side * side;
     const auto x = draw.values(pixels * inputs), weights = draw.values(outputs * places * inputs),
                bias = draw.values(outputs), residual = draw.values(pixels * outputs);
-    const Exact<Bf16> packed(outputs * places * inputs), result(pixels * outputs);
+    const Exact<Bf16> packed(outputs * places * inputs);
     pack(layer, weights.get(), 0, outputs / frozen::WIDTH, packed.get());
-    multiply(layer, pictures, {x.get(), packed.get(), bias.get(), residual.get(), result.get()});
-    std::vector<double> expected(pixels * outputs);
-    for (int64_t pixel = 0; pixel < pixels; ++pixel) {
-        const int64_t row = pixel / width % height, column = pixel % width;
-        for (int64_t output = 0; output < outputs; ++output) {
-            double sum = to_float(bias[output]) + to_float(residual[pixel * outputs + output]);
-            for (int64_t place = 0; place < places; ++place) {
-                const int64_t down = place / side - side / 2, across = place % side - side / 2;
-                if (row + down < 0 || row + down >= height || column + across < 0 || column + across >= width) {
-                    continue;
-                }
-                const Bf16 *from = x.get() + (pixel + down * width + across) * inputs;
-                const Bf16 *by = weights.get() + (output * places + place) * inputs;
-                for (int64_t input = 0; input < inputs; ++input) {
-                    sum += double(to_float(from[input])) * to_float(by[input]);
-                }
-            }
-            expected[pixel * outputs + output] = sum;
-        }
+    const auto weight = [&, inputs](int64_t output, int64_t place, int64_t input) {
+        return weights[(output * places + place) * inputs + input];
+    };
+    auto expected = products(pictures, side, inputs, outputs, x, weight);
+    for (int64_t at = 0; at < pixels * outputs; ++at) {
+        expected[at] += double(to_float(bias[at % outputs])) + to_float(residual[at]);
     }
-    compare(what, result, expected, ONCE);
+    for (const auto &[what, multiply] : methods) {
+        const Exact<Bf16> result(pixels * outputs);
+        multiply(layer, pictures, {x.get(), packed.get(), bias.get(), residual.get(), result.get()});
+        compare(what, result, expected, ONCE);
+    }
 }
 
 void packing(int64_t outputs, int64_t inputs, int64_t places) {
@@ -222,28 +213,29 @@ void run() {
              {frozen::Pictures{2, 5, 7}, {1, 2, 16}, {1, 1, 1}, {1, 40, 1}}) {
             const auto multiply = [&](const auto &...all) { ringtune::tiled::multiply(backend, all...); };
             for (const frozen::Layer &layer : {frozen::Layer{64, 96, 3}, {352, 352, 1}, {1024, 32, 3}}) {
-                frozen_layer("a layer of whole tiles", ringtune::tiled::pack, multiply, layer, {batches, height, width});
+                frozen_layer(ringtune::tiled::pack, layer, {batches, height, width}, {{"a layer of whole tiles", multiply}});
             }
         }
     }
     shapes = 0;
     const flash::Backend vectors = backends().front();
+    using namespace ringtune::vectors;
+    Methods convolutions, products_of_rows;
     for (const int64_t threads : {1, 3, 56}) {
-        const ringtune::vectors::Runner runner{vectors, threads};
-        for (const frozen::Pictures &pictures :
-             {frozen::Pictures{2, 5, 7}, {1, 1, 1}, {1, 40, 1}, {1, 8, 8}, {3, 9, 6}, {1, 21, 50}, {2, 16, 16}}) {
-            for (const frozen::Layer &layer : {frozen::Layer{64, 96, 3}, {32, 32, 3}, {352, 64, 3}}) {
-                using namespace ringtune::vectors;
-                const auto by = [&](auto method) { return [&runner, method](const auto &...all) { method(runner, all...); }; };
-                frozen_layer("a convolution by Winograd's method", pack, by(convolve_by_winograd), layer, pictures);
-                frozen_layer("a direct convolution", pack, by(convolve_directly), layer, pictures);
-                shapes += 2;
-            }
-            for (const frozen::Layer &layer : {frozen::Layer{64, 96, 1}, {32, 32, 1}, {1312, 64, 1}}) {
-                const auto multiply = [&](const auto &...all) { ringtune::vectors::multiply(runner, all...); };
-                frozen_layer("a product of rows", ringtune::vectors::pack, multiply, layer, pictures);
-                ++shapes;
-            }
+        const auto by = [&](auto method) {
+            return [&vectors, threads, method](const auto &...all) { method({vectors, threads}, all...); };
+        };
+        convolutions.insert(convolutions.end(), {{"a convolution by Winograd's method", by(convolve_by_winograd)},
+                                                 {"a direct convolution", by(convolve_directly)}});
+        products_of_rows.emplace_back("a product of rows", by(multiply));
+    }
+    for (const frozen::Pictures &pictures :
+         {frozen::Pictures{2, 5, 7}, {1, 1, 1}, {1, 40, 1}, {1, 8, 8}, {3, 9, 6}, {1, 21, 50}, {2, 16, 16}}) {
+        for (const frozen::Layer &layer : {frozen::Layer{64, 96, 3}, {32, 32, 3}, {352, 64, 3},
+                                           {64, 96, 1}, {32, 32, 1}, {1312, 64, 1}}) {
+            const Methods &methods = layer.side == 3 ? convolutions : products_of_rows;
+            frozen_layer(pack, layer, pictures, methods);
+            shapes += int(methods.size());
         }
     }
     std::printf("  convolutions and layers on vectors: %d shapes (1 to 2100 pixels, for 1 to 56 threads)\n", shapes);

@@ -6,8 +6,9 @@ here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 folder="$here/../../../target/sanitize"
 mkdir -p "$folder"
 
-compile=("${CXX:-c++}" -std=c++20 -O1 -g -fno-omit-frame-pointer -fno-math-errno -Wno-psabi -Wall -Wextra
-    -fsanitize=address,undefined -fno-sanitize-recover=all)
+# Of the information for debuggers, lines are enough. With -Og most kernels compile faster than with -O1, and run as fast.
+plain=("${CXX:-c++}" -std=c++20 -g1 -fno-omit-frame-pointer -fno-math-errno -Wno-psabi -Wall -Wextra)
+compile=("${plain[@]}" -Og -fsanitize=address,undefined -fno-sanitize-recover=all)
 # Some systems have a compiler without the sanitizers' libraries.
 if ! echo 'int main() {}' | "${compile[@]}" -x c++ - -o "$folder/nothing" 2>"$folder/nothing.log"; then
     cat "$folder/nothing.log" >&2
@@ -15,8 +16,17 @@ if ! echo 'int main() {}' | "${compile[@]}" -x c++ - -o "$folder/nothing" 2>"$fo
     [[ "${RINGTUNE_REQUIRE_TOOLS:-}" != 1 ]]
     exit
 fi
-"${compile[@]}" "$here/kernels.cpp" "$here"/../csrc/{attention_{amx,forward,backward,blocks,gemm,tiles,tiles_forward,tiles_backward},direct_convolution,dropout,few_rows,instructions,split_linear,tiled_product,vector_layers,vector_rows,winograd}.cpp \
-    "$here"/../csrc/{float,fused,language,text}_kernels.cpp -o "$folder/kernels"
+# The plain loops are not what is looked at: instrumented, they would take most of the time. What they hand to a kernel lies
+# between forbidden pages, and the kernels' own memory is instrumented. Their object stands last, because of two copies of
+# an inline function the linker takes the first, which must be the instrumented one.
+"${plain[@]}" -O3 -march=native -c "$here/kernels.cpp" -o "$folder/checks.o"
+# Half of what it takes to compile most kernels is these headers. Precompiled, the intrinsics' own are no system's header to
+# the compiler, which warns of what they leave undefined.
+compile+=(-Wno-maybe-uninitialized)
+printf '#include <%s>\n' algorithm atomic cmath cstring functional immintrin.h limits memory optional vector >"$folder/standard.h"
+"${compile[@]}" -x c++-header "$folder/standard.h" -o "$folder/standard.h.gch"
+"${compile[@]}" -include "$folder/standard.h" "$here"/../csrc/{attention_{amx,forward,backward,blocks,gemm,tiles,tiles_forward,tiles_backward},direct_convolution,dropout,few_rows,instructions,split_linear,tiled_product,vector_layers,vector_rows,winograd}.cpp \
+    "$here"/../csrc/{float,fused,language,text}_kernels.cpp "$folder/checks.o" -o "$folder/kernels"
 
 # Leaks are looked for with ptrace, which is not allowed everywhere.
 export ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1

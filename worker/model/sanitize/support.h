@@ -3,6 +3,7 @@
 
 #include "../csrc/attention_kernels.h"
 #include "../csrc/blocks.h"
+#include "../csrc/frozen_layer.h"
 #include "../csrc/fused_kernels.h"
 
 #include <algorithm>
@@ -216,6 +217,37 @@ Reference reference(const Sizes &s, const Exact<Element> &q, const Exact<Element
         }
     }
     return r;
+}
+
+// A layer of `side` x `side` places, without bias and residual, by plain loops: `weight(output, place, input)`.
+template <typename Element, typename Weight>
+std::vector<double> products(const ringtune::frozen::Pictures &pictures, int64_t side, int64_t inputs, int64_t outputs,
+                             const Exact<Element> &x, const Weight &weight) {
+    const auto [batches, height, width] = pictures;
+    const int64_t places = side * side;
+    // Outputs lie side by side: the innermost loop's sums do not wait for each other.
+    std::vector<double> weights(places * inputs * outputs), expected(batches * height * width * outputs);
+    for (size_t at = 0; at < weights.size(); ++at) {
+        weights[at] = to_float(weight(at % outputs, at / outputs / inputs, at / outputs % inputs));
+    }
+    for (int64_t pixel = 0; pixel < batches * height * width; ++pixel) {
+        const int64_t row = pixel / width % height, column = pixel % width;
+        double *const sums = &expected[pixel * outputs];
+        for (int64_t place = 0; place < places; ++place) {
+            const int64_t down = place / side - side / 2, across = place % side - side / 2;
+            if (row + down < 0 || row + down >= height || column + across < 0 || column + across >= width) {
+                continue;
+            }
+            for (int64_t input = 0; input < inputs; ++input) {
+                const double value = to_float(x[(pixel + down * width + across) * inputs + input]);
+                const double *const by = &weights[(place * inputs + input) * outputs];
+                for (int64_t output = 0; output < outputs; ++output) {
+                    sums[output] += value * by[output];
+                }
+            }
+        }
+    }
+    return expected;
 }
 
 } // namespace

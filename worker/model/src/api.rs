@@ -1,7 +1,7 @@
 //! The inputs of a call, borrowed: no libtorch type among them. All else that crosses the crate's boundary is the
 //! engine's own plain data ([`ringtune_engine`]).
 
-use ringtune_engine::{ImageRequest, SamplerKind};
+use ringtune_engine::{Extras, ImageRequest, SamplerKind};
 
 /// One microbatch of textual inversion, with every random draw made by the caller.
 ///
@@ -28,7 +28,13 @@ pub struct Microbatch<'a> {
     pub rows: &'a [f32],
     /// Gamma of the min-SNR loss weights (see [`crate::min_snr`]), above 0; none: all samples weigh the same.
     pub snr_gamma: Option<f64>,
+    /// What only some jobs have.
+    pub extras: &'a Extras,
 }
+
+/// Nothing of that.
+pub static NO_EXTRAS: Extras =
+    Extras { place: None, perturbation: Vec::new(), loss_mask: Vec::new(), sample_weights: Vec::new() };
 
 impl<'a> From<&'a ringtune_engine::Microbatch> for Microbatch<'a> {
     fn from(owned: &'a ringtune_engine::Microbatch) -> Self {
@@ -42,6 +48,7 @@ impl<'a> From<&'a ringtune_engine::Microbatch> for Microbatch<'a> {
             input_ids: &owned.input_ids,
             rows: &owned.rows,
             snr_gamma: owned.snr_gamma,
+            extras: &owned.extras,
         }
     }
 }

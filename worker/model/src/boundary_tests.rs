@@ -11,7 +11,7 @@ const BOUNDARIES: [(&str, &[&str]); 3] = [
     (HEADER, &[include_str!("native/mod.rs")]),
     (
         include_str!("../csrc/language_shim.h"),
-        &[include_str!("gpt2/native.rs"), include_str!("parameters/native.rs")],
+        &[include_str!("gpt2/native.rs"), include_str!("parameters/native.rs"), include_str!("dropout.rs")],
     ),
     (include_str!("../csrc/text_shim.h"), &[include_str!("gpt2/text/native.rs")]),
 ];

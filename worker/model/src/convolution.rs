@@ -2,6 +2,7 @@
 
 use tch::{Kind, Tensor};
 
+use crate::adapters::{self, Place};
 use crate::error::Result;
 use crate::mapped_file::Stored;
 use crate::native::{self, ConvolutionArguments, ConvolutionGeometry, PlainConvolution};
@@ -75,6 +76,7 @@ enum ConvolutionWeights {
 pub struct Conv2d {
     weights: ConvolutionWeights,
     bias: Tensor,
+    adapter: Place,
     config: Conv2dConfig,
 }
 
@@ -84,7 +86,8 @@ impl Conv2d {
         let shape = [config.outputs, config.inputs, config.kernel, config.kernel];
         let bias = scope.tensor("bias", &[config.outputs], kind)?;
         if config.packed(kind) {
-            return Ok(Conv2d::stored(scope.stored("weight", &shape)?, bias, config));
+            let weight = scope.stored("weight", &shape)?;
+            return Ok(Conv2d { adapter: scope.site(&shape), ..Conv2d::stored(weight, bias, config) });
         }
         let weight = if config.has_kernels(kind) {
             scope.tensor_in_place("weight", &shape, kind)?
@@ -92,9 +95,10 @@ impl Conv2d {
             scope.tensor("weight", &shape, kind)?
         };
         if scope.is_dry() {
-            return Ok(Conv2d { weights: ConvolutionWeights::Plain(weight), bias, config });
+            let (weights, adapter) = (ConvolutionWeights::Plain(weight), scope.site(&shape));
+            return Ok(Conv2d { weights, bias, adapter, config });
         }
-        Conv2d::plain(&weight, bias, config)
+        Ok(Conv2d { adapter: scope.site(&shape), ..Conv2d::plain(&weight, bias, config)? })
     }
 
     /// Weights [outputs, inputs, kernel, kernel] that are not packed.
@@ -104,13 +108,24 @@ impl Conv2d {
         } else {
             native::channels_last(weight)?
         };
-        Ok(Conv2d { weights: ConvolutionWeights::Plain(weight), bias, config })
+        let (weights, adapter) = (ConvolutionWeights::Plain(weight), Place::default());
+        Ok(Conv2d { weights, bias, adapter, config })
     }
 
     /// Weights that are read, and packed, when they are first used; in bf16.
     pub(crate) fn stored(weight: Stored, bias: Tensor, config: Conv2dConfig) -> Self {
         let weights = ConvolutionWeights::Packed { stored: weight, packed: PackedWeights::default() };
-        Conv2d { weights, bias, config }
+        Conv2d { weights, bias, adapter: Place::default(), config }
+    }
+
+    /// Where its adapter is.
+    pub(crate) fn adapter(&self) -> &Place {
+        &self.adapter
+    }
+
+    /// With another place for its adapter.
+    pub(crate) fn with_adapter(self, adapter: Place) -> Self {
+        Conv2d { adapter, ..self }
     }
 
     /// `x`: [batch, inputs, height, width]; returns [batch, outputs, height', width'].
@@ -124,6 +139,15 @@ impl Conv2d {
     }
 
     fn run(&self, x: &Tensor, residual: Option<&Tensor>) -> Result<Tensor> {
+        let Conv2dConfig { stride, padding, .. } = self.config;
+        match (adapters::added_to_convolution(&self.adapter, x, stride, padding)?, residual) {
+            (None, residual) => self.run_frozen(x, residual),
+            (Some(added), None) => self.run_frozen(x, Some(&added)),
+            (Some(added), Some(residual)) => self.run_frozen(x, Some(&added.f_add(residual)?)),
+        }
+    }
+
+    fn run_frozen(&self, x: &Tensor, residual: Option<&Tensor>) -> Result<Tensor> {
         match &self.weights {
             ConvolutionWeights::Plain(weight) => {
                 let (bias, Conv2dConfig { stride, padding, .. }) = (&self.bias, self.config);

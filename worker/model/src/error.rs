@@ -29,6 +29,9 @@ pub enum Error {
     /// A state that is to change is held by somebody who reads it.
     #[error("the state is held: whoever reads it has to let it go before it may change")]
     Held,
+    /// Parameters are asked for, and none is trained.
+    #[error("nothing is trained: adapters have to be opened before")]
+    NothingTrained,
     /// A JSON file does not parse or has the wrong shape.
     #[error("{}: {reason}", file.display())]
     Json {

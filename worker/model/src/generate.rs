@@ -23,6 +23,11 @@ impl StableDiffusion {
         let guided = request.guidance > 1.0;
         let mut sampler = Sampler::new(&self.model_files.sampler(request.sampler)?, request.steps)?;
         let latent = self.check_request(request, guided)?;
+        // Adapters that are trained would have a gradient.
+        let _no_gradient = tch::no_grad_guard();
+        if let Ok(parameters) = self.trained() {
+            parameters.refresh()?;
+        }
         let batch = latent[0];
         // 1. The prompt, behind the negative prompt when there is guidance, once for each picture.
         //    [1 or 2 x batch, chunks x tokens, width]

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 
 use tch::{Kind, Tensor};
 
+use crate::adapters::{self, Place};
 use crate::convolution::{Conv2d, Conv2dConfig, Size};
 use crate::error::Result;
 use crate::mapped_file::Stored;
@@ -29,8 +30,9 @@ pub struct GrowingConv2d {
     bias: Tensor,
     /// Packed weights of [`DOUBLING`].
     doubling: PackedWeights,
-    /// For other sizes, and where nothing is packed for all.
+    /// For other sizes, and where nothing is packed for all; its adapter's place is this one's.
     plain: RefCell<Option<Conv2d>>,
+    adapter: Place,
     config: Conv2dConfig,
     kind: Kind,
 }
@@ -45,12 +47,16 @@ impl GrowingConv2d {
             None
         };
         let plain = if stored.is_none() { Some(Conv2d::new(scope, config, kind)?) } else { None };
+        let adapter = plain
+            .as_ref()
+            .map_or_else(|| scope.site(&[channels, channels, 3, 3]), |plain| plain.adapter().clone());
         let bias = scope.tensor("bias", &[channels], kind)?;
         Ok(GrowingConv2d {
             stored,
             bias,
             doubling: PackedWeights::default(),
             plain: RefCell::new(plain),
+            adapter,
             config,
             kind,
         })
@@ -88,7 +94,8 @@ impl GrowingConv2d {
     fn read_plain(&self) {
         let mut plain = self.plain.borrow_mut();
         if let (Some(stored), None) = (&self.stored, &*plain) {
-            *plain = Some(Conv2d::stored(stored.clone(), self.bias.shallow_clone(), self.config));
+            let convolution = Conv2d::stored(stored.clone(), self.bias.shallow_clone(), self.config);
+            *plain = Some(convolution.with_adapter(self.adapter.clone()));
         }
     }
 
@@ -106,8 +113,15 @@ impl GrowingConv2d {
         let (batch, _, height, width) = x.size4()?;
         let packed = self.doubling_for([batch, height, width], stored, x.requires_grad())?;
         let (forward, backward, bias) = (&packed.forward, packed.backward.as_ref(), &self.bias);
+        let added = if self.adapter.is_filled() {
+            let grown = x.f_upsample_nearest2d([2 * height, 2 * width], None, None)?;
+            adapters::added_to_convolution(&self.adapter, &grown, 1, 1)?
+        } else {
+            None
+        };
         let arguments = ConvolutionArguments { forward, backward, bias, residual: None, geometry: DOUBLING };
-        native::packed_convolution(x, arguments)
+        let doubled = native::packed_convolution(x, arguments)?;
+        added.map_or(Ok(doubled.shallow_clone()), |added| Ok(doubled.f_add(&added)?))
     }
 
     /// Weights of [`DOUBLING`], for inputs of `size`.

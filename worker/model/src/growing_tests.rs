@@ -4,6 +4,7 @@ use std::sync::Arc;
 use tch::{Device, Kind, Tensor};
 
 use super::{GrowingConv2d, doubled_taps};
+use crate::adapters::Place;
 use crate::convolution::Conv2dConfig;
 use crate::mapped_file::Stored;
 use crate::native;
@@ -43,6 +44,7 @@ impl Filter {
             bias: self.bias.to_kind(Kind::BFloat16),
             doubling: PackedWeights::default(),
             plain: None.into(),
+            adapter: Place::default(),
             config: Conv2dConfig::same_3x3(channels, channels),
             kind: Kind::BFloat16,
         }

@@ -2,11 +2,13 @@
 
 use tch::{Kind, Tensor};
 
+use crate::adapters::{self, Place};
 use crate::error::{Error, Result};
 use crate::mapped_file::Stored;
 use crate::native;
 pub use crate::native::Products;
 use crate::packed_weights::{Packed, PackedWeights, Way};
+pub use crate::tokens::{from_tokens, to_tokens};
 use crate::weights::Scope;
 
 /// Shape of a fully connected layer.
@@ -33,13 +35,17 @@ enum LinearWeights {
     Packed { stored: Vec<Stored>, packed: PackedWeights },
 }
 
-/// y = x Wᵀ + b over the last dimension.
+/// y = x Wᵀ + b over the last dimension, and what the layer's adapter adds, if it has one.
 #[derive(Debug)]
 pub struct Linear {
     weights: LinearWeights,
     bias: Option<Tensor>,
+    /// Of each of the layers that are stacked here.
+    adapters: Vec<Place>,
     /// Features in.
     inputs: i64,
+    /// Features out, of each of the layers that are stacked here.
+    outputs: i64,
     products: Products,
 }
 
@@ -84,7 +90,9 @@ impl Linear {
             [scope] if config.bias => Some(scope.tensor("bias", &[config.outputs], kind)?),
             _ => None,
         };
-        Ok(Linear { weights, bias, inputs: config.inputs, products: Products::Exact })
+        let LinearConfig { inputs, outputs, .. } = config;
+        let adapters = scopes.iter().map(|scope| scope.site(shape)).collect();
+        Ok(Linear { weights, bias, adapters, inputs, outputs, products: Products::Exact })
     }
 
     /// `x`: [.., inputs]; returns [.., outputs].
@@ -98,26 +106,44 @@ impl Linear {
     }
 
     fn apply(&self, x: &Tensor, residual: Option<&Tensor>) -> Result<Tensor> {
+        let product = |x: &Tensor| self.product(x, None, None);
+        if let Some(mut y) = adapters::with_lengths(&self.adapters, x, self.outputs, product)? {
+            for more in self.bias.as_ref().into_iter().chain(residual) {
+                y = y.f_add(more)?;
+            }
+            return Ok(y);
+        }
+        match (adapters::added(&self.adapters, x, self.outputs)?, residual) {
+            (None, residual) => self.product(x, self.bias.as_ref(), residual),
+            (Some(added), None) => self.product(x, self.bias.as_ref(), Some(&added)),
+            (Some(added), Some(residual)) => {
+                self.product(x, self.bias.as_ref(), Some(&added.f_add(residual)?))
+            }
+        }
+    }
+
+    /// That of the frozen weights.
+    fn product(&self, x: &Tensor, bias: Option<&Tensor>, residual: Option<&Tensor>) -> Result<Tensor> {
         match &self.weights {
             LinearWeights::Plain(weight) => {
-                let y = native::linear(x, weight, self.bias.as_ref(), self.products)?;
+                let y = native::linear(x, weight, bias, self.products)?;
                 residual.map_or(Ok(y.shallow_clone()), |residual| Ok(y.f_add(residual)?))
             }
             LinearWeights::Packed { stored, packed } => {
                 let packed = self.packed(stored, packed, x.requires_grad())?;
-                let (forward, backward, bias) =
-                    (&packed.forward, packed.backward.as_ref(), self.bias.as_ref());
+                let (forward, backward) = (&packed.forward, packed.backward.as_ref());
                 native::packed_linear(x, native::PackedLinear { forward, backward, bias }, residual)
             }
         }
     }
 
-    /// Packs the weights as [`Linear::forward`] does, for an input with a `gradient` or without.
-    pub(crate) fn lay_out(&self, gradient: bool) -> Result<()> {
+    /// Packs the weights as [`Linear::forward`] does, for an input with a `gradient` or without. Returns whether the result
+    /// has one.
+    pub(crate) fn lay_out(&self, gradient: bool) -> Result<bool> {
         if let LinearWeights::Packed { stored, packed } = &self.weights {
             self.packed(stored, packed, gradient)?;
         }
-        Ok(())
+        Ok(gradient || self.adapters.iter().any(Place::is_filled))
     }
 
     fn packed(&self, stored: &[Stored], packed: &PackedWeights, gradient: bool) -> Result<Packed> {
@@ -243,16 +269,4 @@ pub fn repeated(x: &Tensor, batch: i64) -> Result<Tensor> {
         return Err(Error::argument("batch", batch, format!("a multiple of {own}")));
     }
     Ok(Tensor::f_cat(&vec![x; (batch / own) as usize], 0)?)
-}
-
-/// [batch, channels, height, width] as [batch, height · width, channels]: a view of channels-last data.
-pub fn to_tokens(x: &Tensor) -> Result<Tensor> {
-    let (batch, channels, height, width) = x.size4()?;
-    Ok(x.f_permute([0, 2, 3, 1])?.f_reshape([batch, height * width, channels])?)
-}
-
-/// The inverse of [`to_tokens`]; the result is channels-last.
-pub fn from_tokens(x: &Tensor, height: i64, width: i64) -> Result<Tensor> {
-    let (batch, _, channels) = x.size3()?;
-    Ok(x.f_reshape([batch, height, width, channels])?.f_permute([0, 3, 1, 2])?)
 }

@@ -1,4 +1,4 @@
-//! Stable Diffusion on libtorch, as far as textual inversion needs it, and GPT-2, trained and continuing texts: the only crate that names tch.
+//! Stable Diffusion on libtorch, as far as textual inversion and LoRA need it, and GPT-2, trained and continuing texts: the only crate that names tch.
 //!
 //! The way in is [`Runtime::initialise`], then [`StableDiffusion::open`], [`Gpt2::open`] or [`Gpt2Text::open`] and its methods; they take and return
 //! plain data ([`api`], [`ringtune_engine`]). Every random draw is the caller's. The networks' blocks are public modules so that each
@@ -39,7 +39,7 @@
 //! In fp32 with AVX2, 3x3 and 1x1 convolutions that keep the size and linear layers, both with channels that are
 //! multiples of 16, attention, norms and GEGLU are our own (`float_layers.h`, `plain_convolution.cpp`; norms are the
 //! sweeps of bf16). The same code is compiled for AVX-512, twice as wide (`float_kernels.cpp`, `lanes_eight.h`,
-//! `lanes_sixteen.h`); there libtorch computes what `FASTER_WITH_AVX512` does not name, which so far is all. Our own
+//! `lanes_sixteen.h`); there libtorch computes what `FASTER_WITH_AVX512` does not name: linear layers and 1x1 convolutions. Our own
 //! read weights where they lie in the mapped file, forward and backward: nothing is packed or copied, and all workers
 //! of a machine share a model's pages. 3x3 convolutions go by Winograd's method at points that lose little by rounding
 //! (`float_winograd_body.h`).
@@ -63,18 +63,21 @@
 
 #![deny(clippy::disallowed_types)]
 
+mod adapters;
 pub mod api;
 pub mod attention;
 pub mod clip;
 pub mod config;
 pub mod convolution;
-pub mod error;
+pub mod dropout;
+mod error;
 mod finite;
 mod float_rates;
 mod generate;
 mod gpt2;
 pub mod growing;
 pub mod layers;
+mod lora;
 mod mapped_file;
 pub mod min_snr;
 pub mod model_files;
@@ -92,6 +95,7 @@ mod single_file;
 mod stable_diffusion;
 mod textual_inversion;
 pub mod time_projections;
+mod tokens;
 pub mod unet;
 pub mod vae;
 pub mod weights;
@@ -101,19 +105,20 @@ pub mod weights;
 #[path = "../tests/support/mod.rs"]
 mod support;
 
-pub use api::{GenerateRequest, Microbatch};
+pub use api::{GenerateRequest, Microbatch, NO_EXTRAS};
 pub use error::{Error, Result};
 pub use float_rates::{FloatRate, float_rates};
-pub use gpt2::{Gpt2, Gpt2Config, Gpt2Text, check_gpt2_folder};
+pub use gpt2::{Gpt2, Gpt2Config, Gpt2Text};
 pub use parameters::{HeldTensors, Parameters};
 pub use probe::{KERNELS_REVISION, probe};
 pub use rates::machine_rates;
 pub use ringtune_engine::{
-    AlignedFloats, Applied, BucketSizes, Buckets, Dropout, EmbeddingRows, EngineError, FeedTokens, Gradient,
-    HeldState, InstructionSet, LanguageModelFolder, LanguageModelInfo, LanguageModelSource, ModelInfo,
-    ModelOptions, Moments, NewLanguageModel, OpenLanguageModel, OpenTextModel, OptimizerStep, ParametersInfo,
-    PassSummary, Pixels, Precision, PredictionType, RgbImage, SamplerKind, Shares, StateTensor, TextContext,
-    TextModelInfo, TokenBatch,
+    AdaptableLayer, Adapter, AlignedFloats, Applied, BucketSizes, Buckets, Dropout, EmbeddingRows,
+    EngineError, Extras, FeedTokens, FixedAdapter, Gradient, HeldState, InstructionSet, LanguageModelFolder,
+    LanguageModelInfo, LanguageModelSource, ModelInfo, ModelOptions, Moments, NewLanguageModel, OpenAdapters,
+    OpenLanguageModel, OpenTextModel, OptimizerStep, ParametersInfo, PassSummary, Piece, Pixels, Precision,
+    PredictionType, RgbImage, SamplePlace, SamplerKind, Shares, StateTensor, TextContext, TextModelInfo,
+    TokenBatch,
 };
 pub use runtime::{Runtime, RuntimeInfo};
 pub use stable_diffusion::{StableDiffusion, check_folder};

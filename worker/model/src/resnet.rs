@@ -104,7 +104,13 @@ impl ResnetBlock {
         let hidden = match (self.time, times) {
             (Some(slice), Some(times)) => {
                 let time = repeated(&slice.of(times)?, hidden.size4()?.0)?;
-                self.norm2.forward_added_silu(hidden, &time)?
+                if time.requires_grad() {
+                    // An adapter of the projection is trained.
+                    let time = time.f_to_kind(hidden.kind())?.f_unsqueeze(-1)?.f_unsqueeze(-1)?;
+                    self.norm2.forward_silu(&hidden.f_add(&time)?)?
+                } else {
+                    self.norm2.forward_added_silu(hidden, &time)?
+                }
             }
             (None, None) => self.norm2.forward_silu(hidden)?,
             (Some(_), None) => return Err(Error::argument("times", "none", "those of the block")),

@@ -29,7 +29,14 @@ pub struct Runtime;
 impl Runtime {
     /// Sets one inter-operation thread, `threads` compute threads, the process' limit of instructions, and an allocator that keeps
     /// large blocks for the next step. Call it first, on the thread that will compute: OpenMP keeps the number per calling thread.
+    ///
+    /// # Errors
+    /// The environment limits the instructions to no set that there is; not 1 to 4096 threads; libtorch's.
     pub fn initialise(threads: usize) -> Result<RuntimeInfo> {
+        if let Some(given) = InstructionSet::unknown_limit() {
+            let allowed = InstructionSet::ALL.map(InstructionSet::name).join(", ");
+            return Err(Error::argument(InstructionSet::VARIABLE, given, allowed));
+        }
         // Fails when it was set before, by a test or an earlier call: then it already is as it shall be.
         let _already_set = native::set_interop_threads(1);
         native::limit_instructions(InstructionSet::limit());
@@ -144,12 +151,23 @@ mod tests {
         if InstructionSet::limit() != InstructionSet::Auto {
             return;
         }
+        let run = |set: &str, kernels: &[&str], more: &[(&str, &str)]| {
+            let mut tests = std::process::Command::new(std::env::current_exe().unwrap());
+            // One after the other: numbers are drawn from the process's one generator.
+            tests
+                .arg("--test-threads=1")
+                .args(kernels)
+                .env(InstructionSet::VARIABLE, set)
+                .envs(more.iter().copied());
+            let ended = tests.output().unwrap();
+            (ended.status.success(), String::from_utf8_lossy(&ended.stdout).into_owned())
+        };
         let kernels = ["attention", "convolution", "native", "product_tests", "layer_tests"];
         for set in InstructionSet::ALL.into_iter().filter(|set| *set < native::instruction_set()) {
-            let mut tests = std::process::Command::new(std::env::current_exe().unwrap());
-            tests.args(kernels).env("RINGTUNE__COMPUTE__INSTRUCTION_SET", set.name());
-            let ended = tests.envs(set.variables().iter().copied()).output().unwrap();
-            assert!(ended.status.success(), "{set}: {}", String::from_utf8_lossy(&ended.stdout));
+            let (passed, said) = run(set.name(), &kernels, set.variables());
+            assert!(passed, "{set}: {said}");
         }
+        let (passed, said) = run("avx3", &["product_tests"], &[]);
+        assert!(!passed && said.contains("\"avx3\", allowed: \"portable, avx2, "), "{said}");
     }
 }

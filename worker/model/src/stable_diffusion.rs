@@ -5,6 +5,7 @@ use std::path::Path;
 use ringtune_engine::{ModelInfo, ModelOptions, Moments, Pixels, Precision};
 use tch::{Kind, Tensor};
 
+use crate::adapters::{Site, TrainedAdapters};
 use crate::clip::TextEncoder;
 use crate::error::{Error, Result};
 use crate::layers::Products;
@@ -14,6 +15,7 @@ use crate::runtime;
 use crate::schedule::NoiseSchedule;
 use crate::unet::UNet;
 use crate::vae::{VaeDecoder, VaeEncoder};
+use crate::weights::Weights;
 
 /// A Stable Diffusion 1.x or 2.x model. Text encoder and UNet stay loaded; the VAE's halves are loaded
 /// when first used and freed with [`StableDiffusion::drop_vae`].
@@ -26,6 +28,10 @@ pub struct StableDiffusion {
     pub(crate) text: TextEncoder,
     pub(crate) unet: UNet,
     pub(crate) schedule: NoiseSchedule,
+    /// Of the text encoder, then of the UNet; named as [`ringtune_engine::AdaptableLayer`]s are.
+    pub(crate) sites: Vec<Site>,
+    /// What is trained beside them, if anything is.
+    pub(crate) adapters: Option<TrainedAdapters>,
     encoder: Option<VaeEncoder>,
     decoder: Option<VaeDecoder>,
 }
@@ -55,11 +61,29 @@ impl StableDiffusion {
             Precision::Fp32 => Products::Exact,
             Precision::Bf16 => Products::Halves,
         };
-        let text = TextEncoder::new(&model_files.text_weights()?.root(), &model_files.text, products)?;
-        let unet = UNet::new(&model_files.unet_weights()?.root(), &model_files.unet, kind_of(precision))?;
+        let (text_weights, unet_weights) = (model_files.text_weights()?, model_files.unet_weights()?);
+        let text = TextEncoder::new(&text_weights.root(), &model_files.text, products)?;
+        let unet = UNet::new(&unet_weights.root(), &model_files.unet, kind_of(precision))?;
         let schedule = NoiseSchedule::new(&model_files.scheduler);
+        let named = |(network, weights): (&str, Weights)| {
+            let name = move |site: Site| Site { name: format!("{network}.{}", site.name), ..site };
+            weights.into_sites().into_iter().map(name).collect::<Vec<_>>()
+        };
+        let networks = [("text_encoder.text_model", text_weights), ("unet", unet_weights)];
+        let sites = networks.into_iter().flat_map(named).collect();
         native::release_memory()?;
-        Ok(StableDiffusion { model_files, precision, text, unet, schedule, encoder: None, decoder: None })
+        let (adapters, encoder, decoder) = (None, None, None);
+        Ok(StableDiffusion {
+            model_files,
+            precision,
+            text,
+            unet,
+            schedule,
+            sites,
+            adapters,
+            encoder,
+            decoder,
+        })
     }
 
     /// Facts of the model for jobs.

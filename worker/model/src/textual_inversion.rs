@@ -4,7 +4,7 @@
 
 use std::time::Instant;
 
-use ringtune_engine::{Gradient, Precision};
+use ringtune_engine::{Extras, Gradient, Precision};
 use tch::{Reduction, Tensor};
 
 use crate::api::Microbatch;
@@ -28,8 +28,8 @@ impl StableDiffusion {
         let started = Instant::now();
         // 1. Token embeddings, the leaf. [batch, tokens, width] fp32
         let leaf = self.token_embeddings(microbatch)?.f_set_requires_grad(true)?;
-        // 2. The loss.
-        let loss = self.loss_of(microbatch, &leaf)?;
+        // 2. The loss. The text in fp32 whatever the job's precision; the UNet rounds it for itself.
+        let loss = self.loss_of(microbatch, &self.text.forward(&leaf)?)?;
         let loss_value = to_vec(&loss.f_view([1])?)?[0];
         let forward_seconds = started.elapsed().as_secs_f64();
         // 3. Backward to the leaf alone, then one row's uses added up in order of place.
@@ -46,8 +46,8 @@ impl StableDiffusion {
     /// [`StableDiffusion::gradient`]'s.
     pub fn loss(&self, microbatch: &Microbatch) -> Result<f32> {
         self.check(microbatch)?;
-        let embeddings = self.token_embeddings(microbatch)?;
-        Ok(to_vec(&self.loss_of(microbatch, &embeddings)?.f_view([1])?)?[0])
+        let text = self.text.forward(&self.token_embeddings(microbatch)?)?;
+        Ok(to_vec(&self.loss_of(microbatch, &text)?.f_view([1])?)?[0])
     }
 
     /// Lays the frozen weights out for microbatches of `batch` samples of `height` x `width` latents, as the first gradient
@@ -59,7 +59,8 @@ impl StableDiffusion {
     /// A number out of its range: see [`StableDiffusion::gradient`].
     pub fn lay_out(&self, batch: usize, height: usize, width: usize) -> Result<()> {
         check_shape(batch, height, width)?;
-        self.unet.lay_out(batch as i64, height as i64, width as i64)?;
+        let text = self.adapters.as_ref().is_none_or(|adapters| adapters.train_text);
+        self.unet.lay_out([batch, height, width].map(|side| side as i64), text)?;
         if self.precision == Precision::Fp32 {
             let vae = &self.model_files.vae;
             let bytes = vae.encoder_bytes(height * vae.factor(), width * vae.factor());
@@ -69,18 +70,16 @@ impl StableDiffusion {
     }
 
     /// [batch, tokens, width] fp32.
-    fn token_embeddings(&self, microbatch: &Microbatch) -> Result<Tensor> {
+    pub(crate) fn token_embeddings(&self, microbatch: &Microbatch) -> Result<Tensor> {
         let config = &self.model_files.text;
         let shape = [microbatch.batch as i64, config.max_positions, config.hidden_size];
         let embeddings = self.embeddings(microbatch.input_ids, microbatch.rows)?;
         Ok(Tensor::f_from_slice(&embeddings)?.f_view(shape)?)
     }
 
-    /// The loss, [] fp32, of a microbatch whose token embeddings are `embeddings`.
-    fn loss_of(&self, microbatch: &Microbatch, embeddings: &Tensor) -> Result<Tensor> {
-        // 1. Text, in fp32 whatever the job's precision; the UNet rounds it for itself. [batch, tokens, width] fp32
-        let text = self.text.forward(embeddings)?;
-        // 2. Noise and prediction. [batch, channels, height, width] fp32
+    /// The loss, [] fp32, of a microbatch whose captions' hidden states are `text`, [batch, tokens, width] fp32.
+    pub(crate) fn loss_of(&self, microbatch: &Microbatch, text: &Tensor) -> Result<Tensor> {
+        // 1. Noise and prediction. [batch, channels, height, width] fp32
         let latent = [
             microbatch.batch as i64,
             self.model_files.vae.latent_channels,
@@ -89,18 +88,36 @@ impl StableDiffusion {
         ];
         let latents = Tensor::f_from_slice(microbatch.latents)?.f_view(latent)?;
         let noise = Tensor::f_from_slice(microbatch.noise)?.f_view(latent)?;
-        let noisy = self.schedule.add_noise(&latents, &noise, microbatch.timesteps)?;
-        let timesteps = Tensor::f_from_slice(microbatch.timesteps)?;
-        let predicted = self.unet.forward(&noisy, &timesteps, &text)?;
-        // 3. Loss.
-        let target = self.schedule.target(&latents, &noise, microbatch.timesteps)?;
-        match microbatch.snr_gamma {
-            None => Ok(predicted.f_mse_loss(&target, Reduction::Mean)?),
-            Some(gamma) => {
-                let weights = min_snr::weights(&self.schedule, microbatch.timesteps, gamma)?;
-                weighted_loss(&predicted, &target, &weights)
+        let Extras { perturbation, loss_mask, sample_weights, .. } = microbatch.extras;
+        let noisy = match &perturbation[..] {
+            [] => self.schedule.add_noise(&latents, &noise, microbatch.timesteps)?,
+            given => {
+                let perturbed = noise.f_add(&Tensor::f_from_slice(given)?.f_view(latent)?)?;
+                self.schedule.add_noise(&latents, &perturbed, microbatch.timesteps)?
             }
+        };
+        let timesteps = Tensor::f_from_slice(microbatch.timesteps)?;
+        let predicted = self.unet.forward(&noisy, &timesteps, text)?;
+        // 2. Loss.
+        let target = self.schedule.target(&latents, &noise, microbatch.timesteps)?;
+        let mut weights = match microbatch.snr_gamma {
+            None => sample_weights.clone(),
+            Some(gamma) => min_snr::weights(&self.schedule, microbatch.timesteps, gamma)?,
+        };
+        if microbatch.snr_gamma.is_some() {
+            weights.iter_mut().zip(sample_weights).for_each(|(weight, own)| *weight *= own);
         }
+        if weights.is_empty() && loss_mask.is_empty() {
+            return Ok(predicted.f_mse_loss(&target, Reduction::Mean)?);
+        }
+        let errors = predicted.f_mse_loss(&target, Reduction::None)?;
+        let errors = match &loss_mask[..] {
+            [] => errors,
+            mask => {
+                errors.f_mul(&Tensor::f_from_slice(mask)?.f_view([latent[0], 1, latent[2], latent[3]])?)?
+            }
+        };
+        weighted_mean(&errors, &weights)
     }
 
     fn sum_rows(&self, microbatch: &Microbatch, leaf_gradient: &[f32]) -> Vec<f32> {
@@ -118,7 +135,8 @@ impl StableDiffusion {
         rows
     }
 
-    fn check(&self, microbatch: &Microbatch) -> Result<()> {
+    /// That a microbatch has all its numbers; the learned rows are not looked at.
+    pub(crate) fn check_microbatch(&self, microbatch: &Microbatch) -> Result<()> {
         let info = self.info();
         let batch = microbatch.batch;
         check_shape(batch, microbatch.latent_height, microbatch.latent_width)?;
@@ -133,11 +151,30 @@ impl StableDiffusion {
                 return Err(Error::argument(field, format!("{found} values"), expected));
             }
         }
+        let Extras { perturbation, loss_mask, sample_weights, .. } = microbatch.extras;
+        for (field, found, expected) in [
+            ("perturbation", perturbation.len(), latent),
+            ("loss_mask", loss_mask.len(), latent / info.latent_channels.max(1)),
+            ("sample_weights", sample_weights.len(), batch),
+        ] {
+            if found != 0 && found != expected {
+                return Err(Error::argument(
+                    field,
+                    format!("{found} values"),
+                    format!("none, or {expected}"),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn check(&self, microbatch: &Microbatch) -> Result<()> {
+        self.check_microbatch(microbatch)?;
         if microbatch.rows.is_empty() {
             return Err(Error::argument(
                 "rows",
                 "empty",
-                format!("num_vectors x {} floats", info.text_width),
+                format!("num_vectors x {} floats", self.model_files.text.hidden_size),
             ));
         }
         Ok(())
@@ -157,12 +194,14 @@ fn check_shape(batch: usize, height: usize, width: usize) -> Result<()> {
     Ok(())
 }
 
-/// The mean over the samples of each one's mean squared error times its weight, [] in fp32; `predicted` and `target`:
-/// [batch, channels, height, width], `weights`: [batch].
+/// The mean over the samples of each one's mean times its weight, [] in fp32; `errors`: [batch, channels, height, width], `weights`:
+/// [batch], or empty: all count alike.
 /// Source: diffusers examples/text_to_image/train_text_to_image.py, with --snr_gamma.
-fn weighted_loss(predicted: &Tensor, target: &Tensor, weights: &[f32]) -> Result<Tensor> {
-    let errors = predicted.f_mse_loss(target, Reduction::None)?;
+fn weighted_mean(errors: &Tensor, weights: &[f32]) -> Result<Tensor> {
     let samples = errors.f_mean_dim(&[1i64, 2, 3][..], false, None)?;
+    if weights.is_empty() {
+        return Ok(samples.f_mean(None)?);
+    }
     Ok(samples.f_mul(&Tensor::f_from_slice(weights)?)?.f_mean(None)?)
 }
 

@@ -6,7 +6,7 @@ use ringtune_engine::{Gradient, Precision};
 
 use crate::packed_weights::PACKED;
 use crate::support::golden_folder;
-use crate::{Microbatch, Runtime, StableDiffusion};
+use crate::{Microbatch, NO_EXTRAS, Runtime, StableDiffusion};
 
 /// A gradient of zeros.
 fn gradient(model: &StableDiffusion, batch: usize, [height, width]: [usize; 2]) -> Gradient {
@@ -24,6 +24,7 @@ fn gradient(model: &StableDiffusion, batch: usize, [height, width]: [usize; 2]) 
         input_ids: &input_ids,
         rows: &vec![0.5; info.text_width],
         snr_gamma: None,
+        extras: &NO_EXTRAS,
     };
     model.gradient(&microbatch).unwrap()
 }

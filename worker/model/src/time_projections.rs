@@ -2,6 +2,7 @@
 
 use tch::{Kind, Tensor};
 
+use crate::adapters::{self, Place};
 use crate::error::{Error, Result};
 use crate::native;
 use crate::native::Products;
@@ -13,6 +14,7 @@ pub struct TimeProjectionLoader {
     width: i64,
     weights: Vec<Tensor>,
     biases: Vec<Tensor>,
+    adapters: Vec<Place>,
     outputs: i64,
 }
 
@@ -32,18 +34,26 @@ pub struct TimeProjections {
     /// Of each block, [outputs, width] and [outputs].
     weights: Vec<Tensor>,
     biases: Vec<Tensor>,
+    adapters: Vec<Place>,
 }
 
 impl TimeProjectionLoader {
     /// `width`: that of the time embedding.
     pub fn new(width: i64) -> Self {
-        TimeProjectionLoader { width, weights: Vec::new(), biases: Vec::new(), outputs: 0 }
+        TimeProjectionLoader {
+            width,
+            weights: Vec::new(),
+            biases: Vec::new(),
+            adapters: Vec::new(),
+            outputs: 0,
+        }
     }
 
     /// Reads `weight` [outputs, width] and `bias` [outputs] of one block.
     pub fn add(&mut self, scope: &Scope, outputs: i64) -> Result<TimeSlice> {
         self.weights.push(scope.tensor_in_place("weight", &[outputs, self.width], Kind::Float)?);
         self.biases.push(scope.tensor("bias", &[outputs], Kind::Float)?);
+        self.adapters.push(scope.site(&[outputs, self.width]));
         let slice = TimeSlice { first: self.outputs, count: outputs };
         self.outputs += outputs;
         Ok(slice)
@@ -54,7 +64,7 @@ impl TimeProjectionLoader {
         if self.weights.is_empty() {
             return Err(Error::argument("time projections", "none", "at least one"));
         }
-        Ok(TimeProjections { weights: self.weights, biases: self.biases })
+        Ok(TimeProjections { weights: self.weights, biases: self.biases, adapters: self.adapters })
     }
 }
 
@@ -62,8 +72,12 @@ impl TimeProjections {
     /// `time`: SiLU of the time embedding, [batch, width] fp32. Returns what each block adds, side by side:
     /// [batch, sum of outputs] fp32.
     pub fn forward(&self, time: &Tensor) -> Result<Tensor> {
-        let layers = self.weights.iter().zip(&self.biases);
-        let each = layers.map(|(weight, bias)| native::linear(time, weight, Some(bias), Products::Exact));
+        let layers = self.weights.iter().zip(&self.biases).zip(&self.adapters);
+        let each = layers.map(|((weight, bias), place)| {
+            let frozen = native::linear(time, weight, Some(bias), Products::Exact)?;
+            let added = adapters::added(std::slice::from_ref(place), time, bias.size1()?)?;
+            added.map_or(Ok(frozen.shallow_clone()), |added| Ok(frozen.f_add(&added)?))
+        });
         Ok(Tensor::f_cat(&each.collect::<Result<Vec<_>>>()?, 1)?)
     }
 }

@@ -10,9 +10,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use ringtune_engine::LayerShape;
 use safetensors::tensor::Dtype;
 use tch::{Kind, Tensor};
 
+use crate::adapters::{Place, Site, Sites};
 use crate::error::{Error, Result};
 use crate::mapped_file::{MappedFile, Stored, map_file, read_metadata};
 use crate::native;
@@ -45,6 +47,8 @@ pub struct Weights {
     label: PathBuf,
     entries: BTreeMap<String, Entry>,
     taken: RefCell<BTreeSet<String>>,
+    /// The layers that were built of them which adapters can stand beside.
+    sites: Sites,
     /// Only check names and shapes: every tensor handed out is empty.
     dry: bool,
     /// Whether the file has other names than are asked for here, and no config.json.
@@ -151,6 +155,7 @@ impl Weights {
             label: label.to_path_buf(),
             entries: BTreeMap::new(),
             taken: RefCell::new(BTreeSet::new()),
+            sites: Sites::default(),
             dry: false,
             placed: false,
         }
@@ -209,6 +214,11 @@ impl Weights {
     /// The scope of all names.
     pub fn root(&self) -> Scope<'_> {
         Scope { weights: self, prefix: String::new() }
+    }
+
+    /// The layers that were built of them which adapters can stand beside.
+    pub(crate) fn into_sites(self) -> Vec<Site> {
+        self.sites.into_inner()
     }
 
     /// Whether there is a tensor `name`.
@@ -298,6 +308,25 @@ impl<'a> Scope<'a> {
         let MappedFile { path, file, .. } = &*entry.file;
         let (shape, kind) = (entry.shape.clone(), entry.kind()?);
         Ok(Stored { path: path.clone(), file: file.clone(), start: entry.start, shape, kind })
+    }
+
+    /// The place of an adapter of the layer of this scope, whose weight is of `shape`: [outputs, inputs], of a convolution
+    /// [outputs, inputs, side, side].
+    pub(crate) fn site(&self, shape: &[i64]) -> Place {
+        let side = |dimension: usize| shape.get(dimension).copied().unwrap_or_default();
+        let site = Site {
+            name: self.prefix.clone(),
+            inputs: side(1),
+            outputs: side(0),
+            shape: match shape {
+                [_, _, side, _] => LayerShape::Convolution { side: *side as usize },
+                _ => LayerShape::Matrix,
+            },
+            place: Place::default(),
+        };
+        let place = site.place.clone();
+        self.weights.sites.borrow_mut().push(site);
+        place
     }
 
     /// Whether tensors are only checked, not loaded.

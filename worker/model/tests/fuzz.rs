@@ -17,7 +17,6 @@ use ringtune_fuzzing::{Path, as_it_is};
 use ringtune_model::weights::Weights;
 use ringtune_model::{
     BucketSizes, Error, Gpt2, LanguageModelSource, NewLanguageModel, OpenLanguageModel, Precision,
-    check_gpt2_folder,
 };
 use safetensors::tensor::{Dtype, TensorView};
 
@@ -69,9 +68,11 @@ fn gpt2_config() {
     let folder = tempfile::tempdir().unwrap();
     let (vocab_size, n_positions, n_layer, n_head, n_embd) = (29, 8, 2, 2, 12);
     let new = NewLanguageModel { vocab_size, n_positions, n_layer, n_head, n_embd, bias: true, seed: 5 };
-    let (source, buckets) = (LanguageModelSource::New(new), BucketSizes::default());
-    let request = OpenLanguageModel { source, precision: Precision::Fp32, threads: 1, buckets };
-    saved::save(&Gpt2::open(&request).unwrap(), folder.path());
+    let open = |source| {
+        let buckets = BucketSizes::default();
+        Gpt2::open(&OpenLanguageModel { source, precision: Precision::Fp32, threads: 1, buckets })
+    };
+    saved::save(&open(LanguageModelSource::New(new)).unwrap(), folder.path());
     let config = folder.path().join("config.json");
     let words = [
         "n_inner",
@@ -99,10 +100,11 @@ fn gpt2_config() {
         most_bytes: 64 * MEBIBYTE,
         read: Box::new(|bytes| {
             fs::write(&config, bytes).unwrap();
-            match check_gpt2_folder(folder.path()) {
+            match open(LanguageModelSource::folder(folder.path())) {
                 // The tensors are all there: what else is said of them is wrong.
                 Ok(read) => {
-                    assert_eq!((read.vocab_size, read.n_embd, read.n_layer), (29, 12, 2));
+                    let (info, parameters) = (read.info(), read.parameters.info());
+                    assert_eq!((info.vocab_size, parameters.width, parameters.list.len()), (29, 12, 28));
                     true
                 }
                 Err(error) => {

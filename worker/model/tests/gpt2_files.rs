@@ -10,7 +10,7 @@ use std::path::Path;
 use ringtune_model::{
     AlignedFloats, BucketSizes, Buckets, EmbeddingRows, EngineError, Error, Gpt2, Gpt2Text, HeldState as _,
     LanguageModelFolder, LanguageModelSource, NewLanguageModel, OpenLanguageModel, OpenTextModel,
-    OptimizerStep, Precision, Runtime, TokenBatch, check_gpt2_folder,
+    OptimizerStep, Precision, Runtime, TokenBatch,
 };
 use safetensors::SafeTensors;
 use saved::{Tensors, save};
@@ -23,6 +23,19 @@ const NEW: NewLanguageModel = NewLanguageModel {
     n_embd: 12,
     bias: true,
     seed: 5,
+};
+
+const STEP: OptimizerStep = OptimizerStep {
+    number: 1,
+    learning_rate: 0.1,
+    beta1: 0.9,
+    beta2: 0.95,
+    epsilon: 1e-8,
+    weight_decay: 0.1,
+    max_grad_norm: Some(1.0),
+    divide_by: 1,
+    other_rates: [0.0; 2],
+    average_decay: None,
 };
 
 fn request(source: LanguageModelSource, precision: Precision) -> OpenLanguageModel {
@@ -59,6 +72,16 @@ fn lengths(model: &Gpt2) -> Vec<usize> {
     plan.chain([info.looked_up_length(&batch().looked_up)]).collect()
 }
 
+/// Full of one number.
+fn buckets(lengths: &[usize], value: f32) -> Vec<AlignedFloats> {
+    let filled = |length: &usize| {
+        let mut bucket = AlignedFloats::zeros(*length);
+        bucket.fill(value);
+        bucket
+    };
+    lengths.iter().map(filled).collect()
+}
+
 /// Writes the folder's tensors anew, as `change` leaves them.
 fn rewritten(folder: &Path, change: impl FnOnce(&mut Tensors)) {
     let bytes = std::fs::read(folder.join("model.safetensors")).unwrap();
@@ -83,7 +106,6 @@ fn a_saved_model_is_read_as_the_same() {
         assert_eq!(again.info().parameters.list.len(), 28);
         assert_eq!(model.info().parameters.list.len(), if bias { 28 } else { 15 });
         assert_eq!(again.loss(&batch()).unwrap().to_bits(), model.loss(&batch()).unwrap().to_bits());
-        assert_eq!(check_gpt2_folder(folder.path()).unwrap().vocab_size, 29);
     }
 }
 
@@ -173,12 +195,7 @@ fn tensors_that_do_not_fit_are_named() {
     let error = |change: &dyn Fn(&mut Tensors)| {
         let folder = saved(NEW);
         rewritten(folder.path(), change);
-        let (opened, checked) = (open(folder.path()).err(), check_gpt2_folder(folder.path()).err());
-        // Headers alone give the same errors, except for values.
-        if let (Some(opened), Some(checked)) = (&opened, &checked) {
-            assert_eq!(opened.to_string(), checked.to_string());
-        }
-        opened
+        open(folder.path()).err()
     };
     let missing = error(&|tensors| drop(tensors.remove("transformer.h.1.ln_2.bias")));
     assert!(matches!(missing, Some(Error::MissingTensor { tensor, .. }) if tensor == "h.1.ln_2.bias"));
@@ -275,24 +292,6 @@ fn calls_that_do_not_fit_are_refused_by_their_field_and_move_nothing() {
         let error = model.gradient(&batch(), &mut Made(short.clone())).unwrap_err();
         assert!(matches!(&error, Error::Argument { field: "buckets", .. }), "{error}");
     }
-    let step = OptimizerStep {
-        number: 1,
-        learning_rate: 0.1,
-        beta1: 0.9,
-        beta2: 0.95,
-        epsilon: 1e-8,
-        weight_decay: 0.1,
-        max_grad_norm: Some(1.0),
-        divide_by: 1,
-    };
-    let buckets = |lengths: &[usize], value: f32| -> Vec<AlignedFloats> {
-        let filled = |length: &usize| {
-            let mut bucket = AlignedFloats::zeros(*length);
-            bucket.fill(value);
-            bucket
-        };
-        lengths.iter().map(filled).collect()
-    };
     let looked_up = batch().looked_up;
     let mut longer = lengths.clone();
     longer[lengths.len() - 1] += 12;
@@ -302,7 +301,7 @@ fn calls_that_do_not_fit_are_refused_by_their_field_and_move_nothing() {
         ("looked_up", &beyond, &longer, 0.95),
         ("beta2", &looked_up, &lengths, 1.0),
     ] {
-        let step = OptimizerStep { beta2, ..step };
+        let step = OptimizerStep { beta2, ..STEP };
         let error = model.parameters.apply(&step, looked_up, &mut buckets(lengths, 1.0)).unwrap_err();
         assert!(matches!(&error, Error::Argument { field: found, .. } if *found == field), "{error}");
     }
@@ -312,7 +311,7 @@ fn calls_that_do_not_fit_are_refused_by_their_field_and_move_nothing() {
             let before = model.loss(&batch()).unwrap();
             let mut gradients = buckets(&lengths, 0.0);
             gradients[bucket][0] = value;
-            let applied = model.parameters.apply(&step, &looked_up, &mut gradients).unwrap();
+            let applied = model.parameters.apply(&STEP, &looked_up, &mut gradients).unwrap();
             assert_eq!(applied.skipped, !value.is_finite(), "{bucket}: {applied:?}");
             if applied.skipped {
                 assert_eq!(model.loss(&batch()).unwrap(), before);
@@ -353,24 +352,8 @@ fn a_state_that_is_held_is_read_elsewhere_while_passes_are_computed_and_does_not
     assert_eq!(model.loss(&batch()).unwrap(), loss);
     assert!(reader.join().unwrap() == before);
     // 2. Nothing moves until the last one lets go.
-    let mut gradients: Vec<AlignedFloats> = lengths(&model)
-        .iter()
-        .map(|length| {
-            let mut bucket = AlignedFloats::zeros(*length);
-            bucket.fill(1.0);
-            bucket
-        })
-        .collect();
-    let step = OptimizerStep {
-        number: 1,
-        learning_rate: 0.1,
-        beta1: 0.9,
-        beta2: 0.95,
-        epsilon: 1e-8,
-        weight_decay: 0.1,
-        max_grad_norm: None,
-        divide_by: 1,
-    };
+    let mut gradients = buckets(&lengths(&model), 1.0);
+    let step = OptimizerStep { max_grad_norm: None, ..STEP };
     let looked_up = batch().looked_up;
     assert!(matches!(model.parameters.apply(&step, &looked_up, &mut gradients), Err(Error::Held)));
     assert!(gradients.iter().all(|bucket| bucket.iter().all(|number| *number == 1.0)), "nothing was added");

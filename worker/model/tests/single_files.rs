@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use ringtune_model::{
-    Error, GenerateRequest, Microbatch, ModelOptions, Pixels, Precision, PredictionType, Runtime,
+    Error, GenerateRequest, Microbatch, ModelOptions, NO_EXTRAS, Pixels, Precision, PredictionType, Runtime,
     StableDiffusion, check_folder,
 };
 use safetensors::tensor::{Dtype, TensorView};
@@ -60,6 +60,7 @@ fn computed(path: &Path, precision: Precision) -> Vec<Vec<f32>> {
             input_ids: &input_ids,
             rows: &waves(info.text_width, 0.3),
             snr_gamma: None,
+            extras: &NO_EXTRAS,
         })
         .unwrap();
     assert!(gradient.finite);

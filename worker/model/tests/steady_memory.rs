@@ -9,7 +9,7 @@
 
 mod support;
 
-use ringtune_model::{Microbatch, Pixels, Precision, Runtime, StableDiffusion};
+use ringtune_model::{Microbatch, NO_EXTRAS, Pixels, Precision, Runtime, StableDiffusion};
 
 /// Page faults of this process so far that needed no disk: field 10 of /proc/self/stat.
 fn page_faults() -> u64 {
@@ -46,6 +46,7 @@ fn step(model: &StableDiffusion, side: usize) {
         input_ids: &input_ids,
         rows: &model.token_row(1).unwrap(),
         snr_gamma: None,
+        extras: &NO_EXTRAS,
     };
     assert!(model.gradient(&microbatch).unwrap().finite);
 }

@@ -1,4 +1,4 @@
-//! Models from where people have them: folders, model hubs (`hf://`), buckets (`s3://`).
+//! Models, and files to learn from, from where people have them: folders, model hubs (`hf://`), buckets (`s3://`).
 //!
 //! A remote model becomes a folder of this machine before anything reads it. Only the files that are needed are
 //! fetched; an interrupted download goes on where it stopped, also after a restart; a file has its name only when all
@@ -76,6 +76,11 @@ impl LocalModel {
         Self { folder, cache, origin: None, remarks: Vec::new(), _held: held, _kept: Vec::new() }
     }
 
+    /// One that was here before.
+    pub fn here(folder: PathBuf) -> Self {
+        Self::new(folder, None, None)
+    }
+
     /// Moves it to another folder, which lasts as long as `kept`.
     pub fn moved(mut self, folder: PathBuf, kept: impl Any + Send + Sync) -> Self {
         self.folder = folder;
@@ -144,8 +149,10 @@ impl ModelSources {
         progress: &ProgressSender,
     ) -> Result<LocalModel, Error> {
         match location {
-            ModelLocation::Local(path) => Ok(LocalModel::new(path.clone(), None, None)),
-            ModelLocation::Hub(model) => self.fetch_from_hub(model, layout, progress).await,
+            ModelLocation::Local(path) => Ok(LocalModel::here(path.clone())),
+            ModelLocation::Hub(model) => {
+                self.fetch_from_hub(model, &|names| layout.needed_files(names), progress).await
+            }
             ModelLocation::S3(model) => {
                 let bucket = Bucket::open(model, &self.environment, self.patience, 0)?;
                 bucket.fetch(&|names| layout.needed_files(names), &self.cache, progress).await
@@ -167,6 +174,19 @@ impl ModelSources {
     ) -> Result<LocalModel, Error> {
         let bucket = Bucket::open(place, &self.environment, self.patience, 0)?;
         bucket.fetch(needed, &self.cache, progress).await
+    }
+
+    /// Brings files of a hub's set of data, or of a model there, to this machine: those that `needed` chooses of all that it has.
+    ///
+    /// # Errors
+    /// As of [`ModelSources::fetch_files`].
+    pub async fn fetch_dataset(
+        &self,
+        place: &HubModel,
+        needed: Needed<'_>,
+        progress: &ProgressSender,
+    ) -> Result<LocalModel, Error> {
+        self.fetch_from_hub(place, needed, progress).await
     }
 
     /// Says whether files can be put to `place`, by putting an empty one there and removing it.
@@ -200,12 +220,12 @@ impl ModelSources {
     async fn fetch_from_hub(
         &self,
         model: &HubModel,
-        layout: &Layout,
+        needed: Needed<'_>,
         progress: &ProgressSender,
     ) -> Result<LocalModel, Error> {
         let (environment, patience) = (Arc::clone(&self.environment), self.patience);
         let hub = ringtune_shared::tasks::spawn_blocking(move || Hub::new(&environment, patience)).await??;
-        let snapshot = hub.fetch(model, layout, progress).await?;
+        let snapshot = hub.fetch(model, needed, progress).await?;
         let origin = HubOrigin { repository: model.repository.clone(), commit: snapshot.commit };
         let local = LocalModel::new(snapshot.folder, Some(hub.cache().to_owned()), None);
         Ok(LocalModel { origin: Some(origin), remarks: snapshot.remarks, ..local })

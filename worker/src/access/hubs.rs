@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Hubs that jobs may have models fetched from.
+/// Hubs that jobs may have models and pictures fetched from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Hubs {
     /// Any hub that this worker's environment names.

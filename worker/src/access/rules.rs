@@ -42,7 +42,7 @@ pub enum Reach<'a> {
     },
 }
 
-/// Buckets that jobs may have models and tokens fetched from.
+/// Buckets that jobs may have models, tokens and pictures fetched from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Buckets {
     /// Every bucket that this worker's credentials open.
@@ -62,9 +62,9 @@ pub struct Rules {
     pub embeddings: Roots,
     /// Traces, which are written.
     pub traces: Roots,
-    /// Models of `hf://`.
+    /// Models and pictures of `hf://`.
     pub hubs: Hubs,
-    /// Models and tokens of `s3://`.
+    /// Models, tokens and pictures of `s3://`.
     pub buckets: Buckets,
 }
 
@@ -160,7 +160,7 @@ impl Rules {
             PathUse::Model => (&self.models, "access.model_roots", "models"),
             PathUse::Pictures => (&self.data, "access.data_roots", "pictures"),
             PathUse::Tokens => (&self.data, "access.data_roots", "tokens"),
-            PathUse::Embedding => (&self.embeddings, "access.embedding_roots", "embeddings"),
+            PathUse::Embedding => (&self.embeddings, "access.embedding_roots", "embeddings and LoRAs"),
             PathUse::Trace => (&self.traces, "access.trace_roots", "traces"),
             PathUse::Checkpoint => {
                 let problem =

@@ -33,7 +33,7 @@ pub struct AccessSettings {
     ///
     /// Allowed: a list of absolute paths, `/` for everything, and `auto`; empty for nothing.
     pub data_roots: Vec<String>,
-    /// The folders below which jobs may name learned embeddings by path; `auto` beyond loopback: none.
+    /// The folders below which jobs may name learned embeddings and LoRAs by path; `auto` beyond loopback: none.
     ///
     /// Allowed: a list of absolute paths, `/` for everything, and `auto`; empty for nothing.
     pub embedding_roots: Vec<String>,
@@ -41,12 +41,12 @@ pub struct AccessSettings {
     ///
     /// Allowed: a list of absolute paths, `/` for everything, and `auto`; empty for nothing.
     pub trace_roots: Vec<String>,
-    /// The hubs from which jobs may have models fetched; `auto` beyond loopback: none.
+    /// The hubs from which jobs may have models and pictures fetched; `auto` beyond loopback: none.
     ///
     /// Allowed: a list of `HOST`, `HOST:PORT` or URLs, `*` for whichever `HF_ENDPOINT` names, and `auto`; empty for
     /// nothing.
     pub hubs: Vec<String>,
-    /// The buckets from which jobs may have models and tokens fetched; `auto` beyond loopback: none.
+    /// The buckets from which jobs may have models, tokens and pictures fetched; `auto` beyond loopback: none.
     ///
     /// Allowed: a list of `s3://BUCKET` or `s3://BUCKET/PREFIX`, `*` for all that the credentials open, and `auto`; empty
     /// for nothing.

@@ -134,7 +134,7 @@ pub(crate) async fn fetch<Told: Future<Output = ()>>(
 }
 
 /// Tells how far it is until it is done.
-async fn telling<Told: Future<Output = ()>>(
+pub(crate) async fn telling<Told: Future<Output = ()>>(
     fetching: impl Future<Output = Result<LocalModel, ringtune_sources::Error>>,
     progress: &watch::Receiver<DownloadProgress>,
     mut remarks: watch::Receiver<Option<String>>,

@@ -9,7 +9,7 @@ mod load;
 use std::path::Path;
 
 pub use error::Error;
-pub(crate) use fetch::{News, WantedFiles, fetch};
+pub(crate) use fetch::{News, WantedFiles, fetch, telling};
 pub use fingerprint::Fingerprints;
 pub(crate) use fingerprint::is_weights;
 pub(crate) use language::BringLanguageModel;

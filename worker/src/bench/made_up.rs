@@ -74,6 +74,7 @@ impl Inputs {
             input_ids,
             rows: rows.clone(),
             snr_gamma: None,
+            extras: crate::engine::Extras::default(),
         }
     }
 }

@@ -12,6 +12,8 @@ pub struct CaptionOptions {
 /// Random draws of a sample's caption.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CaptionDraw<'a> {
+    /// Which of the picture's captions: below their number, see `Prompts::captions`.
+    pub choice: usize,
     /// The caption is left empty.
     pub dropped: bool,
     /// The order of the tags that are shuffled: a permutation of 0..their number, see [`shuffled_tags`].

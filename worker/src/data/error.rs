@@ -31,6 +31,22 @@ pub enum Error {
         /// The limit.
         allowed: usize,
     },
+    /// A file of many pictures that cannot be read from disk.
+    #[error("{}: {source}", file.display())]
+    ReadFile {
+        /// The file.
+        file: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A file of many pictures that is not as it has to be.
+    #[error("{}: {problem}", file.display())]
+    UnusableFile {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong, with its member or row.
+        problem: String,
+    },
     /// A picture file above the limit.
     #[error("image {name} has {bytes} bytes; at most {allowed} are allowed")]
     ImageTooLarge {

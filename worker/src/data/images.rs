@@ -1,6 +1,6 @@
 //! The pictures of a job: which files of a folder are pictures, and a file's pixels as 8-bit RGB.
 
-use std::io::{Cursor, Read as _};
+use std::io::Cursor;
 
 use image::{
     DynamicImage, ImageDecoder, ImageError, ImageFormat, ImageReader, Limits, RgbImage,
@@ -10,10 +10,10 @@ use image::{
 use ringtune_shared::{
     files::name_left_out,
     ids::ContentHash,
-    manifest::{LARGEST_IMAGE_FILE, MOST_FILES, is_image_name},
+    manifest::{MOST_FILES, is_image_name},
 };
 
-use super::Error;
+use super::{Error, ImagePlace, OpenTable};
 use crate::access::ConfinedPath;
 
 /// Pixels along one side of a picture.
@@ -21,13 +21,13 @@ const MOST_SIDE: u32 = 32_768;
 /// Bytes of a decoded picture and of what its decoder needs: a few kilobytes of file can ask for gigabytes.
 const MOST_DECODED_BYTES: u64 = 512 << 20;
 
-/// One picture file.
+/// One picture.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImageFile {
-    /// The name to show: a plain file name.
+    /// The name to show: a plain file name, or where it is in a file of pictures.
     pub name: String,
-    /// Its path.
-    pub place: ConfinedPath,
+    /// Where it lies.
+    pub place: ImagePlace,
 }
 
 /// A picture file of a job, and what it was when the job's pictures were listed. Its pixels may be wanted hours later.
@@ -61,7 +61,7 @@ pub fn scan(folder: &ConfinedPath) -> Result<ImageSet, Error> {
         let is_file = place.is_file();
         match entry.to_str() {
             Some(name) if is_file && is_image_name(name) => {
-                set.images.push(ImageFile { name: name.to_string(), place });
+                set.images.push(ImageFile { name: name.to_string(), place: place.into() });
             }
             name => {
                 // Not to be skipped: whoever put it there means it to be seen.
@@ -96,7 +96,7 @@ impl ImageFile {
     /// Reads and decodes the file: see [`decode`].
     ///
     /// # Errors
-    /// It cannot be read, is larger than [`LARGEST_IMAGE_FILE`], or cannot be decoded.
+    /// It cannot be read, is larger than [`ringtune_shared::manifest::LARGEST_IMAGE_FILE`], or cannot be decoded.
     pub fn decode(&self) -> Result<RgbImage, Error> {
         decode(&self.name, &self.read()?)
     }
@@ -104,21 +104,14 @@ impl ImageFile {
     /// The file's bytes.
     ///
     /// # Errors
-    /// It cannot be read, or is larger than [`LARGEST_IMAGE_FILE`].
+    /// It cannot be read, or is larger than [`ringtune_shared::manifest::LARGEST_IMAGE_FILE`].
     pub fn read(&self) -> Result<Vec<u8>, Error> {
-        let failed = |source| Error::ReadImage { name: self.name.clone(), source };
-        let check = |bytes: u64| match bytes {
-            0..=LARGEST_IMAGE_FILE => Ok(()),
-            _ => Err(Error::ImageTooLarge { name: self.name.clone(), bytes, allowed: LARGEST_IMAGE_FILE }),
-        };
-        let file = self.place.open().map_err(failed)?;
-        let length = file.metadata().map_err(failed)?.len();
-        check(length)?;
-        // One byte more: a file that has grown since is refused as too large.
-        let mut content = Vec::with_capacity(length as usize + 1);
-        file.take(LARGEST_IMAGE_FILE + 1).read_to_end(&mut content).map_err(failed)?;
-        check(content.len() as u64)?;
-        Ok(content)
+        self.read_in(&mut OpenTable::default())
+    }
+
+    /// As above, one of many after each other.
+    fn read_in(&self, open: &mut OpenTable) -> Result<Vec<u8>, Error> {
+        self.place.read(&self.name, open)
     }
 }
 
@@ -128,7 +121,15 @@ impl ListedImage {
     /// # Errors
     /// It cannot be read, or has changed since.
     pub fn read(&self) -> Result<Vec<u8>, Error> {
-        let content = self.file.read()?;
+        self.read_in(&mut OpenTable::default())
+    }
+
+    /// As above, one of many after each other.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn read_in(&self, open: &mut OpenTable) -> Result<Vec<u8>, Error> {
+        let content = self.file.read_in(open)?;
         if ContentHash::of(&content) != self.sha256 {
             return Err(Error::ImageChanged { name: self.file.name.clone() });
         }
@@ -250,6 +251,7 @@ fn high_byte(sample: u16) -> u8 {
 #[cfg(test)]
 mod tests {
     use image::Rgb;
+    use ringtune_shared::manifest::LARGEST_IMAGE_FILE;
 
     use super::*;
 
@@ -262,14 +264,17 @@ mod tests {
     #[test]
     fn pictures_are_sorted_and_stray_files_are_named() {
         let folder = tempfile::tempdir().unwrap();
-        for name in ["b.PNG", "a.jpeg", "notes.txt", "c.webp", "noending", ".hidden.jpg"] {
+        for name in ["b.PNG", "a.jpeg", "notes.txt", "c.webp", "noending", ".hidden.jpg", "._a.jpeg"] {
             std::fs::write(folder.path().join(name), b"x").unwrap();
         }
+        std::os::unix::fs::symlink("nowhere.png", folder.path().join("gone.png")).unwrap();
         std::fs::create_dir(folder.path().join("folder.png")).unwrap();
         let set = scan(&ConfinedPath::at(folder.path())).unwrap();
         let names: Vec<_> = set.images.iter().map(|image| image.name.as_str()).collect();
         assert_eq!(names, [".hidden.jpg", "a.jpeg", "b.PNG", "c.webp"]);
-        assert_eq!(set.skipped, ["folder.png/", "noending", "notes.txt"]);
+        let [macos, gone] =
+            ["._a.jpeg (what macOS keeps of a file, not the file)", "gone.png (a link that leads nowhere)"];
+        assert_eq!(set.skipped, [macos, "folder.png/", gone, "noending", "notes.txt"]);
     }
 
     #[test]
@@ -379,7 +384,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("really-a-png.jpg");
         std::fs::write(&path, bytes_of(&DynamicImage::new_rgb8(3, 2), ImageFormat::Png)).unwrap();
-        let file = ImageFile { name: "really-a-png.jpg".to_string(), place: ConfinedPath::at(&path) };
+        let place = ConfinedPath::at(&path).into();
+        let file = ImageFile { name: "really-a-png.jpg".to_string(), place };
         assert_eq!(file.decode().unwrap().dimensions(), (3, 2));
         let large = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
         large.set_len(LARGEST_IMAGE_FILE + 1).unwrap();
@@ -392,7 +398,7 @@ mod tests {
         let path = folder.path().join("a.png");
         let [then, now] = [2, 3].map(|height| bytes_of(&DynamicImage::new_rgb8(3, height), ImageFormat::Png));
         std::fs::write(&path, &then).unwrap();
-        let file = ImageFile { name: "a.png".to_string(), place: ConfinedPath::at(&path) };
+        let file = ImageFile { name: "a.png".to_string(), place: ConfinedPath::at(&path).into() };
         let listed = ListedImage { file, sha256: ContentHash::of(&then) };
         assert_eq!(listed.decode().unwrap().dimensions(), (3, 2));
         std::fs::write(&path, &now).unwrap();

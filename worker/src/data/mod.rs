@@ -6,6 +6,7 @@
 pub mod buckets;
 pub mod caption_words;
 pub mod error;
+pub mod image_place;
 pub mod images;
 pub mod pixels;
 pub mod prompts;
@@ -14,6 +15,7 @@ pub mod templates;
 pub mod tokenizer;
 
 pub use error::Error;
+pub use image_place::{ImagePlace, OpenTable};
 pub use images::{ImageFile, ImageSet, ListedImage};
 pub use prompts::Prompts;
 pub use tokenizer::{ClipTokenizer, Placeholders, tokenizer_folder};

@@ -14,6 +14,8 @@ use super::{
 pub struct Prompts {
     templates: Vec<Prompt>,
     captions: Captions,
+    /// The files of pictures of which a caption is too long for a prompt.
+    cut_off: Vec<String>,
 }
 
 /// One template.
@@ -30,8 +32,8 @@ enum Prompt {
 pub struct Caption {
     /// The picture's file, for messages.
     pub file: String,
-    /// Empty: it has none.
-    pub text: String,
+    /// One of them stands in a sample's prompt; empty: it has none.
+    pub texts: Vec<String>,
 }
 
 /// The words of one concept.
@@ -57,8 +59,9 @@ struct Captions {
 }
 
 impl Prompts {
-    /// Fills and encodes `templates` (at least one) for one concept. Use [`Prompts::with_captions`] too where a
-    /// template asks for captions.
+    /// Fills and encodes `templates` (at least one) for one concept; one without placeholders learns no word, and its prompts have
+    /// captions alone, which may be longer than a prompt holds: the end is cut off, as diffusers' scripts do. Use
+    /// [`Prompts::with_captions`] too where a template asks for captions.
     ///
     /// # Errors
     /// A text that is no template; one in which the learned tokens do not appear exactly once, because they are cut
@@ -85,7 +88,17 @@ impl Prompts {
             all: Vec::new(),
             options: CaptionOptions::default(),
         };
-        Ok(Self { templates, captions })
+        Ok(Self { templates, captions, cut_off: Vec::new() })
+    }
+
+    /// One prompt for all pictures, without a word that is learned.
+    ///
+    /// # Errors
+    /// The tokenizer refuses the text.
+    pub fn of_all(tokenizer: &Arc<ClipTokenizer>, text: &str) -> Result<Self, Error> {
+        let words = ConceptWords { tokenizer, placeholders: &Placeholders::default(), others: &[] };
+        let ready = Prompt::Ready(tokenizer.encode(text)?);
+        Ok(Self { templates: vec![ready], ..Self::encode(&words, &[] as &[&str])? })
     }
 
     /// Adds the pictures' captions, in the order of the pictures, and checks that no prompt loses the learned token.
@@ -101,16 +114,28 @@ impl Prompts {
     ) -> Result<Self, Error> {
         self.captions.options = options;
         self.captions.all = captions.into_iter().map(|caption| self.captions.expanded(caption)).collect();
-        for template in &self.templates {
-            let Prompt::Captioned(template) = template else { continue };
-            for caption in &self.captions.all {
-                let problem = self.captions.problem(words, template, &caption.text)?;
-                if let Some(problem) = problem {
-                    return Err(Error::Caption { file: caption.file.clone(), problem });
+        let templates: Vec<&Template> = self.templates.iter().filter_map(Prompt::captioned).collect();
+        for caption in &self.captions.all {
+            let nothing = caption.texts.is_empty().then_some("");
+            let mut is_cut = false;
+            for text in caption.texts.iter().map(String::as_str).chain(nothing) {
+                for template in &templates {
+                    let prompt = template.fill(&self.captions.name, text);
+                    let whole = words.tokenizer.encode_whole(&prompt)?;
+                    is_cut |= whole.len() > words.tokenizer.room();
+                    if let Some(problem) = self.captions.problem(words, (&prompt, &whole), text)? {
+                        return Err(Error::Caption { file: caption.file.clone(), problem });
+                    }
                 }
             }
+            self.cut_off.extend(is_cut.then(|| caption.file.clone()));
         }
         Ok(self)
+    }
+
+    /// The files of pictures that have a caption that is too long for a prompt: its end is cut off.
+    pub fn cut_off(&self) -> &[String] {
+        &self.cut_off
     }
 
     /// Number of templates.
@@ -118,10 +143,14 @@ impl Prompts {
         self.templates.len()
     }
 
-    /// Number of shuffled tags of picture `image`'s caption in each sample.
-    pub fn shuffled_tags(&self, image: usize) -> usize {
-        let caption = self.captions.all.get(image);
-        caption.map_or(0, |caption| shuffled_tags(&caption.text, self.captions.options))
+    /// Number of captions of picture `image`.
+    pub fn captions(&self, image: usize) -> usize {
+        self.captions.all.get(image).map_or(0, |caption| caption.texts.len())
+    }
+
+    /// Number of shuffled tags of caption `choice` of picture `image`.
+    pub fn shuffled_tags(&self, image: usize, choice: usize) -> usize {
+        shuffled_tags(self.captions.text(image, choice), self.captions.options)
     }
 
     /// The ids of template `index` (below [`Prompts::count`]) for picture `image` of this concept, [length].
@@ -133,10 +162,19 @@ impl Prompts {
             Prompt::Ready(ids) => return Ok(Cow::Borrowed(ids)),
             Prompt::Captioned(template) => template,
         };
-        let caption = self.captions.all.get(image).map_or("", |caption| caption.text.as_str());
-        let caption = if draw.dropped { "" } else { caption };
+        let caption = if draw.dropped { "" } else { self.captions.text(image, draw.choice) };
         let shuffled = with_tags_in(draw.order, caption, self.captions.options);
         Ok(Cow::Owned(self.captions.tokenizer.encode(&template.fill(&self.captions.name, &shuffled))?))
+    }
+}
+
+impl Prompt {
+    /// What a caption is filled into.
+    fn captioned(&self) -> Option<&Template> {
+        match self {
+            Self::Captioned(template) => Some(template),
+            Self::Ready(_) => None,
+        }
     }
 }
 
@@ -149,10 +187,9 @@ impl ConceptWords<'_> {
         let learned = ids.iter().filter(|id| self.placeholders.ids.contains(id)).count();
         match learned.cmp(&(times * self.placeholders.ids.len())) {
             std::cmp::Ordering::Equal => None,
-            std::cmp::Ordering::Less => Some(format!(
-                "the learned token is cut off: a prompt holds {} tokens",
-                self.tokenizer.length() - 2
-            )),
+            std::cmp::Ordering::Less => {
+                Some(format!("the learned token is cut off: a prompt holds {} tokens", self.tokenizer.room()))
+            }
             std::cmp::Ordering::Greater => {
                 Some(format!("its own words contain {:?}", self.placeholders.text()))
             }
@@ -161,26 +198,37 @@ impl ConceptWords<'_> {
 }
 
 impl Captions {
-    /// A caption that names the concept names all of its tokens.
-    fn expanded(&self, caption: Caption) -> Caption {
-        let [token, more @ ..] = self.placeholders.tokens.as_slice() else { return caption };
-        let is_expanded = more.iter().any(|token| caption.text.contains(token));
-        let text = if is_expanded { caption.text } else { caption.text.replace(token, &self.name) };
-        Caption { text, ..caption }
+    /// A caption of a picture; empty where it has none.
+    fn text(&self, image: usize, choice: usize) -> &str {
+        self.all.get(image).and_then(|caption| caption.texts.get(choice)).map_or("", String::as_str)
     }
 
-    /// The problem of a picture's prompt. Tokens behind what a prompt holds are cut off, which the learned one
-    /// may never be: with all tags in their order, nor, where they are shuffled, in any other.
+    /// A caption that names the concept names all of its tokens.
+    fn expanded(&self, mut caption: Caption) -> Caption {
+        let [token, more @ ..] = self.placeholders.tokens.as_slice() else { return caption };
+        for text in &mut caption.texts {
+            if !more.iter().any(|token| text.contains(token)) {
+                *text = text.replace(token, &self.name);
+            }
+        }
+        caption
+    }
+
+    /// The problem of a picture's prompt, a text and all of its tokens. Tokens behind what a prompt holds are cut off, which
+    /// the learned one may never be: with all tags in their order, nor, where they are shuffled, in any other.
     fn problem(
         &self,
         words: &ConceptWords<'_>,
-        template: &Template,
+        (prompt, whole): (&str, &[i64]),
         caption: &str,
     ) -> Result<Option<String>, Error> {
-        let prompt = template.fill(&self.name, caption);
-        let whole = self.tokenizer.encode_whole(&prompt)?;
+        if self.placeholders.ids.is_empty() {
+            let problem = "it has no caption: write one into the folder's metadata file, or into a .txt or .caption file \
+                           beside it";
+            return Ok(caption.is_empty().then(|| problem.to_owned()));
+        }
         let learned = |ids: &[i64]| ids.iter().filter(|id| self.placeholders.ids.contains(id)).count();
-        let (own, room) = (learned(&whole), self.tokenizer.length() - 2);
+        let (own, room) = (learned(whole), self.tokenizer.room());
         if let Some(other) = words.others.iter().find(|other| whole.iter().any(|id| other.ids.contains(id))) {
             return Ok(Some(format!("it holds {:?}, the token of another concept", other.text())));
         }
@@ -229,7 +277,7 @@ mod tests {
     /// The problem of a prompt, if any.
     fn problem(template: &str, caption: &str, options: CaptionOptions) -> Option<String> {
         words_of(2, |words| {
-            let caption = Caption { file: "cat.png".to_owned(), text: caption.to_owned() };
+            let caption = Caption { file: "cat.png".to_owned(), texts: vec![caption.to_owned()] };
             match Prompts::encode(words, &[template]).unwrap().with_captions(words, vec![caption], options) {
                 Ok(_) => None,
                 Err(Error::Caption { file, problem }) => Some(problem).filter(|_| file == "cat.png"),
@@ -243,12 +291,19 @@ mod tests {
     #[test]
     fn a_caption_stands_where_the_template_has_it() {
         words_of(2, |words| {
-            let captions = ["a cat, red", "", "<a> on a table"];
-            let captions = captions.map(|text| Caption { file: "a.png".to_owned(), text: text.to_owned() });
+            let captions: [&[&str]; 3] = [&["a cat, red", "a toy"], &[], &["<a> on a table"]];
+            let captions = captions.map(|texts| Caption {
+                file: "a.png".to_owned(),
+                texts: texts.iter().map(|&text| text.to_owned()).collect(),
+            });
             let prompts = Prompts::encode(words, &["[name], [caption]!", "a {}"]).unwrap();
             let prompts = prompts.with_captions(words, captions.to_vec(), AS_IT_IS).unwrap();
+            assert_eq!([0, 1, 2].map(|image| prompts.captions(image)), [2, 0, 1]);
+            let second = CaptionDraw { choice: 1, ..CaptionDraw::default() };
+            let second = prompts.ids(0, 0, second).unwrap().into_owned();
+            assert_eq!(second, words.tokenizer.encode("<a> <a>_1, a toy!").unwrap());
             let ids = |template, image, dropped| {
-                let draw = CaptionDraw { dropped, order: &[] };
+                let draw = CaptionDraw { dropped, ..CaptionDraw::default() };
                 prompts.ids(template, image, draw).unwrap().into_owned()
             };
             let expect = |text: &str| words.tokenizer.encode(text).unwrap();
@@ -278,6 +333,29 @@ mod tests {
         let all = CaptionOptions { keep_tags: 0, ..shuffled };
         assert!(problem("[caption]", &first, all).unwrap().contains("may be"));
         assert_eq!(problem("[caption]", &format!("<a>, {}", tags(36)), all), None);
+    }
+
+    #[test]
+    fn captions_whose_end_is_cut_off_are_named() {
+        words_of(1, |words| {
+            let captions = [75, 76].map(|count| Caption {
+                file: format!("{count}.png"),
+                texts: vec!["star".to_owned(), vec!["star"; count].join(" ")],
+            });
+            let learns_none = ConceptWords {
+                placeholders: &Placeholders::default(),
+                tokenizer: words.tokenizer,
+                others: &[],
+            };
+            for (words, template, expected) in [
+                (&learns_none, "[caption]", &["76.png"][..]),
+                (words, "[name] [caption]", &["75.png", "76.png"]),
+            ] {
+                let prompts = Prompts::encode(words, &[template]).unwrap();
+                let prompts = prompts.with_captions(words, captions.to_vec(), AS_IT_IS).unwrap();
+                assert_eq!(prompts.cut_off(), expected, "{template}");
+            }
+        });
     }
 
     #[test]

@@ -17,6 +17,9 @@ Examples:
   One picture, with a learned token:
     ringtune generate --model ./sd15 --embeds out/learned_embeds.safetensors \\
       --prompt 'a photo of a <dicoo> on the beach' -o beach.png
+  With a LoRA, at four fifths of its strength:
+    ringtune generate --model ./sd15 --lora out/pytorch_lora_weights.safetensors:0.8 \\
+      --prompt 'a toy on the beach' -o toy.png
   A sheet: the training pictures, then eight samples of each prompt:
     ringtune generate --model ./sd15 --embeds out/learned_embeds.safetensors --count 8 \\
       --training-images ./dicoo --prompt 'a photo of a toy' \\
@@ -45,6 +48,10 @@ pub struct GenerateArguments {
     /// name]
     #[arg(long, requires = "embeds", value_name = "WORD")]
     pub token: Vec<String>,
+    /// A LoRA's .safetensors file, in diffusers', PEFT's or kohya's form, and how strongly it counts [default: 1]; may be given
+    /// several times
+    #[arg(long, value_name = "FILE[:WEIGHT]")]
+    pub lora: Vec<String>,
     /// What to draw; may be given several times
     #[arg(long, required = true, value_name = "TEXT")]
     pub prompt: Vec<String>,

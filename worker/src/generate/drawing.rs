@@ -3,12 +3,12 @@
 //! Picture n of a prompt starts from noise that depends on the seed and n alone. Batches are cut by the number of
 //! pictures and the batch size alone, so that any division of them among workers gives the same pictures.
 
-use std::path::Path;
+use std::{ops::Range, path::Path};
 
 use image::RgbImage;
 use ringtune_shared::ids::ContentHash;
 
-use super::{Error, Infotext, embeddings::EmbeddingFile, embeddings::Embeddings, sheet};
+use super::{Error, Infotext, KnownLora, embeddings::EmbeddingFile, embeddings::Embeddings, sheet};
 use crate::{
     data::ClipTokenizer,
     engine::{self, ImageRequest, MOST_CHUNKS, MOST_PICTURES, ModelInfo, SamplerKind},
@@ -78,6 +78,7 @@ pub struct Drawing {
     /// Each prompt as the text encoder gets it, and in how many chunks.
     read_back: Vec<(String, usize)>,
     embeddings: Embeddings,
+    loras: Vec<KnownLora>,
 }
 
 impl Drawing {
@@ -125,7 +126,8 @@ impl Drawing {
             .collect::<Result<Vec<_>, _>>()?;
         let read_back = ids.iter().map(|(ids, _)| read_back(&tokenizer, ids, &info, &embeddings)).collect();
         let sampler = options.scheduler.unwrap_or(info.sampler);
-        let drawing = Self { sampler, width, height, info, ids, read_back, embeddings, options };
+        let drawing =
+            Self { sampler, width, height, info, ids, read_back, embeddings, loras: Vec::new(), options };
         let noise = drawing.noise_of_a_picture().saturating_mul(drawing.options.batch as usize);
         if noise > MOST_NOISE {
             let problem = format!(
@@ -135,6 +137,16 @@ impl Drawing {
             return Err(Error::Option { option: "--batch", problem });
         }
         Ok(drawing)
+    }
+
+    /// With LoRAs that stand beside the model's layers.
+    pub fn with_loras(self, loras: Vec<KnownLora>) -> Self {
+        Self { loras, ..self }
+    }
+
+    /// Those, in the order in which they were given.
+    pub fn loras(&self) -> &[KnownLora] {
+        &self.loras
     }
 
     /// The requested options.
@@ -161,22 +173,25 @@ impl Drawing {
         known.iter().zip(vectors).map(|((token, hash), vectors)| (token.clone(), vectors, *hash)).collect()
     }
 
-    /// Tokens of embeddings that no prompt names, the negative one included.
-    pub fn unused(&self) -> Vec<String> {
-        let mut first = self.info.vocab_size as i64;
-        let mut unused = Vec::new();
+    /// Embeddings that no prompt names, and prompts that name none, the negative one included, in words.
+    pub fn warnings(&self) -> Vec<String> {
+        let names = |(prompt, negative): &(Vec<i64>, Vec<i64>), own: &Range<i64>| {
+            prompt.iter().chain(negative).any(|id| own.contains(id))
+        };
+        let mut learned = self.info.vocab_size as i64..self.info.vocab_size as i64;
+        let mut warnings = Vec::new();
         for (token, vectors, _) in self.learned() {
-            let own = first..first + vectors as i64;
-            first = own.end;
-            let is_used = self
-                .ids
-                .iter()
-                .any(|(prompt, negative)| prompt.iter().chain(negative).any(|id| own.contains(id)));
-            if !is_used {
-                unused.push(token);
+            let own = learned.end..learned.end + vectors as i64;
+            learned.end = own.end;
+            if !self.ids.iter().any(|ids| names(ids, &own)) {
+                let why = "its embedding changes no picture (--token or generate.tokens names its word)";
+                warnings.push(format!("none has the word {token}: {why}"));
             }
         }
-        unused
+        let prompts = self.options.prompts.iter().zip(&self.ids);
+        let plain = prompts.filter(|(_, ids)| !learned.is_empty() && !names(ids, &learned));
+        warnings.extend(plain.map(|(prompt, _)| format!("{prompt:?} has no word that an embedding teaches")));
+        warnings
     }
 
     /// Each prompt read back from the ids that the model gets, learned tokens in brackets, and in how many chunks.
@@ -253,6 +268,7 @@ impl Drawing {
             model_name: &model.name,
             model_hash: model.hash,
             embeddings: &self.embeddings.known,
+            loras: &self.loras,
         }
         .text()
     }
@@ -401,18 +417,21 @@ mod tests {
             tensors.with_f32("emp_params", &[2, info.text_width], &rows).unwrap().write(&file).unwrap();
             EmbeddingFile::at(&file)
         });
-        let unused = |prompt: &str, negative: &str| {
+        let warnings = |prompt: &str, negative: &str| {
             let options = PictureOptions {
                 prompts: vec!["a star".to_owned(), prompt.to_owned()],
                 negative_prompt: negative.to_owned(),
                 ..options()
             };
-            Drawing::new(options, &toy().join("tokenizer"), info.clone(), &files).unwrap().unused()
+            Drawing::new(options, &toy().join("tokenizer"), info.clone(), &files).unwrap().warnings()
         };
-        assert_eq!(unused("a star", ""), ["my-cat", "my-dog", "my-mud"]);
+        assert_eq!(warnings("a star", "").len(), 3 + 2);
         // In any case, and in the negative prompt too.
-        assert_eq!(unused("a photo of My-Dog", "my-mud"), ["my-cat"]);
-        assert_eq!(unused("my-dog, my-cat", "my-mud"), [""; 0]);
+        let cat = warnings("a photo of My-Dog", "my-mud");
+        assert!(cat.len() == 1 && cat[0].starts_with("none has the word my-cat:"), "{cat:?}");
+        assert_eq!(warnings("my-dog, my-cat", "my-mud"), [""; 0]);
+        let plain = "\"a star\" has no word that an embedding teaches";
+        assert_eq!(warnings("my-dog, my-cat, my-mud", ""), [plain]);
     }
 
     #[test]

@@ -49,6 +49,14 @@ pub enum Error {
         /// The problem.
         problem: String,
     },
+    /// A LoRA's file cannot be used.
+    #[error("--lora {file}: {problem}")]
+    Lora {
+        /// The file, as it was named.
+        file: String,
+        /// The problem.
+        problem: String,
+    },
     /// The tokenizer or the training pictures.
     #[error(transparent)]
     Data(#[from] data::Error),
@@ -82,7 +90,7 @@ pub enum Error {
 impl Error {
     /// Whether what was asked for cannot be: another try needs another command line.
     pub fn is_usage(&self) -> bool {
-        matches!(self, Self::Option { .. } | Self::Embeds { .. })
+        matches!(self, Self::Option { .. } | Self::Embeds { .. } | Self::Lora { .. })
     }
 
     /// Blames the option that was typed: both sides come from --size where `by_size`.

@@ -9,6 +9,7 @@ use std::fmt::Write as _;
 
 use ringtune_shared::{ids::ContentHash, version::VERSION};
 
+use super::KnownLora;
 use crate::engine::SamplerKind;
 
 /// Digits of hashes, as AUTOMATIC1111 shortens them.
@@ -40,6 +41,8 @@ pub struct Infotext<'a> {
     pub model_hash: ContentHash,
     /// Tokens and their files' hashes.
     pub embeddings: &'a [(String, ContentHash)],
+    /// LoRAs.
+    pub loras: &'a [KnownLora],
 }
 
 impl Infotext<'_> {
@@ -69,6 +72,14 @@ impl Infotext<'_> {
             let hashes =
                 hashes.map(|(token, hash)| format!("{token}: {}", shortened(*hash, EMBEDDING_DIGITS)));
             entries.push(("TI hashes", hashes.collect::<Vec<_>>().join(", ")));
+        }
+        if !self.loras.is_empty() {
+            let of_all = |text: fn(&KnownLora) -> String| {
+                let texts = self.loras.iter().map(|lora| format!("{}: {}", lora.name, text(lora)));
+                texts.collect::<Vec<_>>().join(", ")
+            };
+            entries.push(("Lora hashes", of_all(|lora| shortened(lora.tensors, EMBEDDING_DIGITS))));
+            entries.push(("Lora weights", of_all(|lora| lora.weight.to_string())));
         }
         entries.push(("Version", format!("ringtune {VERSION}")));
         let entries: Vec<String> =
@@ -116,6 +127,7 @@ mod tests {
             model_name: "toy-sd",
             model_hash: ContentHash([0xab; 32]),
             embeddings: &[],
+            loras: &[],
         }
     }
 
@@ -126,18 +138,28 @@ mod tests {
             Model: toy-sd";
         assert_eq!(example().text(), format!("a photo of a star\n{settings}, {version}"));
         let embeddings = [("<a>".to_owned(), ContentHash([1; 32])), ("b".to_owned(), ContentHash([2; 32]))];
+        let lora = KnownLora {
+            name: "toy".to_owned(),
+            weight: 0.5,
+            hash: ContentHash([3; 32]),
+            tensors: ContentHash([4; 32]),
+        };
+        let loras = [lora];
         let more = Infotext {
             negative_prompt: "mud",
             guidance: 7.5,
             number: Some(3),
             model_name: "toy: \"mine\"",
             embeddings: &embeddings,
+            loras: &loras,
             ..example()
         };
         let settings = settings.replace("scale: 4", "scale: 7.5").replace("toy-sd", r#""toy: \"mine\"""#);
         let hashes = r#"TI hashes: "<a>: 010101010101, b: 020202020202""#;
-        let expected =
-            format!("a photo of a star\nNegative prompt: mud\n{settings}, Picture: 3, {hashes}, {version}");
+        let loras = r#"Lora hashes: "toy: 040404040404", Lora weights: "toy: 0.5""#;
+        let expected = format!(
+            "a photo of a star\nNegative prompt: mud\n{settings}, Picture: 3, {hashes}, {loras}, {version}"
+        );
         assert_eq!(more.text(), expected);
     }
 }

@@ -10,6 +10,7 @@ mod drawing;
 mod embeddings;
 mod error;
 mod infotext;
+mod loras;
 pub mod picture_file;
 pub mod sheet;
 
@@ -26,6 +27,8 @@ pub use drawing::{Batch, Drawing, ModelName, PictureOptions, to_image};
 pub use embeddings::{EmbeddingFile, Embeddings};
 pub use error::Error;
 pub use infotext::Infotext;
+pub use loras::{KnownLora, LoraChoice, Loras};
+pub(crate) use ringtune_shared::lora::LARGEST_OF_A_JOB as LARGEST_LORA;
 
 use base_model::ModelChoice;
 
@@ -36,6 +39,7 @@ use crate::{
     base_model::{Fingerprints, base_model_name},
     data::{images, tokenizer_folder},
     engine::{EngineHandle, LoadModel, ModelInfo, ModelOptions, Precision},
+    lora_layers::model_layers,
     while_wanted,
 };
 
@@ -57,6 +61,7 @@ pub async fn run(
     // 1. What can be refused without the model.
     check_output(arguments)?;
     let files = EmbeddingFile::given(&arguments.embeds, &arguments.token)?;
+    let loras = LoraChoice::given(&arguments.lora)?;
     let training = arguments.training_images.as_deref().map(training_row).transpose()?;
     let precision = match arguments.mixed_precision.as_deref() {
         Some("bf16") => Precision::Bf16,
@@ -83,13 +88,13 @@ pub async fn run(
     let hashing = while_wanted::spawn_blocking(move |still| {
         Fingerprints::default().of_model(&folder, &variant, &hashed, still)
     });
+    let known = put_loras(engine, info.text_width, loras).await?;
     say_scheduler(arguments, &info);
     let drawing = Drawing::new(arguments.pictures(), &tokenizer, info, &files)
-        .map_err(|error| error.blaming_size(arguments.size.is_some()))?;
-    for token in drawing.unused() {
-        say(&format!(
-            "warning: no --prompt has the word {token}, which an --embeds teaches: it changes no picture"
-        ));
+        .map_err(|error| error.blaming_size(arguments.size.is_some()))?
+        .with_loras(known);
+    for warning in drawing.warnings() {
+        say(&format!("warning: --prompt: {warning}"));
     }
     let columns = (arguments.count as usize).max(training.as_ref().map_or(0, |row| row.pictures.len()));
     if arguments.sheet && !sheet::fits(arguments.prompt.len() + 1, columns, drawing.size()) {
@@ -135,6 +140,25 @@ pub async fn run(
     }
     let rows: Vec<sheet::Row> = training.into_iter().chain(drawing.sheet_rows(kept)).collect();
     write_png(&arguments.output, &sheet::compose(&rows), &drawing.infotext(None, &model))
+}
+
+/// Reads LoRAs and puts them beside the loaded model's layers.
+///
+/// # Errors
+/// A file that does not fit the model; the engine's.
+pub(crate) async fn put_loras(
+    engine: &EngineHandle,
+    text_width: usize,
+    choices: Vec<LoraChoice>,
+) -> Result<Vec<KnownLora>, Error> {
+    if choices.is_empty() {
+        return Ok(Vec::new());
+    }
+    let layers = engine.adaptable_layers().await?;
+    let open = move || Loras::open(&choices, &model_layers(text_width, &layers));
+    let Loras { adapters, known } = ringtune_shared::tasks::spawn_blocking(open).await??;
+    engine.put_adapters(adapters).await?;
+    Ok(known)
 }
 
 fn is_png(output: &Path) -> bool {

@@ -1,6 +1,7 @@
 //! Errors of a job's inputs.
 
-use ringtune_shared::{captions::CaptionFileError, ids::IdError, manifest::ManifestError};
+use ringtune_shared::{ids::IdError, manifest::ManifestError};
+use ringtune_tables::captions::CaptionFileError;
 
 use crate::{
     access, contents, data,
@@ -14,7 +15,7 @@ pub enum Error {
     /// An image, tokenizer or tokens.
     #[error(transparent)]
     Data(#[from] data::Error),
-    /// A caption file beside a picture.
+    /// A file with captions.
     #[error(transparent)]
     Caption(#[from] CaptionFileError),
     /// The manifest of the images.
@@ -23,6 +24,12 @@ pub enum Error {
     /// Out of the reach of jobs on this worker.
     #[error(transparent)]
     Access(#[from] access::Refused),
+    /// A source of pictures that is none.
+    #[error("{0}")]
+    Source(String),
+    /// It cannot be fetched.
+    #[error(transparent)]
+    Fetch(Box<ringtune_sources::Error>),
     /// Not a content URI.
     #[error(transparent)]
     ContentUri(#[from] IdError),
@@ -46,9 +53,12 @@ impl Error {
     /// Blames a field of the job, if the error is about what its value leads to.
     pub(crate) fn in_field(self, field: &str) -> Self {
         match self {
-            Self::Data(_) | Self::Caption(_) | Self::Manifest(_) | Self::ContentUri(_) => {
-                Self::InField { field: field.to_owned(), source: Box::new(self) }
-            }
+            Self::Data(_)
+            | Self::Caption(_)
+            | Self::Manifest(_)
+            | Self::Source(_)
+            | Self::Fetch(_)
+            | Self::ContentUri(_) => Self::InField { field: field.to_owned(), source: Box::new(self) },
             other => other,
         }
     }
@@ -62,7 +72,8 @@ impl Blame for Error {
             Self::Access(error) => error.fault(),
             Self::Contents(error) => error.fault(),
             Self::InField { source, .. } => source.fault(),
-            Self::Manifest(_) | Self::ContentUri(_) => Fault::Job,
+            Self::Fetch(error) => error.fault(),
+            Self::Manifest(_) | Self::Source(_) | Self::ContentUri(_) => Fault::Job,
             Self::Task(_) => Fault::Node,
         }
     }

@@ -47,7 +47,12 @@ impl Framing {
         Self::Buckets(Buckets::new(options))
     }
 
-    /// `content`: the picture's file.
+    /// Whether a picture's target depends on the picture.
+    pub(crate) fn looks_at_pictures(&self) -> bool {
+        matches!(self, Self::Buckets(_))
+    }
+
+    /// `content`: the picture's file, where it is looked at.
     pub(crate) fn target(&self, file: &ImageFile, content: &[u8]) -> Result<Target, Error> {
         let buckets = match self {
             Self::Square { resolution, center_crop } => {

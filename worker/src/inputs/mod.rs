@@ -1,13 +1,13 @@
 //! A job's inputs on this machine: pictures with captions, their sizes, their posteriors, embeddings.
 
-mod embedding;
 mod error;
+mod file;
 mod framing;
 mod images;
 mod posteriors;
 
-pub(crate) use embedding::embedding_bytes;
 pub use error::Error;
+pub(crate) use file::file_bytes;
 pub(crate) use framing::Framing;
 pub use framing::Target;
 pub(crate) use images::{PictureFolder, Pictures, materialise};

@@ -4,6 +4,8 @@
 mod generate;
 mod generate_text;
 mod gpt2_finetune;
+mod lora;
+mod pictures;
 mod rehearsal;
 mod shared_out;
 mod textual_inversion;
@@ -32,6 +34,10 @@ impl RankLauncher for Context {
                 let task = gpt2_finetune::Gpt2Finetune { job };
                 ringtune_shared::tasks::spawn(live(task, assignment, context, orders, events));
             }
+            Work::Lora(job) => {
+                let task = lora::Lora { job };
+                ringtune_shared::tasks::spawn(live(task, assignment, context, orders, events));
+            }
             Work::GenerateText(spec) => {
                 let task = generate_text::GenerateText { spec };
                 ringtune_shared::tasks::spawn(live(task, assignment, context, orders, events));
@@ -55,6 +61,7 @@ pub(crate) async fn rehearse(spec: &JobSpec, with: As, context: &Context) -> Res
             Box::pin(textual_inversion::rehearsal::rehearse(spec, job, with, context)).await
         }
         Work::Gpt2Finetune(job) => gpt2_finetune::rehearsal::rehearse(spec, job, with, context).await,
+        Work::Lora(job) => Box::pin(lora::rehearsal::rehearse(spec, job, with, context)).await,
         Work::GenerateText(job) => generate_text::rehearsal::rehearse(spec, job, with, context).await,
         Work::Generate(job) => generate::rehearsal::rehearse(spec, job, with, context).await,
     }

@@ -4,13 +4,12 @@
 
 use std::path::Path;
 
-use ringtune_shared::files::write_atomically;
 use serde_json::Value;
 
 use super::{
     Error,
     model_card::{code, heading, settings, shown, table},
-    read_back::check_text,
+    read_back,
 };
 
 /// The model of the job: its step and loss.
@@ -30,8 +29,7 @@ pub struct Chosen {
 /// The file cannot be written, or holds something else than was written.
 pub fn write(file: &Path, facts: &Value, chosen: Chosen) -> Result<(), Error> {
     let card = compose(facts, chosen);
-    write_atomically(file, card.as_bytes()).map_err(|error| Error::writing(file, error.cause))?;
-    check_text(file, &card)
+    read_back::write(file, card.as_bytes())
 }
 
 /// The card's text. There is no license in it: that is for those to say who own the text and the model.
@@ -70,7 +68,7 @@ fn compose(facts: &Value, chosen: Chosen) -> String {
         heading(title),
         fact("version"),
         job.pointer("/gpt2/max_iters").map(shown).unwrap_or_default().trim_matches('`'),
-        settings(job, "gpt2"),
+        settings(job, &["gpt2"]),
         table("## Provenance\n\n| What | Value |", &rows),
     )
 }

@@ -12,6 +12,7 @@ mod error;
 pub mod facts;
 pub mod language_card;
 pub mod language_model;
+pub mod lora_card;
 pub mod metrics_csv;
 pub mod model_card;
 pub mod picture;

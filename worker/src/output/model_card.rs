@@ -4,10 +4,10 @@
 
 use std::path::Path;
 
-use ringtune_shared::{files::write_atomically, ids::ContentHash};
+use ringtune_shared::ids::ContentHash;
 use serde_json::Value;
 
-use super::{EmbeddingFacts, Error, Learned, canonical_json, embeds, read_back::check_text};
+use super::{EmbeddingFacts, Error, Learned, canonical_json, embeds, read_back};
 
 /// The file's name.
 pub const FILE_NAME: &str = "README.md";
@@ -26,8 +26,7 @@ pub fn write(
     last_state: Option<ContentHash>,
 ) -> Result<(), Error> {
     let card = compose(learned, facts, last_state);
-    write_atomically(file, card.as_bytes()).map_err(|error| Error::writing(file, error.cause))?;
-    check_text(file, &card)
+    read_back::write(file, card.as_bytes())
 }
 
 /// The card's text. `last_state`: the hash of the training's state after the job's last step. There is no license in it: that is for those to say who own the pictures and the model.
@@ -36,7 +35,7 @@ pub fn compose(learned: &[Learned<'_>], facts: &EmbeddingFacts, last_state: Opti
         front_matter(facts),
         introduction(learned, facts),
         loading(learned, facts),
-        settings(&facts.job, "train"),
+        settings(&facts.job, &["train"]),
         provenance(learned, facts),
     ];
     sections.join("\n") + &last_state.map(how_to_check).unwrap_or_default()
@@ -148,15 +147,14 @@ fn loading(learned: &[Learned<'_>], facts: &EmbeddingFacts) -> String {
     )
 }
 
-/// The options of a job's section, of its concepts, and what else decides its bits.
-pub(super) fn settings(job: &Value, section: &str) -> String {
-    let options = job.get(section).and_then(Value::as_object);
-    let mut rows: Vec<(String, String)> = options
-        .into_iter()
-        .flatten()
-        .filter(|(_, value)| !value.is_null())
-        .map(|(key, value)| (format!("{section}.{key}"), shown(value)))
-        .collect();
+/// The options of a job's sections, of its concepts, and what else decides its bits.
+pub(super) fn settings(job: &Value, sections: &[&str]) -> String {
+    let mut rows: Vec<(String, String)> = Vec::new();
+    for section in sections {
+        let options = job.get(section).and_then(Value::as_object).into_iter().flatten();
+        let given = options.filter(|(_, value)| !value.is_null());
+        rows.extend(given.map(|(key, value)| (format!("{section}.{key}"), shown(value))));
+    }
     for (index, concept) in job.get("concepts").and_then(Value::as_array).into_iter().flatten().enumerate() {
         let keys = concept.as_object().into_iter().flatten();
         rows.extend(keys.map(|(key, value)| (format!("concepts[{index}].{key}"), shown(value))));
@@ -197,7 +195,7 @@ pub(super) fn shown(value: &Value) -> String {
 }
 
 /// A text in double quotes: a YAML scalar, and a Python string.
-fn quoted(text: &str) -> String {
+pub(super) fn quoted(text: &str) -> String {
     Value::from(plain(text)).to_string()
 }
 

@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, path::Path};
 
+use ringtune_shared::files::write_atomically;
 use safetensors::{Dtype, SafeTensors};
 
 use super::{Error, Learned};
@@ -36,13 +37,22 @@ pub fn check_embedding(
     compare(&bytes, key, learned, metadata).map_err(|problem| different(file, problem))
 }
 
-/// Reads a text file: the same text.
+/// Writes a file whole or not at all, and reads it back: the same bytes.
 ///
 /// # Errors
-/// The file cannot be read, or holds another text.
-pub fn check_text(file: &Path, expected: &str) -> Result<(), Error> {
+/// The file cannot be written, or holds others.
+pub fn write(file: &Path, expected: &[u8]) -> Result<(), Error> {
+    write_atomically(file, expected).map_err(|error| Error::writing(file, error.cause))?;
+    check_bytes(file, expected)
+}
+
+/// Reads a file: the same bytes.
+///
+/// # Errors
+/// The file cannot be read, or holds others.
+pub fn check_bytes(file: &Path, expected: &[u8]) -> Result<(), Error> {
     let found = std::fs::read(file).map_err(|error| different(file, error.to_string()))?;
-    if found == expected.as_bytes() {
+    if found == expected {
         return Ok(());
     }
     let (found, expected) = (found.len(), expected.len());
@@ -164,12 +174,12 @@ mod tests {
     }
 
     #[test]
-    fn a_text_has_to_be_the_same() {
+    fn a_file_has_to_be_the_same() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("README.md");
-        assert!(matches!(check_text(&file, "a"), Err(Error::ReadBack { .. })));
+        assert!(matches!(check_bytes(&file, b"a"), Err(Error::ReadBack { .. })));
         std::fs::write(&file, "a\n").unwrap();
-        check_text(&file, "a\n").unwrap();
-        assert!(matches!(check_text(&file, "b\n"), Err(Error::ReadBack { .. })));
+        check_bytes(&file, b"a\n").unwrap();
+        assert!(matches!(check_bytes(&file, b"b\n"), Err(Error::ReadBack { .. })));
     }
 }

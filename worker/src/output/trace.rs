@@ -4,10 +4,12 @@
 
 use std::path::PathBuf;
 
+use serde_json::Value;
+
 use super::{Error, TensorFile};
 use crate::{
     access::{ConfinedPath, OpenFolder},
-    engine::Microbatch,
+    engine::{Extras, Microbatch},
 };
 
 /// A folder that a job's ranks write their trace into.
@@ -64,15 +66,39 @@ impl TraceFolder {
         inputs: &Microbatch,
         result: TracedResult<'_>,
     ) -> Result<(), Error> {
-        let batch = inputs.batch;
-        let latent = [batch, inputs.latent_channels, inputs.latent_height, inputs.latent_width];
-        let file = TensorFile::new()
-            .with_f32("latents", &latent, &inputs.latents)?
-            .with_f32("noise", &latent, &inputs.noise)?
-            .with_i64("timesteps", &[batch], &inputs.timesteps)?
-            .with_i64("input_ids", &[batch, inputs.input_ids.len() / batch.max(1)], &inputs.input_ids)?
-            .with_f32("loss", &[1], &[result.loss])?
-            .with_f32("grad", &self.shape(result.gradient), result.gradient)?;
+        let file = file_of(inputs)?.with_f32("loss", &[1], &[result.loss])?.with_f32(
+            "grad",
+            &self.shape(result.gradient),
+            result.gradient,
+        )?;
+        self.write(&file, &format!("step-{step:06}-mb-{microbatch:04}.safetensors"))
+    }
+
+    /// As [`TraceFolder::write_microbatch`], of a job that trains parameters, without what comes of it: checkpoints have that. Where
+    /// there are some, `perturbation` [b, c, h, w], `loss_mask` [b, h, w] and `sample_weights` [b] too; metadata `about`.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn write_inputs(
+        &self,
+        step: u64,
+        microbatch: u32,
+        inputs: &Microbatch,
+        about: &Value,
+    ) -> Result<(), Error> {
+        let Microbatch { batch, latent_height, latent_width, .. } = *inputs;
+        let latent = [batch, inputs.latent_channels, latent_height, latent_width];
+        let mut file = file_of(inputs)?.with_metadata("about", about.to_string());
+        let Extras { perturbation, loss_mask, sample_weights, .. } = &inputs.extras;
+        for (name, shape, values) in [
+            ("perturbation", &latent[..], perturbation),
+            ("loss_mask", &[batch, latent_height, latent_width], loss_mask),
+            ("sample_weights", &[batch], sample_weights),
+        ] {
+            if !values.is_empty() {
+                file = file.with_f32(name, shape, values)?;
+            }
+        }
         self.write(&file, &format!("step-{step:06}-mb-{microbatch:04}.safetensors"))
     }
 
@@ -98,6 +124,17 @@ impl TraceFolder {
     fn shape(&self, rows: &[f32]) -> [usize; 2] {
         [self.num_vectors, rows.len() / self.num_vectors]
     }
+}
+
+/// What a microbatch is made of.
+fn file_of(inputs: &Microbatch) -> Result<TensorFile, Error> {
+    let batch = inputs.batch;
+    let latent = [batch, inputs.latent_channels, inputs.latent_height, inputs.latent_width];
+    TensorFile::new()
+        .with_f32("latents", &latent, &inputs.latents)?
+        .with_f32("noise", &latent, &inputs.noise)?
+        .with_i64("timesteps", &[batch], &inputs.timesteps)?
+        .with_i64("input_ids", &[batch, inputs.input_ids.len() / batch.max(1)], &inputs.input_ids)
 }
 
 #[cfg(test)]
@@ -133,6 +170,7 @@ mod tests {
             input_ids: vec![7; 2 * 77],
             rows: Arc::new(vec![0.0; 6]),
             snr_gamma: None,
+            extras: crate::engine::Extras::default(),
         };
         trace.write_microbatch(12, 3, &inputs, TracedResult { loss: 0.5, gradient: &[1.0; 6] }).unwrap();
         let latent = vec![2, 4, 3, 5];

@@ -45,18 +45,16 @@ impl fmt::Display for Exchange {
 /// Memory for buckets, by their number; what is there is used again.
 #[derive(Clone, Debug)]
 pub(crate) struct Spares {
-    /// Of the plan's buckets.
-    lengths: Arc<[usize]>,
-    /// Of the one behind them.
+    pub(super) plan: Arc<BucketPlan>,
+    /// Numbers of the bucket behind the plan's.
     looked_up: usize,
     free: Arc<Mutex<Vec<Vec<AlignedFloats>>>>,
 }
 
 impl Spares {
     pub(crate) fn new(plan: &BucketPlan) -> Self {
-        let lengths: Arc<[usize]> = plan.buckets.iter().map(|bucket| bucket.length).collect();
-        let free = (0..=lengths.len()).map(|_| Vec::new()).collect();
-        Self { lengths, looked_up: 0, free: Arc::new(Mutex::new(free)) }
+        let free = (0..=plan.buckets.len()).map(|_| Vec::new()).collect();
+        Self { plan: Arc::new(plan.clone()), looked_up: 0, free: Arc::new(Mutex::new(free)) }
     }
 
     /// The same memory, for a step whose bucket of what is looked up has so many numbers.
@@ -66,11 +64,11 @@ impl Spares {
 
     /// Buckets that there are.
     pub(super) fn count(&self) -> usize {
-        self.lengths.len() + 1
+        self.plan.buckets.len() + 1
     }
 
     fn length(&self, bucket: usize) -> usize {
-        self.lengths.get(bucket).copied().unwrap_or(self.looked_up)
+        self.plan.buckets.get(bucket).map_or(self.looked_up, |bucket| bucket.length)
     }
 
     fn take(&self, bucket: usize) -> AlignedFloats {

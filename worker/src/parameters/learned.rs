@@ -6,13 +6,15 @@ use super::{
     state::State,
     tensors::{BEST, MODEL, Tensors},
 };
-use crate::{rank_state::LargeTensors as _, train::Selection};
+use crate::{output, rank::Error, rank_state::LargeTensors as _, train::Selection, training::StepJudged};
 
 /// A state whose parameters there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Which {
-    /// That of now.
+    /// That of now: the averages, where they are kept.
     Last,
+    /// That of now, without averages.
+    Plain,
     /// That of the lowest validation loss, where it is not the last.
     Best,
 }
@@ -49,7 +51,8 @@ impl LearnedParameters {
     /// The parameters of a state, each with its number for [`LearnedParameters::read`] and its name in the model.
     pub(crate) fn parameters(&self, which: Which) -> Vec<(usize, TensorInfo)> {
         let prefix = match which {
-            Which::Last => MODEL,
+            Which::Last => self.tensors.layout.result(),
+            Which::Plain => MODEL,
             Which::Best => BEST,
         };
         let all = self.tensors.tensors().iter().enumerate();
@@ -61,6 +64,13 @@ impl LearnedParameters {
         .collect()
     }
 
+    /// The last state as it was judged, and the best one, where the job's result is that.
+    pub(crate) fn judged(&self, last: StepJudged) -> (StepJudged, Option<StepJudged>) {
+        let of_last = StepJudged { validation_loss: self.last_is_best.or(last.validation_loss), ..last };
+        let best = self.best.map(|(step, loss)| StepJudged { step, validation_loss: Some(loss), ..last });
+        (of_last, best)
+    }
+
     /// Fills `into` with the bytes of a parameter from `offset` on. Blocks.
     ///
     /// # Errors
@@ -68,4 +78,23 @@ impl LearnedParameters {
     pub(crate) fn read(&self, number: usize, offset: u64, into: &mut [u8]) -> Result<(), StateError> {
         self.tensors.fill(number, offset, into)
     }
+}
+
+/// Has a job's results written, off the runtime's threads. `write` is given the names of the files that are good, to add to: what
+/// goes wrong with another one does not keep them back.
+///
+/// # Errors
+/// What `write` says.
+pub(crate) async fn write_results(
+    names: &mut Vec<String>,
+    write: impl FnOnce(&mut Vec<String>) -> Result<(), output::Error> + Send + 'static,
+) -> Result<(), Error> {
+    let write = move || {
+        let mut names = Vec::new();
+        let written = write(&mut names);
+        (written, names)
+    };
+    let (written, good) = ringtune_shared::tasks::spawn_blocking(write).await?;
+    names.extend(good);
+    Ok(written?)
 }

@@ -31,7 +31,7 @@ mod trainee;
 mod unnamed_file;
 
 pub(crate) use exchange::{Exchange, Outlet, Spares, StepSums};
-pub(crate) use learned::{LearnedParameters, Which};
+pub(crate) use learned::{LearnedParameters, Which, write_results};
 pub(crate) use model::Model;
 pub(crate) use options::Options;
 pub(crate) use prepare::Prepared;

@@ -5,18 +5,36 @@ use std::{fmt, future::Future, path::Path};
 use super::{LearnedParameters, Outlet};
 use crate::{
     engine::{EmbeddingRows, EngineError, EngineHandle, PassSummary},
-    rank::Error,
-    training::StepJudged,
+    rank::{Error, Rank},
+    ring::RankRing,
+    training::{Previews, StepJudged},
 };
 
-/// A model whose parameters the engine holds, and what it learns from. GPT-2 is the only one yet; LoRA and the whole UNet of Stable
-/// Diffusion are to be the next, over all that stands beside this trait.
+/// A model whose parameters the engine holds, and what it learns from.
 pub(crate) trait Model: fmt::Debug + Send + Sync + 'static {
     /// The section of the job that has its options. Texts that name one begin with it, and so do the names of the state's counters.
     const SECTION: &'static str;
 
     /// The inputs of a microbatch.
     type Batch: Send + 'static;
+
+    /// Does what is to be done together before the first step in a ring.
+    fn enter(
+        &mut self,
+        _rank: &Rank,
+        _ring: &mut RankRing,
+    ) -> impl Future<Output = Result<(), Error>> + Send {
+        async { Ok(()) }
+    }
+
+    /// Does what is to be done together before the first microbatch of a step.
+    fn begin_step(
+        &mut self,
+        _step: u64,
+        _ring: &mut RankRing,
+    ) -> impl Future<Output = Result<(), Error>> + Send {
+        async { Ok(()) }
+    }
 
     /// The rows of a token table that a step of so many microbatches, over all ranks, looks up. None, of a model that trains no table.
     fn embedding_rows(
@@ -39,8 +57,15 @@ pub(crate) trait Model: fmt::Debug + Send + Sync + 'static {
         outlet: Outlet,
     ) -> impl Future<Output = Result<PassSummary, EngineError>> + Send;
 
-    /// Microbatch `microbatch` of those that the validation loss is the mean of.
-    fn held_out(&self, microbatch: u32) -> impl Future<Output = Result<Self::Batch, Error>> + Send;
+    /// Gets ready for a validation loss together, and gives how many microbatches it is the mean of.
+    fn hold_out(&mut self, ring: &mut RankRing) -> impl Future<Output = Result<u32, Error>> + Send;
+
+    /// Microbatch `microbatch` of those `count`.
+    fn held_out(
+        &self,
+        microbatch: u32,
+        count: u32,
+    ) -> impl Future<Output = Result<Self::Batch, Error>> + Send;
 
     /// Its loss alone.
     fn loss(
@@ -51,8 +76,42 @@ pub(crate) trait Model: fmt::Debug + Send + Sync + 'static {
     /// Of step `step`, from 1.
     fn learning_rate(&self, step: u64) -> f64;
 
+    /// Those of parameters of the other rates ([`Parameter::rate`](crate::engine::Parameter::rate)), of step `step`.
+    fn other_rates(&self, _step: u64) -> [f64; 2] {
+        [0.0; 2]
+    }
+
+    /// The share of the parameters' average that optimizer step `number`, from 1, keeps. None: no average is kept.
+    fn average_decay(&self, _number: u64) -> Option<f64> {
+        None
+    }
+
     /// Whether the validation loss is to be taken after `step`; `last`: the job's last one.
     fn is_validated_after(&self, step: u64, last: u64) -> bool;
+
+    /// Whether pictures are to be drawn after `step`, if the job wants any at all; `last`: the job's last step.
+    fn is_shown_after(&self, _step: u64, _last: u64) -> bool {
+        false
+    }
+
+    /// Draws pictures with the parameters as they are. None where the job wants none.
+    fn draw(
+        &mut self,
+        _engine: &EngineHandle,
+        _ring: &mut RankRing,
+    ) -> impl Future<Output = Result<Option<Previews>, Error>> + Send {
+        async { Ok(None) }
+    }
+
+    /// Writes what is learned after a step into `folder`, where the job keeps that. Gives the files' names.
+    fn write_step(
+        &self,
+        _folder: &Path,
+        _judged: StepJudged,
+        _learned: LearnedParameters,
+    ) -> impl Future<Output = Result<Vec<String>, Error>> + Send {
+        async { Ok(Vec::new()) }
+    }
 
     /// Writes the job's results into `folder`, and adds the names of the files that are good to `names`. `last`: the last step.
     fn write_results(

@@ -14,8 +14,6 @@ pub(crate) struct Options {
     pub(crate) max_grad_norm: Option<f64>,
     /// After every so many steps the ranks compare their states; at least 1.
     pub(crate) compare_interval: u64,
-    /// Microbatches that the validation loss is the mean of.
-    pub(crate) held_out: u32,
     /// Validations without a lower loss that end training; 0: none do.
     pub(crate) early_stop_patience: u64,
     /// The result is the state with the lowest validation loss.

@@ -33,6 +33,14 @@ pub(crate) struct Prepared<M> {
     pub(crate) held: Vec<Arc<LocalModel>>,
 }
 
+impl Prepared<()> {
+    /// With what is trained.
+    pub(crate) fn with<M>(self, model: M) -> Prepared<M> {
+        let Self { model: (), parameters, options, course, origin, state, held } = self;
+        Prepared { model, parameters, options, course, origin, state, held }
+    }
+}
+
 impl<M: Model> Prepared<M> {
     /// With the state that it goes on from.
     ///

@@ -14,6 +14,8 @@ use crate::{
 
 /// What parameters are called in a state.
 pub(super) const MODEL: &str = "model.";
+/// What their averages are called, where they are kept: then they are what is judged, and the result.
+pub(super) const AVERAGE: &str = "average.";
 /// What the best ones are called.
 pub(super) const BEST: &str = "best.";
 
@@ -23,7 +25,7 @@ pub(super) const BEST: &str = "best.";
 pub(super) struct Layout {
     /// The parameters, which the engine has.
     pub(super) parameters: Vec<TensorInfo>,
-    /// The optimizer's moments, each with the bytes in front of it where they lie in a file.
+    /// The optimizer's moments, and averages, each with the bytes in front of it where they lie in a file.
     pub(super) moments: Vec<(TensorInfo, u64)>,
     /// The best parameters, each with the bytes in front of it in their file.
     pub(super) best: Vec<(TensorInfo, u64)>,
@@ -58,6 +60,12 @@ impl Layout {
                 &mut parameters.iter().map(|one| info(&format!("{BEST}{}", one.name), &one.shape)),
             )?,
         })
+    }
+
+    /// What begins the names of those that become the result.
+    pub(super) fn result(&self) -> &'static str {
+        let averages = self.moments.iter().any(|(tensor, _)| tensor.name().starts_with(AVERAGE));
+        if averages { AVERAGE } else { MODEL }
     }
 
     /// Bytes of all tensors.
@@ -140,6 +148,16 @@ impl Tensors {
         Self { holds: self.holds.clone(), ..Self::new(engine, layout, moments, self.best.clone()) }
     }
 
+    /// The gradients of these parameters, which were not finite, by the parameters' names and in words. None of them: no words.
+    pub(super) fn gradients_of(&self, parameters: &[usize]) -> String {
+        let name = |number: &usize| self.layout.best.get(*number)?.0.name().strip_prefix(BEST);
+        // One spoils those behind it, and by what was looked up the token table's, which is the first: that alone would say little.
+        let first: Vec<&str> = parameters.iter().filter_map(name).take(3).collect();
+        let (all, first) = (parameters.len(), first.join(", "));
+        let words = format!("; {all} gradients were not, on the way back first those of {first}");
+        if all == 0 { String::new() } else { words }
+    }
+
     /// Copies the parameters as they are now to a file on the disk that `folder` is on. Blocks.
     ///
     /// # Errors
@@ -149,7 +167,7 @@ impl Tensors {
         let mut buffer = Vec::new();
         for (tensor, start) in &self.layout.best {
             let name = tensor.name().strip_prefix(BEST).unwrap_or_default();
-            let name = format!("{MODEL}{name}");
+            let name = format!("{}{name}", self.layout.result());
             let mut offset = 0;
             while offset < tensor.bytes() {
                 let length = (tensor.bytes() - offset).min(CHUNK_BYTES as u64);

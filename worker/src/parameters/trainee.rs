@@ -24,13 +24,13 @@ use super::{
     unnamed_file::UnnamedFile,
 };
 use crate::{
-    engine::{AlignedFloats, Applied, EngineError, EngineHandle, OptimizerStep, Shares},
+    engine::{AlignedFloats, Applied, EngineError, EngineHandle, OptimizerStep},
     http::Metrics,
     rank::{Durations, Error, Rank},
     rank_state::{RankState, TakenState},
     ring::{self, RankRing},
     session::StepSummary,
-    train::{AdamWOptions, Selection, mean_loss},
+    train::{self, AdamWOptions, Selection, mean_loss},
     training::{Course, Origin, Previews, Recovered, Shown, StepJudged, Trainee, measure, step_summary},
 };
 
@@ -103,6 +103,7 @@ struct Updated {
 impl<M: Model> ParameterTrainee<M> {
     /// This rank's microbatches, one after the other, while what is done of them travels.
     async fn gradients(&mut self, step: u64, ring: &mut RankRing) -> Result<Computed, Error> {
+        self.model.begin_step(step, ring).await?;
         ring.begin_step();
         let total = ring.all_microbatches();
         let looked_up = self.model.embedding_rows(step, u32::try_from(total).unwrap_or(u32::MAX)).await?;
@@ -133,6 +134,12 @@ impl<M: Model> ParameterTrainee<M> {
         Ok(Computed { looked_up, buckets, rows, compute_seconds, computed })
     }
 
+    /// What is judged and shown is what the job's result will be: the average, where one is kept.
+    async fn show_result(&self) -> Result<(), Error> {
+        let average = self.model.average_decay(1).is_some();
+        if average { self.engine.show_average(true).await.map_err(Error::of_engine) } else { Ok(()) }
+    }
+
     /// Which ranks get which sums.
     fn spread(&self) -> Spread {
         let reach = if self.sharding.is_some() { Reach::Two } else { Reach::All };
@@ -151,8 +158,9 @@ impl<M: Model> ParameterTrainee<M> {
                 cutting.shares(*rank, *ranks)
             }
             Some(Sharding { cutting, .. }) => cutting.nothing(),
-            None => Shares::of([]),
+            None => self.spares.plan.everything(),
         };
+        let plan = Arc::clone(&self.spares.plan);
         let update = async move {
             // 1. The parameters that were found to be the best so far are about to change.
             let is_best = judged.best().map(|best| best.step) != state.selection.best().map(|best| best.step);
@@ -168,11 +176,18 @@ impl<M: Model> ParameterTrainee<M> {
             let (engine, Computed { looked_up, buckets, .. }) = (&state.tensors.engine, computed);
             let applied = match squared_norm {
                 None => engine.apply(step, looked_up, buckets).await,
-                Some(squared_norm) => engine.apply_share(step, squared_norm, buckets, held).await,
+                Some(squared_norm) => engine.apply_share(step, squared_norm, buckets, held.clone()).await,
             };
             let (applied, buckets) = applied.map_err(Error::of_engine)?;
             let seconds = began.elapsed().as_secs_f64();
-            state.count_step(summary.step, applied.skipped, summary.loss)?;
+            if let Err(mut error) = state.count_step(summary.step, applied.skipped, summary.loss) {
+                if let train::Error::NotFinite { gradients, .. } = &mut error {
+                    // The job's last word is worth a look at all of them.
+                    let look = move || state.tensors.gradients_of(&plan.not_finite(&buckets, &held));
+                    *gradients = ringtune_shared::tasks::spawn_blocking(look).await?;
+                }
+                return Err(error.into());
+            }
             Ok(Updated { state, applied, buckets, seconds })
         };
         let update = ringtune_shared::tasks::spawn(update);
@@ -255,7 +270,7 @@ impl<M: Model> Trainee for ParameterTrainee<M> {
             );
             rank.journal.warn(warning).await;
         }
-        Ok(())
+        self.model.enter(rank, ring).await
     }
 
     async fn step(&mut self, step: u64, ring: &mut RankRing) -> Result<StepSummary, Error> {
@@ -277,6 +292,8 @@ impl<M: Model> Trainee for ParameterTrainee<M> {
         let optimizer = OptimizerStep {
             number: self.state.count + 1,
             learning_rate: rate,
+            other_rates: self.model.other_rates(step),
+            average_decay: self.model.average_decay(self.state.count + 1),
             beta1,
             beta2,
             epsilon,
@@ -300,12 +317,13 @@ impl<M: Model> Trainee for ParameterTrainee<M> {
         self.model.is_validated_after(step, self.course.total)
     }
 
-    async fn hold_out(&mut self, _ring: &mut RankRing) -> Result<u32, Error> {
-        Ok(self.options.held_out)
+    async fn hold_out(&mut self, ring: &mut RankRing) -> Result<u32, Error> {
+        self.model.hold_out(ring).await
     }
 
-    async fn held_out_loss(&mut self, microbatch: u32, _count: u32) -> Result<f32, Error> {
-        let batch = self.model.held_out(microbatch).await?;
+    async fn held_out_loss(&mut self, microbatch: u32, count: u32) -> Result<f32, Error> {
+        let batch = self.model.held_out(microbatch, count).await?;
+        self.show_result().await?;
         M::loss(&self.engine, batch).await.map_err(Error::of_engine)
     }
 
@@ -317,17 +335,24 @@ impl<M: Model> Trainee for ParameterTrainee<M> {
         is_best
     }
 
-    fn is_shown_after(&self, _step: u64) -> bool {
-        false
+    fn is_shown_after(&self, step: u64) -> bool {
+        self.model.is_shown_after(step, self.course.total)
     }
 
     async fn draw(
         &mut self,
-        _shown: Shown,
+        shown: Shown,
         _learned: &LearnedParameters,
-        _ring: &mut RankRing,
+        ring: &mut RankRing,
     ) -> Result<Option<Previews>, Error> {
-        Ok(None)
+        match shown {
+            Shown::Step(_) => {
+                self.show_result().await?;
+                self.model.draw(&self.engine, ring).await
+            }
+            // The engine has the last ones, and the best ones are in a file.
+            Shown::Best(_) => Ok(None),
+        }
     }
 
     fn settle(&mut self) {}
@@ -391,11 +416,11 @@ impl<M: Model> Trainee for ParameterTrainee<M> {
 
     async fn write_step(
         &self,
-        _folder: &Path,
-        _judged: StepJudged,
-        _learned: &LearnedParameters,
+        folder: &Path,
+        judged: StepJudged,
+        learned: &LearnedParameters,
     ) -> Result<Vec<String>, Error> {
-        Ok(Vec::new())
+        self.model.write_step(folder, judged, learned.clone()).await
     }
 
     async fn write_results(

@@ -1,9 +1,8 @@
 //! Errors of `pipeline`.
 
-use std::{
-    io,
-    path::{Path, PathBuf},
-};
+use std::{io, path::Path};
+
+use ringtune_shared::model_folder::{self, ModelFolderError};
 
 use crate::{data, engine::EngineError, generate};
 
@@ -11,34 +10,9 @@ use crate::{data, engine::EngineError, generate};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A file or folder is not what it should be.
-    #[error("{} {problem}", path.display())]
-    Unusable {
-        /// The file or folder.
-        path: PathBuf,
-        /// The problem.
-        problem: String,
-    },
-    /// Reading or writing.
-    #[error("{}: {source}", path.display())]
-    Io {
-        /// The file or folder.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// Not enough space.
-    #[error(
-        "{} has {} MB left; the pipeline needs {} MB there", folder.display(), free / 1_000_000, needed / 1_000_000
-    )]
-    Space {
-        /// The pipeline's folder.
-        folder: PathBuf,
-        /// Bytes.
-        free: u64,
-        /// Bytes.
-        needed: u64,
-    },
+    /// A file or folder.
+    #[error(transparent)]
+    Folder(#[from] ModelFolderError),
     /// The tokenizer.
     #[error(transparent)]
     Data(#[from] data::Error),
@@ -61,9 +35,9 @@ impl Error {
 }
 
 pub(super) fn failed_at(path: &Path) -> impl Fn(io::Error) -> Error + '_ {
-    move |source| Error::Io { path: path.to_owned(), source }
+    move |source| model_folder::failed_at(path)(source).into()
 }
 
 pub(super) fn unusable(path: &Path, problem: impl Into<String>) -> Error {
-    Error::Unusable { path: path.to_owned(), problem: problem.into() }
+    model_folder::unusable(path, problem).into()
 }

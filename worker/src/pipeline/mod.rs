@@ -7,19 +7,17 @@
 
 mod arguments;
 mod error;
-mod parts;
 mod table;
 mod words;
 
-use std::{
-    fs,
-    io::Write as _,
-    os::unix::fs::PermissionsExt as _,
-    path::{Path, PathBuf},
-};
+use std::{fs, io::Write as _, os::unix::fs::PermissionsExt as _, path::Path};
 
 pub use arguments::PipelineArguments;
 pub use error::Error;
+use ringtune_shared::{
+    files::parent_of,
+    model_folder::{self, How, MODEL_INDEX},
+};
 
 use crate::{
     data::ClipTokenizer,
@@ -30,8 +28,9 @@ use crate::{
     },
 };
 use error::{failed_at, unusable};
-use parts::{How, MODEL_INDEX};
 
+/// Parts that are written anew.
+const REWRITTEN: [&str; 2] = ["text_encoder", "tokenizer"];
 /// Longest prompt of any CLIP; only for reading the tokenizer.
 const PROMPT_LENGTH: usize = 77;
 
@@ -52,7 +51,7 @@ pub async fn run(arguments: PipelineArguments, library: Library) -> Result<(), E
 fn make(model: &Path, arguments: &PipelineArguments, library: Library) -> Result<(), Error> {
     let output = &arguments.output;
     // 1. Everything that can be wrong.
-    let index = parts::read_index(model)?;
+    let index = model_folder::read_index(model)?;
     let mut table = table::TokenTable::open(&model.join("text_encoder"))?;
     let mut tokenizer = ClipTokenizer::open(&model.join("tokenizer"), PROMPT_LENGTH)?;
     let vocabulary = tokenizer.vocabulary_size();
@@ -67,15 +66,15 @@ fn make(model: &Path, arguments: &PipelineArguments, library: Library) -> Result
     let tokens = embeddings.tokens;
     // 2. Space.
     let parent = parent_of(output);
-    fs::create_dir_all(&parent).map_err(failed_at(&parent))?;
+    fs::create_dir_all(parent).map_err(failed_at(parent))?;
     let how = if arguments.copy { How::Copy } else { How::Link };
-    let others = parts::others(model, &index)?;
-    parts::check_space(&parent, &others, how, table.bytes_with(tokens.len()))?;
+    let others = model_folder::others(model, &index, |part, _| REWRITTEN.contains(&part))?;
+    model_folder::check_space(parent, &others, how, table.bytes_with(tokens.len()))?;
     // 3. The folder, under another name.
     let folder =
-        tempfile::Builder::new().prefix(".pipeline-").tempdir_in(&parent).map_err(failed_at(&parent))?;
-    parts::write_index(folder.path(), index, model)?;
-    parts::place(&others, model, folder.path(), how)?;
+        tempfile::Builder::new().prefix(".pipeline-").tempdir_in(parent).map_err(failed_at(parent))?;
+    model_folder::write_index(folder.path(), index, model)?;
+    model_folder::place(&others, model, folder.path(), how)?;
     words::write(&model.join("tokenizer"), &folder.path().join("tokenizer"), vocabulary, &tokens)?;
     table.write(&folder.path().join("text_encoder"), &embeddings.rows)?;
     // 4. What was written is read again.
@@ -85,12 +84,12 @@ fn make(model: &Path, arguments: &PipelineArguments, library: Library) -> Result
     let readable = fs::Permissions::from_mode(0o755);
     fs::set_permissions(folder.path(), readable).map_err(failed_at(folder.path()))?;
     let old =
-        tempfile::Builder::new().prefix(".old-pipeline-").tempdir_in(&parent).map_err(failed_at(&parent))?;
+        tempfile::Builder::new().prefix(".old-pipeline-").tempdir_in(parent).map_err(failed_at(parent))?;
     if output.exists() {
         fs::rename(output, old.path().join("pipeline")).map_err(failed_at(output))?;
     }
     fs::rename(folder.path(), output).map_err(failed_at(output))?;
-    fs::File::open(&parent).and_then(|parent| parent.sync_all()).map_err(failed_at(&parent))?;
+    fs::File::open(parent).and_then(|parent| parent.sync_all()).map_err(failed_at(parent))?;
     let words = tokens.join(" ");
     // A closed stderr is nobody's loss.
     let _ =
@@ -108,13 +107,6 @@ fn check_output(output: &Path) -> Result<(), Error> {
         output,
         format!("is there already and is no pipeline (it has no {MODEL_INDEX}): give another"),
     ))
-}
-
-fn parent_of(output: &Path) -> PathBuf {
-    match output.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
-        _ => PathBuf::from("."),
-    }
 }
 
 /// The folder that the model loader takes as `info` has to have as many tokens, its tokenizer to give the learned ids,

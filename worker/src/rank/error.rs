@@ -126,7 +126,8 @@ mod tests {
 
     #[test]
     fn a_part_keeps_its_words_and_its_fault() {
-        let not_finite = train::Error::NotFinite { step: 9, in_a_row: 10, loss: f32::NAN };
+        let gradients = String::new();
+        let not_finite = train::Error::NotFinite { step: 9, in_a_row: 10, loss: f32::NAN, gradients };
         let error = Error::from(not_finite);
         assert!(error.fault() == Fault::Job && error.would_come_again());
         let lost = Error::from(train::Error::Posterior { problem: "latents/ab: gone".to_owned() });

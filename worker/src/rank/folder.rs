@@ -11,7 +11,7 @@ use super::Error;
 use crate::{
     contents,
     fault::Refusal,
-    output::read_back::{check_text, different},
+    output::read_back::{check_bytes, different},
 };
 
 /// The job file among the artifacts.
@@ -34,7 +34,7 @@ pub(crate) fn write_job_file(folder: &Path, spec: &JobSpec) -> Result<(), Error>
 
 fn write_checked(file: &Path, toml: &str, spec: &JobSpec) -> Result<(), Error> {
     write_atomically(file, toml.as_bytes())?;
-    check_text(file, toml)?;
+    check_bytes(file, toml.as_bytes())?;
     match parse_job_toml(toml) {
         Ok(read) if read == *spec => Ok(()),
         Ok(_) => Err(different(file, "it is read as another job".to_owned()).into()),

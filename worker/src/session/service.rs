@@ -278,7 +278,12 @@ impl<L: RankLauncher> Loop<L> {
         self.metrics.rank.set(self.session.place().map_or(-1, |rank| rank as i64));
         let running = self.session.running().map(|key| key.job);
         self.controls.retain(|job, _| Some(*job) == running);
-        let _ = self.held.send_replace(wire::held_ranks(&self.session.held_for_hello()));
+        let held = wire::held_ranks(&self.session.held_for_hello());
+        let now = held.len();
+        if now < self.held.send_replace(held).len() && self.up.is_some() {
+            // The coordinator gives this worker no other rank before it hears that this one was let go.
+            self.beat();
+        }
     }
 
     fn order(&self, job: JobId, change: impl FnOnce(&mut RankOrders)) {

@@ -7,6 +7,7 @@ use ringtune_shared::{
     job::JobSpec,
     ring::RingView,
     trace::TraceContext,
+    version::{RING_PROTOCOLS, VERSION},
 };
 
 use crate::{
@@ -60,6 +61,24 @@ pub struct Assignment {
 }
 
 impl Assignment {
+    /// A rank as this build would take it, with one thread: nothing went before it, and nobody verifies or traces it.
+    pub(crate) fn new(ring: RingView, rank: usize, spec: JobSpec) -> Self {
+        Self {
+            ring,
+            rank: Some(rank),
+            spec,
+            threads: 1,
+            precision: Precision::Fp32,
+            numerics_class: String::new(),
+            ring_protocol: RING_PROTOCOLS.max,
+            version: VERSION.to_owned(),
+            resume_from: String::new(),
+            proof: None,
+            re_forms: false,
+            trace: None,
+        }
+    }
+
     /// The job and the epoch.
     pub fn key(&self) -> RankKey {
         RankKey { job: self.ring.job, epoch: self.ring.epoch }
@@ -151,7 +170,7 @@ pub struct Progress {
 }
 
 /// One finished step, as the coordinator stores it.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StepSummary {
     /// From 1.
     pub step: u64,
@@ -282,22 +301,6 @@ impl RankEvent {
 impl StepSummary {
     /// Of a step that took no time.
     pub(crate) fn example(step: u64) -> Self {
-        Self {
-            step,
-            loss: 0.5,
-            learning_rate: 1e-3,
-            step_seconds: 0.0,
-            compute_seconds: 0.0,
-            exchange_seconds: 0.0,
-            wait_seconds: 0.0,
-            traffic: Traffic::default(),
-            skipped: false,
-            world_size: 1,
-            validation_loss: None,
-            validation_seconds: 0.0,
-            preview_seconds: 0.0,
-            epoch: Epoch::FIRST,
-            state: None,
-        }
+        Self { step, loss: 0.5, learning_rate: 1e-3, world_size: 1, ..Self::default() }
     }
 }

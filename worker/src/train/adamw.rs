@@ -72,9 +72,11 @@ impl AdamW {
             weight_decay,
             max_grad_norm: None,
             divide_by: 1,
+            other_rates: [0.0; 2],
+            average_decay: None,
         };
         let AdamWScalars { keep, new_mean, keep_square, new_square, scale, step_size, epsilon } =
-            step.scalars(true);
+            step.scalars(true, 0);
         let [keep, new_mean, keep_square, new_square] =
             [keep, new_mean, keep_square, new_square].map(|number| number as f32);
         let [scale, step_size, epsilon] = [scale, step_size, epsilon].map(|number| number as f32);

@@ -15,6 +15,10 @@ pub struct BatchOptions {
     pub num_train_timesteps: usize,
     /// train.noise_offset; 0: none.
     pub noise_offset: f64,
+    /// Half of the samples are mirrored.
+    pub random_flip: bool,
+    /// train.input_perturbation; 0: none.
+    pub input_perturbation: f64,
     /// train.snr_gamma; none: all samples weigh the same.
     pub snr_gamma: Option<f64>,
     /// train.caption_dropout: the share of samples whose caption is left empty.

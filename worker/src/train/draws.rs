@@ -8,8 +8,10 @@
 //!   7 generated pictures (its step is 0, its sample the picture's number), 8 noise offset,
 //!   9 caption, 10 tag order, 11 order in a bucket (its step is the pass, its sample the bucket's number), 12 order of
 //!   the buckets' microbatches (its step is the pass, its sample 0), 13 to 15 held-out samples (their step is 0):
-//!   13 flip, template and timestep, 14 noise, 15 latent. (16 is a place in a file of tokens: `worker/text/src/sampling.rs`;
-//!   17 the first weights of a language model: `worker/model/src/gpt2/initial.rs`.)
+//!   13 flip, template and timestep, 14 noise, 15 latent, 20 one of several captions (its
+//!   step is 0 for a held-out sample). (16 is a place in a file of tokens: `worker/text/src/sampling.rs`; 17 the first weights
+//!   of a language model: `worker/model/src/gpt2/initial.rs`; 18 and 19: `shared/random/src/stream.rs`; 21 the first factors
+//!   of adapters: `worker/model/src/lora.rs`.)
 //! - A flip is the highest bit of w\[0\].
 //! - A number below n takes 64 bits x at a time (w\[2j\] the low half, w\[2j+1\] the high) and is the high half of
 //!   the 128-bit product x·n; while the low half is below 2^64 mod n, the next x is taken instead (Lemire 2019).
@@ -42,6 +44,8 @@ enum Purpose {
     TagOrder = 10,
     BucketOrder = 11,
     MicrobatchOrder = 12,
+    CaptionChoice = 20,
+    Perturbation = 23,
 }
 
 /// 2^-32.
@@ -79,6 +83,11 @@ impl Draws {
         self.stream(Purpose::Noise, step, sample).normals(length)
     }
 
+    /// More noise for a sample's latents, standard normal.
+    pub fn perturbation(&self, step: u64, sample: u32, length: usize) -> Vec<f32> {
+        self.stream(Purpose::Perturbation, step, sample).normals(length)
+    }
+
     /// What train.noise_offset is multiplied with: a standard normal for each of the sample's channels.
     pub fn noise_offset(&self, step: u64, sample: u32, channels: usize) -> Vec<f32> {
         self.stream(Purpose::NoiseOffset, step, sample).normals(channels)
@@ -97,6 +106,11 @@ impl Draws {
     /// What train.caption_dropout is compared with: a share, from 0 up to, but not, 1.
     pub fn caption(&self, step: u64, sample: u32) -> f64 {
         f64::from(self.stream(Purpose::Caption, step, sample).word()) * UNIT
+    }
+
+    /// The sample's caption among the `count` (at least 1) of its picture; step 0: of a held-out sample.
+    pub fn caption_choice(&self, step: u64, sample: u32, count: usize) -> usize {
+        self.stream(Purpose::CaptionChoice, step, sample).below(count as u64) as usize
     }
 
     /// The order of `count` of the tags of the sample's caption: a permutation of 0..count.
@@ -246,6 +260,8 @@ mod tests {
         assert_eq!(draws.microbatch_order(7, 7), [6, 2, 3, 1, 4, 5, 0]);
         assert_eq!(draws.tag_order(4, 5, 6), [1, 2, 5, 4, 3, 0]);
         assert_eq!(draws.caption(4, 5), 0.45489872549660504);
+        let choices = [4, 2, 4, 3, 2, 1, 2, 1];
+        assert_eq!([0, 1, 2, 3, 4, 5, 6, 7].map(|i| draws.caption_choice(2, i, 5)), choices);
     }
 
     #[test]

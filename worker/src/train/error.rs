@@ -31,7 +31,7 @@ pub enum Error {
     },
     /// Steps whose loss or gradient is not finite, one after the other.
     #[error(
-        "step {step}: the loss or the gradient was not finite {in_a_row} times in a row (the last loss is {loss}); \
+        "step {step}: the loss or the gradient was not finite {in_a_row} times in a row (the last loss is {loss}{gradients}); \
          a lower learning_rate or mixed_precision = \"no\" may help"
     )]
     NotFinite {
@@ -41,6 +41,8 @@ pub enum Error {
         in_a_row: u32,
         /// Its loss.
         loss: f32,
+        /// Which gradients were not, behind "; "; empty where only the learned rows have one.
+        gradients: String,
     },
     /// A checkpoint's state that does not fit the job.
     #[error("train.resume_from_checkpoint: {problem}")]

@@ -40,7 +40,9 @@ impl MicrobatchBuilder {
             inputs.latents.extend(latent(&posterior, &draw, self.options.scaling_factor));
             inputs.noise.extend(self.draws.held_out_noise(sample, length));
             inputs.timesteps.push(shown.timestep);
-            let ids = concept.prompts.ids(shown.template, number, CaptionDraw::default())?;
+            let choice = self.caption_choice(0, sample, &concept.prompts, number);
+            let whole = CaptionDraw { choice, ..CaptionDraw::default() };
+            let ids = concept.prompts.ids(shown.template, number, whole)?;
             inputs.input_ids.extend_from_slice(&ids);
         }
         Ok(inputs)
@@ -54,7 +56,8 @@ impl MicrobatchBuilder {
     /// What a held-out microbatch shows, sample by sample.
     fn held_out_views(&self, microbatch: u32) -> Vec<View> {
         let images = self.held_out_images(microbatch);
-        let view = |(sample, image)| View { image, flip: self.draws.held_out_flip(sample) };
+        let flips = self.options.random_flip;
+        let view = |(sample, image)| View { image, flip: flips && self.draws.held_out_flip(sample) };
         (microbatch * self.options.batch..).zip(images).map(view).collect()
     }
 

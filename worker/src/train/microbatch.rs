@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     data::{Prompts, caption_words::CaptionDraw},
-    engine::Microbatch,
+    engine::{Extras, Microbatch, SamplePlace},
 };
 
 /// Makes any microbatch of any step of a job.
@@ -58,12 +58,19 @@ impl MicrobatchBuilder {
         let shape = self.shape_of_first(&views);
         let length = shape.iter().product();
         let mut inputs = self.without_samples(rows, shape, snr_gamma);
+        let (seed, first_sample) = (self.options.seed, microbatch * batch);
+        inputs.extras.place = Some(SamplePlace { seed, step, first_sample });
         for (sample, view) in (microbatch * batch..).zip(views) {
             let Some((concept, number)) = self.set.image(view.image) else { continue };
             let posterior = concept.images[number].view(view.flip).read()?;
             let draw = self.draws.latent(step, sample, length);
             inputs.latents.extend(latent(&posterior, &draw, scaling_factor));
             inputs.noise.extend(self.noise(step, sample, shape));
+            if self.options.input_perturbation > 0.0 {
+                let scale = self.options.input_perturbation as f32;
+                let drawn = self.draws.perturbation(step, sample, length).into_iter();
+                inputs.extras.perturbation.extend(drawn.map(|value| scale * value));
+            }
             inputs.timesteps.push(self.draws.timestep(step, sample, num_train_timesteps));
             inputs.input_ids.extend_from_slice(&self.prompt(step, sample, &concept.prompts, number)?);
         }
@@ -101,7 +108,8 @@ impl MicrobatchBuilder {
     /// What a microbatch shows, sample by sample.
     fn views_of(&mut self, step: u64, microbatch: u32) -> Vec<View> {
         let images = self.images_of(step, microbatch);
-        let view = |(sample, image)| View { image, flip: self.draws.flip(step, sample) };
+        let flips = self.options.random_flip;
+        let view = |(sample, image)| View { image, flip: flips && self.draws.flip(step, sample) };
         (microbatch * self.options.batch..).zip(images).map(view).collect()
     }
 
@@ -126,11 +134,17 @@ impl MicrobatchBuilder {
         image: usize,
     ) -> Result<Cow<'set, [i64]>, Error> {
         let template = self.draws.template(step, sample, prompts.count());
+        let choice = self.caption_choice(step, sample, prompts, image);
         let dropout = self.options.caption_dropout;
         let dropped = dropout > 0.0 && self.draws.caption(step, sample) < dropout;
-        let order = self.draws.tag_order(step, sample, prompts.shuffled_tags(image));
-        let draw = CaptionDraw { dropped, order: &order };
+        let order = self.draws.tag_order(step, sample, prompts.shuffled_tags(image, choice));
+        let draw = CaptionDraw { choice, dropped, order: &order };
         Ok(prompts.ids(template, image, draw)?)
+    }
+
+    /// Which of its image's captions the sample has.
+    pub(super) fn caption_choice(&self, step: u64, sample: u32, prompts: &Prompts, image: usize) -> usize {
+        self.draws.caption_choice(step, sample, prompts.captions(image).max(1))
     }
 
     /// A microbatch whose samples, of latents of `shape` (channels, height, width), are still to be added.
@@ -154,6 +168,7 @@ impl MicrobatchBuilder {
             input_ids: Vec::new(),
             rows,
             snr_gamma,
+            extras: Extras::default(),
         }
     }
 
@@ -194,6 +209,8 @@ pub(super) mod tests {
         scaling_factor: 0.5,
         num_train_timesteps: 10,
         noise_offset: 0.0,
+        random_flip: true,
+        input_perturbation: 0.0,
         snr_gamma: None,
         caption_dropout: 0.0,
         bucketed: false,
@@ -268,9 +285,12 @@ pub(super) mod tests {
         let placeholders = tokenizer.add_placeholders("<a>", 1).unwrap();
         let tokenizer = Arc::new(tokenizer);
         let words = ConceptWords { tokenizer: &tokenizer, placeholders: &placeholders, others: &[] };
-        let caption = |text: &str| Caption { file: "a.png".to_owned(), text: text.to_owned() };
+        let caption = |texts: &[&str]| Caption {
+            file: "a.png".to_owned(),
+            texts: texts.iter().map(|&text| text.to_owned()).collect(),
+        };
         let options = CaptionOptions { shuffle_tags: true, keep_tags: 1 };
-        let captions = vec![caption("one, two, three"), caption("red")];
+        let captions = vec![caption(&["one, two, three"]), caption(&["red", "blue"])];
         let prompts = Prompts::encode(&words, &["[name], [caption]"]).unwrap();
         let prompts = prompts.with_captions(&words, captions, options).unwrap();
         let mut captioned = set(2);
@@ -285,7 +305,8 @@ pub(super) mod tests {
                 let is_first = (inputs.latents[place * 6].abs() * 2.0).round() == 1.0;
                 let text = match (draws.caption(step, sample) < 0.4, is_first) {
                     (true, _) => "<a>, ",
-                    (false, false) => "<a>, red",
+                    (false, false) if draws.caption_choice(step, sample, 2) == 0 => "<a>, red",
+                    (false, false) => "<a>, blue",
                     (false, true) if draws.tag_order(step, sample, 2) == [0, 1] => "<a>, one, two, three",
                     (false, true) => "<a>, one, three, two",
                 };
@@ -293,7 +314,10 @@ pub(super) mod tests {
                 seen.insert(text);
             }
         }
-        assert_eq!(seen.len(), 4);
+        assert_eq!(seen.len(), 5);
+        let held_out = builder.build_held_out(1, 0, Arc::default()).unwrap();
+        let text = ["<a>, red", "<a>, blue"][draws.caption_choice(0, 1, 2)];
+        assert_eq!(held_out.input_ids[77..], tokenizer.encode(text).unwrap());
     }
 
     #[test]

@@ -19,7 +19,8 @@ impl SkippedInARow {
         if self.0 < MOST {
             return Ok(());
         }
-        Err(Error::NotFinite { step, in_a_row: u32::try_from(self.0).unwrap_or(u32::MAX), loss })
+        let in_a_row = u32::try_from(self.0).unwrap_or(u32::MAX);
+        Err(Error::NotFinite { step, in_a_row, loss, gradients: String::new() })
     }
 
     /// For a checkpoint, as the counter `name`.

@@ -59,7 +59,7 @@ impl Checkpoints {
             numerics: numerics(&rank.assignment),
             provenance: origin.provenance.clone(),
         };
-        let limit = usize::try_from(course.checkpoints_total_limit).unwrap_or(usize::MAX);
+        let limit = usize::try_from(spec.checkpoints_total_limit()).unwrap_or(usize::MAX);
         let (every, kept, begun) = (course.checkpointing_steps, VecDeque::new(), None);
         Self { folder: rank.folder.clone(), about, spec: spec.clone(), every, limit, kept, begun }
     }
@@ -102,7 +102,8 @@ impl Checkpoints {
     /// Of the one before, see [`Checkpoints::written`]; whoever has the state does not give it.
     pub(super) async fn begin(
         &mut self,
-        (step, state): (u64, RankState),
+        step: u64,
+        state: RankState,
         pending: bool,
         span: Option<Open>,
         uploads: &mut UploadQueue,

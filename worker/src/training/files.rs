@@ -51,7 +51,8 @@ impl TrainingFiles {
     pub(super) async fn create<T: Trainee>(
         rank: &Rank,
         trainee: &T,
-        (step, state): (u64, Option<ContentHash>),
+        step: u64,
+        state: Option<ContentHash>,
         uploads: Uploads,
     ) -> Result<Self, Error> {
         let course = trainee.course();
@@ -169,7 +170,7 @@ impl TrainingFiles {
         span: Option<Open>,
     ) -> Result<(), Error> {
         match &mut self.uploads {
-            Some(uploads) => self.checkpoints.begin((step, state), pending, span, &mut uploads.queue).await,
+            Some(uploads) => self.checkpoints.begin(step, state, pending, span, &mut uploads.queue).await,
             None => Ok(()),
         }
     }

@@ -33,7 +33,8 @@ pub(super) struct Validation {
 /// The update itself.
 pub(super) async fn update<T: Trainee>(
     trainee: &mut T,
-    (rank, span): (&Rank, &Open),
+    rank: &Rank,
+    span: &Open,
     step: u64,
     ring: &mut RankRing,
 ) -> Result<StepSummary, Error> {
@@ -53,7 +54,8 @@ pub(super) async fn update<T: Trainee>(
 /// What is found out after a step, together with all other ranks.
 pub(super) async fn judge<T: Trainee>(
     trainee: &mut T,
-    (rank, span): (&Rank, &Open),
+    rank: &Rank,
+    span: &Open,
     mut summary: StepSummary,
     ring: &mut RankRing,
 ) -> Result<StepTaken<T::Learned>, Error> {
@@ -144,18 +146,12 @@ pub(crate) fn step_summary(
         step,
         loss,
         learning_rate,
-        step_seconds: 0.0,
-        compute_seconds: 0.0,
         exchange_seconds,
         wait_seconds,
         traffic,
-        skipped: false,
         world_size: ring.world_size(),
-        validation_loss: None,
-        validation_seconds: 0.0,
-        preview_seconds: 0.0,
         epoch: ring.epoch(),
-        state: None,
+        ..StepSummary::default()
     }
 }
 

@@ -1,6 +1,6 @@
 //! Pictures while training goes on: at fixed prompt and noise, made by the ranks in turns, gathered by rank 0.
 
-use std::time::Instant;
+use std::{collections::BTreeSet, time::Instant};
 
 use super::trainee::Previews;
 use crate::{
@@ -43,6 +43,8 @@ pub(crate) struct PreviewPlan {
     side: usize,
     latent: usize,
     draws: Draws,
+    /// The failures that were told: each comes again with every picture.
+    told: BTreeSet<String>,
 }
 
 impl PreviewPlan {
@@ -63,7 +65,13 @@ impl PreviewPlan {
         }
         let latent = model.latent_channels * (side / model.vae_factor).pow(2);
         let (prompt_ids, negative_ids) = (tokenizer.encode(prompt)?, tokenizer.encode("")?);
-        Ok(Self { prompt_ids, negative_ids, count, side, latent, draws: Draws::new(seed) })
+        let (draws, told) = (Draws::new(seed), BTreeSet::new());
+        Ok(Self { prompt_ids, negative_ids, count, side, latent, draws, told })
+    }
+
+    /// Whether the prompt has something of what is learned, whose tokens come behind the model's own.
+    pub(crate) fn shows_learned(&self, model: &ModelInfo) -> bool {
+        self.prompt_ids.iter().any(|id| *id >= model.vocab_size as i64)
     }
 
     fn request(&self, number: u32, rows: &[f32]) -> ImageRequest {
@@ -89,7 +97,7 @@ impl PreviewPlan {
     /// # Errors
     /// The ring broke. A picture that a rank cannot draw is no error.
     pub(crate) async fn draw(
-        &self,
+        &mut self,
         engine: &EngineHandle,
         ring: &mut RankRing,
         rows: &[f32],
@@ -103,7 +111,7 @@ impl PreviewPlan {
                 let request = self.noised(number, rows).await?;
                 let drawn = engine.generate(request).await.map(|pictures| pictures.into_iter().next());
                 drawn
-                    .map_err(|error| failures.push(format!("picture {number} could not be drawn: {error}")))
+                    .map_err(|error| failures.push(format!("a picture could not be drawn: {error}")))
                     .ok()
                     .flatten()
             } else {
@@ -116,6 +124,8 @@ impl PreviewPlan {
         }
         // Training goes on without it. An engine that is gone says so at the next step.
         let _ = engine.drop_vae().await;
+        // Not before: what was drawn for a ring that broke nobody was told of.
+        failures.retain(|failure| self.told.insert(failure.clone()));
         Ok(Previews { pictures, failures, seconds: started.elapsed().as_secs_f64() })
     }
 

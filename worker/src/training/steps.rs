@@ -142,8 +142,8 @@ impl<T: Trainee> Work for Training<T> {
     async fn begin(&mut self, rank: &Rank, orders: &Orders) -> Result<(), Error> {
         if rank.assignment.is_first() && self.files.is_none() && self.trainee.course().proof.is_none() {
             let uploads = rank.start_uploads(orders);
-            let standing = (self.settled.step, self.settled.hash);
-            let mut files = TrainingFiles::create(rank, &self.trainee, standing, uploads).await?;
+            let Settled { step, hash, .. } = self.settled;
+            let mut files = TrainingFiles::create(rank, &self.trainee, step, hash, uploads).await?;
             if !rank.is_in_first_ring() {
                 files.take_over(rank).await;
                 self.keep_due(&mut files, None).await?;
@@ -231,8 +231,8 @@ impl<T: Trainee> Work for Training<T> {
             return files.keep_state(step, state, pending).await;
         }
         let uploads = rank.start_uploads(orders);
-        let standing = (self.settled.step, self.settled.hash);
-        let mut files = TrainingFiles::create(rank, &self.trainee, standing, uploads).await?;
+        let Settled { step: stands_at, hash, .. } = self.settled;
+        let mut files = TrainingFiles::create(rank, &self.trainee, stands_at, hash, uploads).await?;
         files.keep_state(step, state, pending).await?;
         files.uploaded().await
     }
@@ -263,7 +263,7 @@ impl<T: Trainee> Training<T> {
             ring.tell(self.news(rank, orders, ring));
             self.trainee.wish(self.wish(orders));
             let mut span = rank.step_span(step, &mut self.pace);
-            let taken = self.take_step((rank, &span), ring, given_up).await;
+            let taken = self.take_step(rank, &span, ring, given_up).await;
             if taken.is_err() {
                 span.fail();
             }
@@ -291,13 +291,14 @@ impl<T: Trainee> Training<T> {
     /// One step and what is found out after it, together with all other ranks.
     async fn take_step(
         &mut self,
-        (rank, span): (&Rank, &Open),
+        rank: &Rank,
+        span: &Open,
         ring: &mut RankRing,
         given_up: &mut GivenUp<impl Future<Output = RingError>>,
     ) -> Result<(), Error> {
         let step = self.step() + 1;
         let summary = tokio::select! {
-            taken = update(&mut self.trainee, (rank, span), step, ring) => taken?,
+            taken = update(&mut self.trainee, rank, span, step, ring) => taken?,
             error = failure_of(&mut self.files) => return Err(error),
             error = given_up.reason() => return Err(error),
         };
@@ -316,7 +317,7 @@ impl<T: Trainee> Training<T> {
             }
         }
         let taken = tokio::select! {
-            taken = judge(&mut self.trainee, (rank, span), summary, ring) => taken?,
+            taken = judge(&mut self.trainee, rank, span, summary, ring) => taken?,
             error = failure_of(&mut self.files) => return Err(error),
             error = given_up.reason() => return Err(error),
         };
@@ -327,7 +328,7 @@ impl<T: Trainee> Training<T> {
         if is_wished || self.is_due_together(step) {
             self.collect(rank, ring, given_up).await?;
         }
-        self.keep_step((rank, span), taken).await
+        self.keep_step(rank, span, taken).await
     }
 
     /// Finds out what belongs to the last step and is in no state: this rank may have it already, another one may not.
@@ -352,10 +353,10 @@ impl<T: Trainee> Training<T> {
             return Ok(());
         };
         let taken = tokio::select! {
-            taken = judge(&mut self.trainee, (rank, &span), open, ring) => taken?,
+            taken = judge(&mut self.trainee, rank, &span, open, ring) => taken?,
             error = given_up.reason() => return Err(error),
         };
-        self.keep_step((rank, &span), taken).await
+        self.keep_step(rank, &span, taken).await
     }
 
     /// What this rank knows of the job.
@@ -405,7 +406,8 @@ impl<T: Trainee> Training<T> {
     /// Writes down what a step gave, and says that it is done.
     async fn keep_step(
         &mut self,
-        (rank, span): (&Rank, &Open),
+        rank: &Rank,
+        span: &Open,
         taken: StepTaken<T::Learned>,
     ) -> Result<(), Error> {
         let StepTaken { mut summary, learned, previews } = taken;

@@ -2,14 +2,14 @@
 
 use std::{future::Future, path::Path};
 
-use ringtune_shared::ids::ContentHash;
+use ringtune_shared::{ids::ContentHash, job::ReportTo};
 
 use crate::{
     engine::RgbImage,
     rank::{Error, Rank},
     rank_state::{RankState, TakenState},
     ring::RankRing,
-    session::StepSummary,
+    session::{Assignment, StepSummary},
     train::Selection,
 };
 
@@ -24,8 +24,6 @@ pub(crate) struct Course {
     pub(crate) save_steps: u64,
     /// After every so many steps the whole state is kept; 0: never.
     pub(crate) checkpointing_steps: u64,
-    /// So many checkpoints at most, the newest; 0: all.
-    pub(crate) checkpoints_total_limit: u64,
     /// Events for TensorBoard are written.
     pub(crate) tensorboard: bool,
     /// The steps were done before, and are only computed again, up to this one. No file is made.
@@ -33,6 +31,12 @@ pub(crate) struct Course {
 }
 
 impl Course {
+    /// Of a job that saves nothing on the way but its checkpoints.
+    pub(crate) fn new(job: &Assignment, done: u64, checkpointing_steps: u64, report_to: ReportTo) -> Self {
+        let (total, tensorboard) = (job.spec.total_steps(), report_to == ReportTo::Tensorboard);
+        Self { done, total, save_steps: 0, checkpointing_steps, tensorboard, proof: job.proof }
+    }
+
     /// Whether what is learned is saved after `step`, which is not the last.
     pub(super) fn saves_after(&self, step: u64) -> bool {
         self.save_steps > 0 && step.is_multiple_of(self.save_steps) && step < self.total
@@ -104,7 +108,7 @@ impl Shown {
 pub(crate) struct Previews {
     /// In order of their numbers; on other ranks than 0 empty. None: it could not be drawn.
     pub(crate) pictures: Vec<Option<RgbImage>>,
-    /// Why this rank could not draw some.
+    /// Why this rank could not draw some, unless it was told before.
     pub(crate) failures: Vec<String>,
     /// From the first to the last.
     pub(crate) seconds: f64,

@@ -9,6 +9,7 @@ use ringtune_shared::{
     embedding::LearnedEmbedding,
     ids::ContentHash,
     job::parse_job_toml,
+    lora::{Format, LoraFile},
     manifest::{Manifest, ManifestFile},
     state::{Decoder, Dtype, Encoder, MemoryState, State as _, TensorInfo, transfer},
 };
@@ -38,6 +39,23 @@ world_size = 2
 min_world_size = 1
 "#;
 
+/// A list that one text may stand for.
+const ADAPTERS: &str = r#"
+kind = "lora"
+[model]
+base = "/models/sd"
+[data]
+source = "hf://datasets/org/name@main"
+caption_column = "words"
+[train]
+max_train_steps = 10
+caption_dropout = 0.1
+[lora]
+rank = 8
+alpha = 4.5
+targets = ["attn2.to_k", "attn2.to_v"]
+"#;
+
 /// Tables and lists of them.
 const CONCEPTS: &str = r#"
 kind = "textual_inversion"
@@ -54,6 +72,7 @@ templates = ["a photo of [name], [caption]"]
 placeholder_token = "<two>"
 initializer_token = "heart"
 images = "./c"
+caption_column = "words"
 [train]
 learning_rates = "0.005:100, 1e-3:1000, 1e-5"
 caption_dropout = 0.1
@@ -112,7 +131,7 @@ fn words_of(texts: &[String]) -> Vec<String> {
 fn job_file() {
     // With every key there is, too.
     let full = parse_job_toml(JOB).unwrap().to_toml().unwrap();
-    let texts = [JOB, &full, CONCEPTS, DRAWING, WORDS, TEXTS].map(str::to_owned);
+    let texts = [JOB, &full, CONCEPTS, ADAPTERS, DRAWING, WORDS, TEXTS].map(str::to_owned);
     Path {
         name: "job-file",
         words: words_of(&texts),
@@ -136,13 +155,12 @@ fn job_file() {
 
 #[test]
 fn manifest() {
-    let file = |name: &str| ManifestFile {
-        name: name.to_owned(),
-        sha256: ContentHash::of(name.as_bytes()),
-        size: 9,
-        caption: None,
+    let file = |name: &str, captions: &[&str]| {
+        let captions = captions.iter().map(|&caption| caption.to_owned()).collect();
+        ManifestFile::new(name.to_owned(), ContentHash::of(name.as_bytes()), 9, captions)
     };
-    let json = Manifest::new(vec![file("a.png"), file("b.jpg"), file("ü.webp")]).unwrap().to_json().unwrap();
+    let files = vec![file("a.png", &[]), file("b.jpg", &["red"]), file("ü.webp", &["a cat", "a toy"])];
+    let json = Manifest::new(files).unwrap().to_json().unwrap();
     Path {
         name: "manifest",
         words: words_of(&[String::from_utf8(json.clone()).unwrap()]),
@@ -196,6 +214,13 @@ fn checkpoint_file() {
     .fuzz(env!("CARGO_TARGET_TMPDIR"));
 }
 
+fn encoded(tensors: Vec<(TensorInfo, Vec<u8>)>) -> Vec<u8> {
+    let state = MemoryState::new(tensors).unwrap();
+    let mut encoder = Encoder::new([("format".to_owned(), "pt".to_owned())].into(), Vec::new());
+    transfer(&mut *state.source().unwrap(), &mut encoder).unwrap();
+    encoder.into_inner()
+}
+
 /// A state as it comes from a neighbour: its end is not known, and nothing of it is.
 #[test]
 fn state_stream() {
@@ -205,14 +230,11 @@ fn state_stream() {
         let bytes = vec![7; info.bytes() as usize];
         (info, bytes)
     });
-    let state = MemoryState::new(tensors.to_vec()).unwrap();
-    let mut encoder = Encoder::new([("format".to_owned(), "pt".to_owned())].into(), Vec::new());
-    transfer(&mut *state.source().unwrap(), &mut encoder).unwrap();
     let list = "F32|BF16|I64|F4|BOOL|dtype|shape|data_offsets|__metadata__|[0,0]";
     Path {
         name: "state-stream",
         words: words(list),
-        valid: vec![encoder.into_inner()],
+        valid: vec![encoded(tensors.to_vec())],
         mend: mend_safetensors,
         most_bytes: 64 * MEBIBYTE,
         read: Box::new(|bytes| {
@@ -249,6 +271,40 @@ fn learned_embedding() {
                     (1..=1024).contains(&learned.vectors()) && learned.rows.iter().all(|one| one.is_finite())
                 );
                 assert_eq!(learned.rows.len(), learned.vectors() * learned.width);
+                true
+            }
+            Err(error) => {
+                assert!(!error.to_string().is_empty());
+                false
+            }
+        }),
+    }
+    .fuzz(env!("CARGO_TARGET_TMPDIR"));
+}
+
+#[test]
+fn lora_file() {
+    let module = "lora_unet_mid_block_attentions_0_transformer_blocks_0_attn2_to_k";
+    let parts = [("lora_down.weight", vec![1, 768]), ("lora_up.weight", vec![1280, 1]), ("alpha", vec![])];
+    let tensors = parts.map(|(part, shape)| {
+        let info = TensorInfo::new(format!("{module}.{part}"), Dtype::F16, shape).unwrap();
+        let bytes = vec![0x3c; info.bytes() as usize];
+        (info, bytes)
+    });
+    let list = "F32|BF16|F64|I64|[]|[1]|[768]|lora_te_|lora_te1_|lora_te2_|dora_scale|lora_A|__metadata__|\
+        {\"lora_adapter_metadata\":\"{}\"}|format|unet.";
+    Path {
+        name: "lora-file",
+        words: words(list),
+        valid: vec![encoded(tensors.to_vec())],
+        mend: mend_safetensors,
+        most_bytes: 64 * MEBIBYTE,
+        read: Box::new(|bytes| match LoraFile::from_bytes(bytes) {
+            // What is accepted is written and read back as the same.
+            Ok(lora) => {
+                let mut there = Vec::new();
+                lora.write(Format::Peft, &mut there).unwrap();
+                assert_eq!(LoraFile::from_bytes(&there).unwrap().modules, lora.modules);
                 true
             }
             Err(error) => {

@@ -14,9 +14,6 @@ pub(crate) const DEEPEST_FOLDER: usize = 64;
 pub(crate) const LARGEST_ROW_GROUP: u64 = 8 << 30;
 /// Bytes of the part of a .parquet file that lists its row groups.
 pub(crate) const LARGEST_FOOTER: u64 = 256 << 20;
-/// Values of one page of a .parquet file whose lengths are delta-encoded: four or eight bytes each are held at once. Writers put some
-/// 20,000 in one.
-pub(crate) const MOST_PAGE_VALUES: u32 = 1 << 23;
 /// Bytes of text that one part of the inputs is cut to: what is lost by a stop is less than this for each thread, and a
 /// thread with nothing to do waits no longer than for this.
 pub(crate) const CHUNK_BYTES: u64 = 16 << 20;

@@ -4,7 +4,7 @@ use ringtune_random::{Stream, StreamName};
 
 use crate::{Error, TokenFile};
 
-/// The purpose of these draws: no other draw of a job has it (`worker/src/train/draws.rs` has 1 to 15).
+/// The purpose of these draws: no other draw of a job has it (`worker/src/train/draws.rs` has 1 to 15 and 20).
 const PURPOSE: u8 = 16;
 
 /// Windows of `block` tokens in a file, each with the token that follows it.

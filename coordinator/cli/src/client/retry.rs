@@ -42,7 +42,8 @@ impl Retries {
         };
         let Some(delay) = delay else { return Err(Box::new(status)) };
         if matches!(verdict, Verdict::After(_)) && !std::mem::replace(&mut self.announced, true) {
-            crate::output::remark(&format!("waiting to {doing}: {}", status.message()));
+            let most = PATIENCE.as_secs();
+            crate::output::remark(&format!("waiting {most} s at most to {doing}: {}", status.message()));
         }
         tokio::time::sleep(delay).await;
         Ok(())

@@ -9,6 +9,8 @@ mod fetch;
 mod follow;
 mod keep;
 mod login;
+mod lora;
+mod model_weights;
 mod pipeline;
 mod queries;
 mod reach;
@@ -57,6 +59,7 @@ pub async fn dispatch(command: Command, interrupts: &Interrupts) -> Result<(), E
         Command::GenerateText(arguments) => return daemon_tools::generate_text(arguments),
         Command::PrepareText(arguments) => return daemon_tools::prepare_text(arguments),
         Command::Doctor(arguments) => return daemon_tools::doctor(arguments),
+        Command::Lora(command) => Box::pin(lora::lora(command)),
         Command::Debug(command) => Box::pin(debug::debug(command)),
         Command::Complete(arguments) => Box::pin(documents::complete(arguments)),
         Command::Completions(arguments) => return documents::completions(&arguments),

@@ -27,7 +27,11 @@ const NAMED: usize = 10;
 pub(super) async fn job(client: &Client, given: &JobReference) -> Result<Uuid, Error> {
     let (name, found) = match given {
         JobReference::Id(id) => return Ok(*id),
-        JobReference::Last => (LAST, client.list_jobs(v1::ListJobsRequest::default(), 1).await?),
+        // As with a name, a verification is not meant: `ringtune verify` says its id.
+        JobReference::Last => {
+            let newest = v1::ListJobsRequest { page_size: 20, ..Default::default() };
+            (LAST, client.find_jobs(newest, 1, |job| job.verification.is_none()).await?)
+        }
         JobReference::Like(like) => (like.name(), jobs_like(client, like).await?),
     };
     let found = found.into_iter().map(|job| Candidate {
@@ -94,7 +98,7 @@ struct Kind {
 
 const JOBS: Kind = Kind {
     noun: "job",
-    by: "an id, 4 or more digits of its beginning or end, a name, or `last` for the newest",
+    by: "an id, 4 or more digits of its beginning or end, a name, or `last` for the newest that is no verification",
     list: "ringtune list",
 };
 const WORKERS: Kind = Kind {

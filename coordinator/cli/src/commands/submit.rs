@@ -64,7 +64,9 @@ impl CheckedJob {
             return Err(JobFileError::Missing(lost).into());
         }
         let scan = |((field, source), used): ((String, ImageSource), ImageUse)| match source {
-            ImageSource::Folder(folder) => ImageFolder::scan(&field, &folder, used.captions).map(Some),
+            ImageSource::Folder(folder) => {
+                ImageFolder::scan(&field, &folder, used.captions.as_deref()).map(Some)
+            }
             ImageSource::Uploaded => Ok(None),
         };
         let sources = file.images().into_iter().zip(file.spec.image_uses());

@@ -17,8 +17,8 @@ pub(super) struct Availability {
     state: WorkerState,
     /// Ranks of several owners failed on it not long ago.
     rests: bool,
-    /// Ranks of one owner failed on it, whose jobs it gets none of.
-    doubted: bool,
+    /// So many owners' ranks failed on it, whose jobs it gets none of: with each that it rests for no more, some may be placed.
+    doubted: usize,
     /// It is drained, or about to end.
     withdrawn: bool,
     /// Since when it is gone, unless a ring waits for it.
@@ -31,7 +31,7 @@ impl Availability {
         Self {
             state: worker.state(has_rank),
             rests: worker.rests_until.is_some(),
-            doubted: worker.doubted.as_ref().is_some_and(|doubt| doubt.until.is_some()),
+            doubted: worker.doubts.iter().filter(|doubt| doubt.until.is_some()).count(),
             withdrawn: worker.draining || worker.leaving,
             forgettable: worker.lost.filter(|_| worker.session.is_none() && !has_rank),
         }
@@ -88,7 +88,7 @@ pub(super) struct Pool {
     classes: SharedMap<String, Class>,
     addresses: SharedMap<String, WorkerId>,
     forgettable: SharedSet<(Time, WorkerId)>,
-    /// Those that rest for one owner alone.
+    /// Those that rest for some owners alone.
     doubted: SharedSet<WorkerId>,
     idle: usize,
     busy: usize,
@@ -134,9 +134,9 @@ impl Pool {
                 false => drop(self.forgettable.remove_mut(&key)),
             }
         }
-        if availability.doubted && enters {
+        if availability.doubted > 0 && enters {
             self.doubted.insert_mut(worker.id);
-        } else if availability.doubted {
+        } else if availability.doubted > 0 {
             self.doubted.remove_mut(&worker.id);
         }
         if !availability.serves() {

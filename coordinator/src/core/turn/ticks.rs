@@ -38,9 +38,10 @@ impl Turn<'_> {
         if is_over(worker.rests_until) {
             self.cluster.change_worker(id, |worker| worker.rests_until = None);
         }
-        if worker.doubted.as_ref().is_some_and(|doubt| is_over(doubt.until)) {
+        if worker.doubts.iter().any(|doubt| is_over(doubt.until)) {
             self.cluster.change_worker(id, |worker| {
-                worker.doubted.iter_mut().for_each(|doubt| doubt.until = None);
+                let over = worker.doubts.iter_mut().filter(|doubt| is_over(doubt.until));
+                over.for_each(|doubt| doubt.until = None);
             });
         }
         if let Some(session) = worker.session {
@@ -64,8 +65,8 @@ impl Turn<'_> {
             (None, Some(lost)) => lost.plus(options.forget_worker),
             _ => worker.last_sign.plus(options.session_timeout),
         };
-        let rests =
-            worker.rests_until.into_iter().chain(worker.doubted.as_ref().and_then(|doubt| doubt.until));
+        let doubts = worker.doubts.iter().filter_map(|doubt| doubt.until);
+        let rests = worker.rests_until.into_iter().chain(doubts);
         rests.chain([next]).min()
     }
 

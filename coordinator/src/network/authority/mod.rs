@@ -34,6 +34,15 @@ pub enum PkiError {
     /// The CA.
     #[error(transparent)]
     Authority(#[from] AuthorityError),
+    /// The CA is gone, and those who have certificates of it believe no other one.
+    #[error(
+        "{folder}/authority has no root of the cluster's certificate authority, and the database has certificates that it \
+         signed. A new one would make them worthless, so none was made. Put the folder back, from where it was moved to or out \
+         of a backup (docs/operating.md: When the database is damaged or gone). To begin anew, so that all workers and people \
+         have to join again: `ringtune-coordinator adopt-contents --state-dir {folder}`",
+        folder = .0.display()
+    )]
+    Lost(PathBuf),
     /// A certificate that cannot be made.
     #[error(transparent)]
     Issue(#[from] IssueError),

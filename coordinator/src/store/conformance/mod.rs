@@ -46,7 +46,7 @@ pub(crate) fn queued_job(number: u64) -> Arc<Job> {
         kind: Some("textual_inversion".to_owned()),
         name: Some(format!("job {number}")),
         model: ModelDraft { base: Some("/models/sd".to_owned()), ..ModelDraft::default() },
-        data: DataDraft { images: images(number), folders: None },
+        data: DataDraft { images: images(number), ..DataDraft::default() },
         word: WordDraft {
             placeholder_token: Some("<star>".to_owned()),
             initializer_token: Some("star".to_owned()),

@@ -235,15 +235,14 @@ pub(super) fn artifact(row: &SqliteRow) -> Result<ArtifactRecord, Error> {
     })
 }
 
-/// SQLite's primary code, which is the low byte of an extended one.
+/// SQLite's extended code, whose low byte is the primary one.
 fn code(error: &sqlx::Error) -> Option<i32> {
-    let code = error.as_database_error().and_then(|error| error.code()?.parse::<i32>().ok());
-    code.map(|code| code & 0xff)
+    error.as_database_error().and_then(|error| error.code()?.parse().ok())
 }
 
 /// Whether the file itself is not what SQLite wrote: SQLITE_CORRUPT, SQLITE_NOTADB.
 pub(super) fn is_damage(error: &sqlx::Error) -> bool {
-    matches!(code(error), Some(11 | 26))
+    matches!(code(error).map(|code| code & 0xff), Some(11 | 26))
 }
 
 /// Whether SQLite gave up because it was told to: SQLITE_INTERRUPT.
@@ -253,9 +252,8 @@ pub(super) fn is_interrupt(error: &sqlx::Error) -> bool {
 
 impl From<sqlx::Error> for Error {
     fn from(error: sqlx::Error) -> Self {
-        // SQLITE_FULL
-        const FULL: i32 = 13;
-        if code(&error) == Some(FULL) {
+        // SQLITE_FULL; SQLITE_IOERR_SHMSIZE: no room for the index of the log, which each start makes.
+        if matches!(code(&error), Some(13 | 4874)) {
             return Self::Full;
         }
         if is_damage(&error) {

@@ -2,17 +2,15 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { differences, lowestValidation, runNames, unionOfSteps } from "../compare.js";
 
-test("only options that differ are told, as the job files have them", () => {
-  const end = '\n\n[[concepts]]\nimages = "x"\n\n[queue]\nowner = ';
-  const one = { jobFile: `kind = "k"\nname = "one"\n\n[train]\nlearning_rate = 0.1\nseed = 1\nscale_lr = true${end}"a"\n` };
-  const other = { jobFile: `kind = "k"\nname = "two"\n\n[train]\nlearning_rate = 0.2\nseed = 1${end}"b"\n` };
+test("only options that differ are told, by their keys in job files", () => {
+  const concepts = (last) => [{ images: "x" }, { images: last, templates: ["a {}"] }];
+  const one = { spec: { kind: "k", name: "one", train: { learningRate: 0.1, seed: "1", scaleLr: true }, concepts: concepts("y") } };
+  const other = { spec: { kind: "k", name: "two", train: { learningRate: 0.2, seed: "1" }, concepts: concepts("z") } };
   assert.deepEqual(differences([one, other]), [
-    { key: "train.learning_rate", values: ["0.1", "0.2"] }, { key: "train.scale_lr", values: ["true", null] },
+    { key: "train.learning_rate", values: ["0.1", "0.2"] }, { key: "train.scale_lr", values: ["true", null] }, { key: "concepts[2].images", values: ["y", "z"] },
   ]);
   assert.deepEqual(differences([one, one]), []);
   assert.deepEqual(differences([]), []);
-  const lists = (last) => ({ jobFile: `[[concepts]]\nimages = "x"\n[[concepts]]\nimages = """\nx = 1\n[${last}]"""\nseed = 1\n` });
-  assert.deepEqual(differences([lists("y"), lists("z")]), [{ key: "concepts[2].images", values: ['"""\nx = 1\n[y]"""', '"""\nx = 1\n[z]"""'] }]);
 });
 
 test("runs of one name are told apart", () => {

@@ -25,5 +25,7 @@ test("training pictures are found in all forms of a spec", () => {
 test("a manifest is not trusted", () => {
   const files = [{ name: "a.png", sha256: HASH, caption: "<b>" }, { name: "b.png", sha256: "../x" }, { sha256: HASH }, null];
   assert.deepEqual(filesOf({ files }), [{ name: "a.png", hash: HASH, caption: "<b>" }]);
+  const several = (captions) => filesOf({ files: [{ name: "a.png", sha256: HASH, captions }] })[0].caption;
+  assert.deepEqual([several(["a cat", 7, "red"]), several("x"), several(undefined)], ["a cat | red", "", ""]);
   for (const wrong of [null, [], {}, { files: "x" }, 7]) assert.deepEqual(filesOf(wrong), []);
 });

@@ -64,9 +64,9 @@ impl Default for SuiteConfig {
     fn default() -> Self {
         Self {
             world_sizes: vec![1, 2, 3, 4, 7],
-            sizes: vec![0, 1, 2, 3, 5, 1000, 100_003],
-            segments: vec![1, 3, 4096, 65_536],
-            most_segments: 1000,
+            sizes: vec![0, 1, 2, 3, 5, 250, 30_011],
+            segments: vec![1, 3, 2048, 16_384],
+            most_segments: 300,
             ring: RingConfig::default(),
             slack: Duration::from_secs(60),
         }

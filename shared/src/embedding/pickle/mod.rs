@@ -12,7 +12,8 @@ mod stop;
 
 pub(super) use machine::run;
 
-use super::{EmbeddingError, numbers::FloatKind};
+use super::EmbeddingError;
+use crate::floats::FloatKind;
 
 /// Bytes of a pickle at most: an embedding's has about a thousand.
 const MOST_BYTES: usize = 1 << 20;

@@ -8,7 +8,7 @@ use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 use super::{
-    SpecError, Violation,
+    FilePlace, SpecError, Violation,
     error::MISSING,
     text::{printable, scheme, shortened},
 };
@@ -91,6 +91,22 @@ impl Check {
             self.refuse(field, problem);
         }
         text
+    }
+
+    /// The place of a file that a job draws with or starts from.
+    pub(super) fn file_place(&mut self, field: &str, place: &str) {
+        let problem = match (FilePlace::parse(place), scheme(place)) {
+            (Err(problem), _) => problem,
+            (Ok(FilePlace::File(path)), Some(scheme)) => {
+                format!("got {:?}; {scheme}:// is not supported: give a file", shortened(&path))
+            }
+            (Ok(FilePlace::File(path)), None) if path.is_empty() => "it is empty; give a file".to_owned(),
+            _ => match printable(place, limits::PATH_CHARACTERS) {
+                Ok(()) => return,
+                Err(problem) => problem,
+            },
+        };
+        self.refuse(field, problem);
     }
 
     pub(super) fn flag(&mut self, _field: &str, given: Option<bool>, default: bool) -> bool {

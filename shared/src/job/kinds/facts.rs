@@ -8,7 +8,8 @@ use super::Activity;
 use crate::{
     ids::ContentHash,
     job::{
-        ClusterSpec, ContentUse, ImageUse, MixedPrecision, ModelLocation, PathUse, SpecError,
+        ClusterSpec, ContentUse, FilePlace, ImageUse, JobFile, MixedPrecision, ModelLocation, PathUse,
+        SpecError,
         pictures::{self, DataSpec, TrainSpec},
         steps::Steps,
     },
@@ -99,21 +100,28 @@ pub(crate) trait Facts {
         let checkpoint = self.steps().map(|steps| (ContentUse::Checkpoint, steps.resume_from.to_owned()));
         let folders = self.pictures().map(|(data, _)| data.folders()).unwrap_or_default();
         let pictures = folders.into_iter().map(|(_, folder)| (ContentUse::Images, folder.images));
-        let all = pictures.chain(checkpoint);
-        all.filter_map(|(used, uri)| Some((used, ContentHash::from_uri(&uri).ok()?))).collect()
+        let all = pictures
+            .chain(checkpoint)
+            .filter_map(|(used, uri)| Some((used, ContentHash::from_uri(&uri).ok()?)));
+        let initializer = match FilePlace::parse(self.initializer()) {
+            Ok(FilePlace::Uploaded { hash, .. }) => Some((ContentUse::Embedding, hash)),
+            _ => None,
+        };
+        all.chain(initializer).collect()
     }
 
     /// The paths, URIs and addresses that it gives and a job file's folder may be the base of, by their fields' names, each
     /// with what it is for; those that are not given are empty.
     fn places(&mut self) -> Vec<(String, PathUse, &mut String)> {
         let Some((data, train)) = self.pictures_mut() else { return Vec::new() };
-        let pictures = data.sources().into_iter().map(|(field, place)| (field, PathUse::Pictures, place));
+        let pictures = data.all_places().into_iter().map(|(field, place)| (field, PathUse::Pictures, place));
         pictures.chain(train.checkpoint_place()).collect()
     }
 
     /// What else than the model its ranks read from where it is, with the field's name, where that can be read.
     fn locations(&self) -> Vec<(&'static str, ModelLocation)> {
-        Vec::new()
+        let source = self.pictures().and_then(|(data, _)| data.source_location());
+        source.map(|location| ("data.source", location)).into_iter().collect()
     }
 
     /// Its lists without a fixed length: the field, their bytes, and what to know of them.
@@ -136,14 +144,14 @@ pub(crate) trait Facts {
         Vec::new()
     }
 
-    /// See [`crate::job::JobSpec::drawn_embeddings`].
-    fn drawn_embeddings(&self) -> &[String] {
-        &[]
+    /// The file that it starts from, as [`FilePlace`] reads it; empty: none.
+    fn initializer(&self) -> &str {
+        ""
     }
 
-    /// The same, to be changed.
-    fn drawn_embeddings_mut(&mut self) -> &mut [String] {
-        &mut []
+    /// See [`crate::job::JobSpec::files`].
+    fn files(&mut self) -> Vec<JobFile<'_>> {
+        Vec::new()
     }
 
     /// See [`crate::job::JobSpec::wants_full_pipeline`].

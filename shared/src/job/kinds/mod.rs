@@ -7,6 +7,7 @@ mod facts;
 pub mod generate;
 pub mod generate_text;
 pub mod gpt2_finetune;
+pub mod lora;
 mod sections;
 pub mod textual_inversion;
 
@@ -16,13 +17,14 @@ use self::{
     generate::{GenerateDraft, GenerateSpec},
     generate_text::{GenerateTextDraft, GenerateTextSpec},
     gpt2_finetune::{Gpt2Draft, Gpt2Spec},
+    lora::{AdapterDraft, LoraSpec, PromptDraft, TextEncoderDraft},
     textual_inversion::{ConceptDraft, TextualInversionSpec, WordDraft},
 };
 use super::{
     ClusterDraft, CommonSpec, DebugDraft, ModelDraft,
     check::Check,
     choices::choice,
-    pictures::{DataDraft, TrainDraft},
+    pictures::{DataDraft, DenoiserDraft, TrainDraft},
     reader::{ForeignKeys, Keys, Reader, Section},
 };
 
@@ -32,6 +34,8 @@ pub(super) use sections::StoredSections;
 kinds! {
     /// Learns the embedding of a new word from a few pictures (Gal et al. 2022).
     TextualInversion(TextualInversionSpec) = "textual_inversion",
+    /// Learns small matrices beside a model's layers from pictures with captions (Hu et al. 2021).
+    Lora(LoraSpec) = "lora",
     /// Draws pictures, with learned embeddings or without.
     Generate(GenerateSpec) = "generate",
     /// Trains all parameters of a GPT-2 (Radford et al. 2019) on tokens.
@@ -41,8 +45,9 @@ kinds! {
 }
 
 draft! {
-    "data": data: DataDraft;
-    "train": word: WordDraft, train: TrainDraft;
+    "data": prompt: PromptDraft, data: DataDraft;
+    "train": word: WordDraft, text_encoder: TextEncoderDraft, denoiser: DenoiserDraft, train: TrainDraft;
+    "lora": lora: AdapterDraft;
     "generate": generate: GenerateDraft;
     "gpt2": gpt2: Gpt2Draft;
     "generate_text": generate_text: GenerateTextDraft;

@@ -12,7 +12,6 @@ macro_rules! kinds {
 
         /// What a job does, with every default filled in and every value checked.
         #[derive(Debug, Clone, PartialEq)]
-        #[expect(clippy::large_enum_variant, reason = "a job is one of these, and there is one for each job")]
         pub enum Work {
             $($(#[$doc])* $kind($spec),)+
         }

@@ -16,13 +16,18 @@ const RATES: &str = "train.learning_rates";
 
 /// Options by themselves.
 impl Check {
-    /// A folder of pictures. `has_folders`: several stand beside it.
-    pub(in crate::job) fn images(&mut self, field: &str, given: Option<String>, has_folders: bool) -> String {
+    /// A folder of pictures. `instead`: the key that stands beside it.
+    pub(in crate::job) fn images(
+        &mut self,
+        field: &str,
+        given: Option<String>,
+        instead: Option<&str>,
+    ) -> String {
         const WANTED: &str = "a folder of images";
-        if has_folders {
+        if let Some(instead) = instead {
             if let Some(given) = given.filter(|given| !given.is_empty()) {
-                let folders = field.replace(".images", ".folders");
-                let problem = format!("got {:?} beside {folders}; give one of the two", shortened(&given));
+                let other = field.replace("images", instead);
+                let problem = format!("got {:?} beside {other}; give one of the two", shortened(&given));
                 self.refuse(field, problem);
             }
             return String::new();
@@ -50,6 +55,25 @@ impl Check {
         }
         let drafts = drafts.into_iter().take(limits::FOLDERS).enumerate();
         drafts.map(|(index, draft)| FolderSpec::checked(draft, self, &format!("{field}[{index}]"))).collect()
+    }
+
+    /// A place that every worker reads itself. `has_folders`: they stand beside it.
+    pub(super) fn source(&mut self, field: &str, given: Option<String>, has_folders: bool) -> String {
+        let source = given.unwrap_or_default();
+        if source.is_empty() {
+            return source;
+        }
+        let given = shortened(&source);
+        if has_folders {
+            self.refuse(field, format!("got {given:?} beside data.folders; give one of the two"));
+        } else if let Err(problem) = printable(&source, limits::PATH_CHARACTERS) {
+            self.refuse(field, problem);
+        } else if source.starts_with(CONTENT_URI_PREFIX) {
+            self.refuse(field, format!("got {given:?}, which is uploaded; give it as data.images"));
+        } else if let Err(problem) = ModelLocation::parse_pictures(&source) {
+            self.refuse(field, problem);
+        }
+        source
     }
 
     pub(in crate::job) fn templates(&mut self, field: &str, given: Option<Vec<String>>) -> Vec<String> {
@@ -129,7 +153,7 @@ impl TrainSpec {
         &self,
         check: &mut Check,
         common: &CommonSpec,
-        templates: impl Iterator<Item = &'a String> + Clone,
+        templates: impl Iterator<Item = &'a String>,
     ) {
         self.check_rates(check);
         self.check_validation(check);
@@ -173,28 +197,21 @@ impl TrainSpec {
         }
     }
 
-    /// Options about captions need captions; a caption that is left empty must leave what is learned where it is.
-    fn check_captions<'a>(&self, check: &mut Check, templates: impl Iterator<Item = &'a String> + Clone) {
+    /// Options about captions need captions.
+    fn check_captions<'a>(&self, check: &mut Check, templates: impl Iterator<Item = &'a String>) {
         let options = [
             ("train.caption_dropout", self.caption_dropout > 0.0),
             ("train.shuffle_tags", self.shuffle_tags),
             ("train.keep_tags", self.keep_tags > 0),
         ];
-        let read = templates.filter_map(|text| Some((text, Template::parse(text).ok()?)));
-        if !read.clone().any(|(_, template)| template.has_caption()) {
+        let mut read = templates.filter_map(|text| Template::parse(text).ok());
+        if !read.any(|template| template.has_caption()) {
             for (field, _) in options.into_iter().filter(|(_, is_set)| *is_set) {
                 check.refuse(
                     field,
                     "is about captions, and no template has [caption]; give one in train.templates",
                 );
             }
-        }
-        let nameless = read.into_iter().find(|(_, template)| !template.has_name());
-        if let Some((template, _)) = nameless.filter(|_| self.caption_dropout > 0.0) {
-            let problem = format!(
-                "leaves the caption of the template {template:?} empty, and with it the token; put [name] into it"
-            );
-            check.refuse("train.caption_dropout", problem);
         }
     }
 

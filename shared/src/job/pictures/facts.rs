@@ -23,10 +23,12 @@ pub const OPTIONS_WITHOUT_EFFECT: [&str; 11] = [
     "report_to",
 ];
 
-const COMPARED_OTHERWISE: [&str; 4] = [
+const COMPARED_OTHERWISE: [&str; 6] = [
     // By content.
     "data.images",
     "data.folders",
+    "data.source",
+    "data.caption_column",
     // Only its product with the world size counts.
     "train.gradient_accumulation_steps",
     // As decided.

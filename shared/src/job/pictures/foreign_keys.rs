@@ -10,6 +10,7 @@ pub(in crate::job) const FOREIGN_KEYS: ForeignKeys = &[
     ("pretrained_model_name_or_path", "write [model] base"),
     ("tokenizer_name", "write [model] tokenizer"),
     ("train_data_dir", "write [data] images"),
+    ("dataset_name", "write [data] source = \"hf://datasets/ORG/NAME\""),
     ("output_dir", "say where the artifacts go with -o of `ringtune run` or `ringtune fetch`"),
     ("num_processes", "write [cluster] world_size"),
     (
@@ -39,8 +40,13 @@ pub(in crate::job) const FOREIGN_KEYS: ForeignKeys = &[
     ("caption_dropout_rate", "write [train] caption_dropout"),
     ("shuffle_caption", "write [train] shuffle_tags and [caption] in [train] templates"),
     ("keep_tokens", "write [train] keep_tags"),
-    ("caption_extension", "leave it out: captions are .txt files, used where a template has [caption]"),
+    (
+        "caption_extension",
+        "leave it out: captions are .txt or .caption files, used where a template has [caption]",
+    ),
     ("image_dir", "write [data] images, or [data] folders for several"),
+    ("network_dim", "write [lora] rank"),
+    ("network_alpha", "write [lora] alpha"),
     ("num_repeats", "write [data] folders, each with its repeats"),
     ("sdpa", "leave it out: attention is exact and made for CPUs"),
     ("xformers", "leave it out: it is about GPUs"),

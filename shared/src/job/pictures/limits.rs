@@ -12,6 +12,8 @@ pub const GLOBAL_MICROBATCHES: u32 = 65_536;
 pub const FOLDERS: usize = 64;
 /// Times that each picture of a folder is shown.
 pub const FOLDER_REPEATS: i64 = 1000;
+/// Characters of a column's name.
+pub const CAPTION_COLUMN_CHARACTERS: usize = 256;
 /// Tags that stay first.
 pub const TAGS: i64 = 4096;
 /// Times that an image counts in a pass.
@@ -32,3 +34,5 @@ pub const NOISE_OFFSET: f64 = 100.0;
 pub const TEMPLATES: usize = 1000;
 /// Characters of a template.
 pub const TEMPLATE_CHARACTERS: usize = 512;
+/// More noise, times this.
+pub const INPUT_PERTURBATION: f64 = 10.0;

@@ -7,6 +7,7 @@
 
 mod check;
 mod data;
+mod denoiser;
 mod facts;
 mod foreign_keys;
 pub mod limits;
@@ -15,10 +16,11 @@ mod train;
 mod validation;
 
 pub use data::{DataDraft, DataSpec, FolderDraft, FolderSpec};
+pub use denoiser::{DenoiserDraft, DenoiserSpec};
 pub use facts::OPTIONS_WITHOUT_EFFECT;
 pub use train::{TrainDraft, TrainSpec};
 pub use validation::{PreviewDraft, PreviewSpec, ValidationDraft, ValidationSpec};
 
-pub(super) use data::add_sources;
+pub(super) use data::{add_sources, instead_of_images};
 pub(super) use facts::{folder_bytes, lists};
 pub(super) use foreign_keys::FOREIGN_KEYS;

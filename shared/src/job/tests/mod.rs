@@ -83,7 +83,7 @@ fn what_is_left_out_takes_diffusers_defaults() {
         debug: DebugSpec { trace_dir: String::new() },
     };
     let work = TextualInversionSpec {
-        data: DataSpec { images: "./pictures".into(), folders: Vec::new() },
+        data: DataSpec { images: "./pictures".into(), ..DataSpec::default() },
         word: WordSpec {
             placeholder_token: "<cat-toy>".into(),
             initializer_token: "toy".into(),

@@ -1,7 +1,13 @@
 //! `KEY=VALUE` over a job file.
 
 use super::*;
-use crate::job::{kinds::generate::GenerateDraft, reader::Keys as _};
+use crate::job::{
+    kinds::{
+        generate::GenerateDraft,
+        lora::{AdapterDraft, PromptDraft},
+    },
+    reader::Keys as _,
+};
 
 #[track_caller]
 fn settings(given: &[&str]) -> Vec<Setting> {
@@ -178,6 +184,13 @@ fn the_pages_of_the_kinds_have_every_key() {
             training.contains(&format!("train.{key}`")) || training.contains(&format!("`{key}`")),
             "train.{key}"
         );
+    }
+    let lora = read("docs/lora.md");
+    for key in AdapterDraft::keys().into_iter().map(|key| format!("lora.{key}")) {
+        assert!(lora.contains(&format!("`{key}`")), "{key}");
+    }
+    for key in PromptDraft::keys() {
+        assert!(lora.contains(&format!("data.{key}`")), "data.{key}");
     }
     for key in GenerateDraft::keys() {
         assert!(

@@ -175,7 +175,7 @@ impl Jobs {
         // Those of its last ring decided the bits: only a job that no ring had begun goes to another class.
         let real = !story.members().is_disjoint(&self.real_workers);
         let [fake, torch] = &self.clean;
-        let results = clean::results(&self.sandbox, &self.coordinator, job_id).await?;
+        let results = clean::results(&self.sandbox, &self.row, &self.coordinator, job_id).await?;
         let events = story.events();
         verdict::judge(&self.row, &job, &events, &results, if real { torch } else { fake })?;
         let steps = events.iter().filter(|seen| story::step(seen).is_some()).map(|seen| seen.at);

@@ -5,7 +5,9 @@
 //! anybody in the selection asks for, so that a test's feature would compile everything above the engine a second time
 //! and leave the fake in the programs that are built beside the tests.
 
+mod adapters;
 mod language_model;
+mod parameters;
 mod script;
 mod text;
 
@@ -16,15 +18,18 @@ use std::{
 };
 
 use ringtune_engine::{
-    AlignedFloats, Applied, BucketSizes, Buckets, DrawPictures, EmbeddingRows, EncodeImages, Engine,
-    EngineError, EngineIdentity, FeedTokens, GenerateText, Gradient, HeldState, HoldParameters, ImageRequest,
-    LanguageModelInfo, LanguageModelSource, LoadModel, Microbatch, ModelInfo, ModelOptions, Moments,
-    NewLanguageModel, OpenLanguageModel, OpenTextModel, OptimizerStep, PassSummary, Pixels, Precision,
-    PredictionType, RgbImage, SamplerKind, Shares, StateTensor, TextModelInfo, TextualInversion, TokenBatch,
-    TrainLanguageModel, Wanted,
+    AdaptLayers, AdaptableLayer, AlignedFloats, Applied, BucketSizes, Buckets, DrawPictures, EmbeddingRows,
+    EncodeImages, Engine, EngineError, EngineIdentity, Extras, FeedTokens, FixedAdapter, GenerateText,
+    Gradient, HeldState, HoldParameters, ImageRequest, LanguageModelInfo, LanguageModelSource, LoadModel,
+    Microbatch, ModelInfo, ModelOptions, Moments, NewLanguageModel, OpenAdapters, OpenLanguageModel,
+    OpenTextModel, OptimizerStep, ParametersInfo, PassSummary, Pixels, Precision, PredictionType, RgbImage,
+    SamplerKind, Shares, StateTensor, TextModelInfo, TextualInversion, TokenBatch, TrainLanguageModel,
+    TrainPictures, Wanted,
 };
 
+use adapters::FakeAdapters;
 use language_model::FakeLanguageModel;
+use parameters::{FakeParameters, wrong};
 pub use script::{FakeMachine, FakeScript, HeldCalls, HeldReads, SharesScript};
 use text::FakeTextModel;
 
@@ -33,6 +38,7 @@ use text::FakeTextModel;
 pub struct FakeEngine {
     script: FakeScript,
     loaded: Option<LoadModel>,
+    adapters: Option<FakeAdapters>,
     language: Option<FakeLanguageModel>,
     text: Option<FakeTextModel>,
     gradients: u64,
@@ -49,7 +55,7 @@ impl FakeEngine {
 
     /// An engine that follows `script`.
     pub fn new(script: FakeScript) -> Self {
-        Self { script, loaded: None, language: None, text: None, gradients: 0, updates: 0 }
+        Self { script, loaded: None, adapters: None, language: None, text: None, gradients: 0, updates: 0 }
     }
 
     /// A load request that the fake takes.
@@ -76,6 +82,7 @@ impl FakeEngine {
             input_ids: vec![0; 77],
             rows: Arc::new(vec![0.125; Self::TEXT_WIDTH]),
             snr_gamma: None,
+            extras: Extras::default(),
         }
     }
 
@@ -125,11 +132,22 @@ impl FakeEngine {
         self.language.as_mut().ok_or(EngineError::NothingLoaded)
     }
 
-    /// After an update of the language model.
+    fn adapters(&mut self) -> Result<&mut FakeAdapters, EngineError> {
+        self.adapters.as_mut().ok_or(EngineError::NothingLoaded)
+    }
+
+    /// Those of what is open for training.
+    fn held(&mut self) -> Result<&mut FakeParameters, EngineError> {
+        let adapters = self.adapters.as_mut().map(|adapters| &mut adapters.held);
+        let language = self.language.as_mut().map(|language| &mut language.held);
+        adapters.or(language).ok_or(EngineError::NothingLoaded)
+    }
+
+    /// After an update of parameters.
     fn updated(&mut self) -> Result<(), EngineError> {
         self.updates += 1;
         if self.script.machine.wrong_update == Some(self.updates) {
-            self.language()?.spoil();
+            self.held()?.spoil();
         }
         Ok(())
     }
@@ -183,7 +201,7 @@ impl Engine for FakeEngine {
             return Err(EngineError::OfNode(reason.clone().into()));
         }
         compute_for(self.script.machine.load_takes);
-        (self.language, self.text) = (None, None);
+        (self.adapters, self.language, self.text) = (None, None, None);
         self.loaded = Some(request.clone());
         Ok(ModelInfo {
             vocab_size: Self::VOCABULARY,
@@ -268,13 +286,54 @@ impl DrawPictures for FakeEngine {
     }
 }
 
+impl AdaptLayers for FakeEngine {
+    fn adaptable_layers(&mut self) -> Result<Vec<AdaptableLayer>, EngineError> {
+        self.loaded()?;
+        Ok(adapters::layers(self.script.machine.text_width))
+    }
+
+    fn put_adapters(&mut self, adapters: Vec<FixedAdapter>) -> Result<(), EngineError> {
+        self.loaded()?;
+        let layers = adapters::layers(self.script.machine.text_width);
+        let known = |adapter: &FixedAdapter| layers.iter().any(|layer| layer.name == adapter.layer);
+        match adapters.iter().find(|adapter| !known(adapter)) {
+            Some(adapter) => Err(wrong(format!("adapters: no layer {}", adapter.layer))),
+            None => Ok(()),
+        }
+    }
+}
+
+impl TrainPictures for FakeEngine {
+    fn open_adapters(&mut self, request: &OpenAdapters) -> Result<ParametersInfo, EngineError> {
+        self.loaded()?;
+        Ok(self.adapters.insert(FakeAdapters::open(request, self.script.machine.text_width)?).held.info())
+    }
+
+    fn picture_gradient(
+        &mut self,
+        microbatch: &Microbatch,
+        add: bool,
+        buckets: &mut dyn Buckets,
+    ) -> Result<PassSummary, EngineError> {
+        self.adapters()?;
+        let finite = self.next_gradient()?;
+        self.adapters()?.gradient(wanted(microbatch), finite, add, buckets)
+    }
+
+    fn picture_loss(&mut self, microbatch: &Microbatch) -> Result<f32, EngineError> {
+        self.script.losses.fetch_add(1, Ordering::Relaxed);
+        compute_for(self.script.machine.loss_takes);
+        Ok(self.adapters()?.loss(wanted(microbatch)))
+    }
+}
+
 impl TrainLanguageModel for FakeEngine {
     fn open_language_model(&mut self, request: &OpenLanguageModel) -> Result<LanguageModelInfo, EngineError> {
         if let Some(reason) = &self.script.fail_load {
             return Err(EngineError::OfNode(reason.clone().into()));
         }
         compute_for(self.script.machine.load_takes);
-        (self.loaded, self.text) = (None, None);
+        (self.loaded, self.adapters, self.text) = (None, None, None);
         Ok(self.language.insert(FakeLanguageModel::open(request)).info())
     }
 
@@ -302,7 +361,7 @@ impl HoldParameters for FakeEngine {
         looked_up: &EmbeddingRows,
         buckets: &mut [AlignedFloats],
     ) -> Result<Applied, EngineError> {
-        let applied = self.language()?.apply(step, looked_up, buckets)?;
+        let applied = self.held()?.apply(step, looked_up, buckets)?;
         self.updated()?;
         Ok(applied)
     }
@@ -314,7 +373,7 @@ impl HoldParameters for FakeEngine {
         shares: &Shares,
     ) -> Result<Vec<f64>, EngineError> {
         self.script.machine.shares.squares.pass();
-        self.language()?.squared_norm_parts(looked_up, buckets, shares)
+        self.held()?.squared_norm_parts(looked_up, buckets, shares)
     }
 
     fn apply_share(
@@ -324,37 +383,41 @@ impl HoldParameters for FakeEngine {
         buckets: &mut [AlignedFloats],
         shares: &Shares,
     ) -> Result<Applied, EngineError> {
-        let applied = self.language()?.apply_share(step, squared_norm, buckets, shares)?;
+        let applied = self.held()?.apply_share(step, squared_norm, buckets, shares)?;
         self.updated()?;
         self.script.machine.shares.updates.fetch_add(1, Ordering::Relaxed);
         Ok(applied)
     }
 
     fn take_parameters(&mut self, buckets: &[AlignedFloats], shares: &Shares) -> Result<(), EngineError> {
-        self.language()?.take_parameters(buckets, shares)
+        self.held()?.take_parameters(buckets, shares)
     }
 
     fn keep_moments(&mut self, shares: &Shares) -> Result<(), EngineError> {
         self.script.machine.shares.forgets.pass();
-        self.language()?.keep_moments(shares)
+        self.held()?.keep_moments(shares)
+    }
+
+    fn show_average(&mut self, average: bool) -> Result<(), EngineError> {
+        self.held()?.show_average(average)
     }
 
     fn state_tensors(&mut self) -> Result<Vec<StateTensor>, EngineError> {
-        Ok(self.language()?.tensors())
+        Ok(self.held()?.tensors())
     }
 
     fn read_state(&mut self, tensor: &str, offset: u64, into: &mut [u8]) -> Result<(), EngineError> {
-        self.language()?.read(tensor, offset, into)
+        self.held()?.read(tensor, offset, into)
     }
 
     fn write_state(&mut self, tensor: &str, offset: u64, bytes: &[u8]) -> Result<(), EngineError> {
         self.script.machine.writes.pass();
-        self.language()?.write(tensor, offset, bytes)
+        self.held()?.write(tensor, offset, bytes)
     }
 
     fn hold_state(&mut self) -> Result<Box<dyn HeldState>, EngineError> {
         let (reads, gradients) = (self.script.machine.held_reads.clone(), Arc::clone(&self.script.gradients));
-        Ok(Box::new(self.language()?.hold(reads, gradients)))
+        Ok(Box::new(self.held()?.hold(reads, gradients)))
     }
 }
 
@@ -364,7 +427,7 @@ impl GenerateText for FakeEngine {
             return Err(EngineError::OfNode(reason.clone().into()));
         }
         compute_for(self.script.machine.load_takes);
-        (self.loaded, self.language) = (None, None);
+        (self.loaded, self.adapters, self.language) = (None, None, None);
         Ok(self.text.insert(FakeTextModel::open(request)).info())
     }
 
@@ -373,12 +436,17 @@ impl GenerateText for FakeEngine {
     }
 }
 
-/// How far each number of the rows is from where the microbatch wants it.
-fn pulls(microbatch: &Microbatch) -> Vec<f32> {
+/// Where a microbatch wants what is learned to be.
+fn wanted(microbatch: &Microbatch) -> f32 {
     let inputs: f32 = microbatch.latents.iter().zip(&microbatch.noise).map(|(x, e)| x * 0.7 + e * 0.3).sum();
     let times: f32 = microbatch.timesteps.iter().map(|&t| t as f32 / 1000.0).sum();
     let words: f32 = microbatch.input_ids.iter().map(|&id| (id % 13) as f32 / 13.0).sum();
-    let pull = (inputs + times + words) / (microbatch.batch * 8) as f32;
+    (inputs + times + words) / (microbatch.batch * 8) as f32
+}
+
+/// How far each number of the rows is from where the microbatch wants it.
+fn pulls(microbatch: &Microbatch) -> Vec<f32> {
+    let pull = wanted(microbatch);
     microbatch.rows.iter().enumerate().map(|(i, row)| row - pull * (1.0 + i as f32 / 16.0)).collect()
 }
 

@@ -5,10 +5,10 @@
 use ringtune_engine::Dropout;
 use tch::{Device, Kind, Tensor};
 
-use super::dropout::{Mask, Masks, Site};
-use super::native::{self, causal_attention, causal_attention_backward};
+use super::native::{causal_attention, causal_attention_backward};
 use crate::Runtime;
 use crate::attention::AttentionKernel;
+use crate::dropout::{self, Mask, Masks, Site};
 use crate::stable_diffusion::to_vec;
 
 /// Batch, tokens, heads, width: less than a block, whole blocks of queries and keys, and what is neither.
@@ -59,7 +59,7 @@ fn formula(together: &Tensor, gradient: &Tensor, mask: &Mask) -> [Tensor; 2] {
     let part = |number: i64| together.select(2, number).transpose(1, 2);
     // Rows are queries of a head, and their numbers keys.
     let mut factors = Tensor::ones([batch * heads * tokens, tokens], (Kind::Float, Device::Cpu));
-    native::drop(&mut factors, mask).unwrap();
+    dropout::drop(&mut factors, mask).unwrap();
     let factors = factors.view([batch, heads, tokens, tokens]).to_kind(Kind::Double);
     let hidden = Tensor::ones([tokens, tokens], (Kind::Bool, Device::Cpu)).triu(1);
     let scores = part(0).matmul(&part(1).transpose(2, 3)) / (width as f64).sqrt();

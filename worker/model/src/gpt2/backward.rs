@@ -5,11 +5,11 @@ use ringtune_engine::TokenBatch;
 use tch::{Kind, Tensor};
 
 use super::Gpt2;
-use super::dropout::{Masks, Site};
 use super::forward::{Activations, LayerActivations, Normed, drop_of};
 use super::layout::{Block, Pair};
 use super::native::{self, NormGradient};
 use crate::attention::AttentionKernel;
+use crate::dropout::{Masks, Site};
 use crate::error::Result;
 use crate::parameters::Gradients;
 use crate::parameters::native::finite;
@@ -100,7 +100,7 @@ fn times_back(
     gradients: &mut Gradients,
 ) -> Result<Tensor> {
     match (pair.bias, sums) {
-        (Some(bias), Some(sums)) => gradients.put_vector(bias, &sums)?,
+        (Some(bias), Some(sums)) => gradients.put_whole(bias, &sums)?,
         (Some(bias), None) => {
             let add = gradients.adds();
             gradients.each_piece(bias, |_, target| {
@@ -129,9 +129,9 @@ fn norm_back(
     let [slope, sums] = native::norm_backward(norm, residual)?;
     debug_assert_eq!(sums.kind(), Kind::Float);
     if let Some(bias) = pair.bias {
-        gradients.put_vector(bias, &sums.f_select(0, 1)?)?;
+        gradients.put_whole(bias, &sums.f_select(0, 1)?)?;
     }
-    gradients.put_vector(pair.weight, &sums.f_select(0, 0)?)?;
+    gradients.put_whole(pair.weight, &sums.f_select(0, 0)?)?;
     // In fp32 it is the stream's gradient itself, which goes on changing: what is put is read before that.
     Ok(slope)
 }

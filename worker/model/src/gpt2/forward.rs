@@ -6,10 +6,10 @@
 use tch::Tensor;
 
 use super::Gpt2;
-use super::dropout::{Masks, Site};
 use super::layout::{Block, Pair};
 use super::native::{self, Affine};
 use crate::attention::AttentionKernel;
+use crate::dropout::{self, Masks, Site};
 use crate::error::Result;
 
 /// What the way back of one norm needs.
@@ -82,7 +82,7 @@ pub(crate) fn forward(model: &Gpt2, ids: &Tensor, masks: Option<&Masks>, keep: b
 
 /// What is dropped of an activation's rows; the same for its gradient.
 pub(super) fn drop_of(masks: Option<&Masks>, site: Site, layer: usize, x: &mut Tensor) -> Result<()> {
-    masks.map_or(Ok(()), |masks| native::drop(x, &masks.of(site, layer)))
+    masks.map_or(Ok(()), |masks| dropout::drop(x, &masks.of(site, layer)))
 }
 
 /// x + added, and its norm.

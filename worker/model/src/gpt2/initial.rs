@@ -1,27 +1,19 @@
 //! The first parameters of a GPT-2 that was never trained: nanoGPT's, model.py, `_init_weights`.
-//!
-//! Normals are drawn as everything random in a job is: number i of parameter p comes from the stream of words w\[0\],
-//! w\[1\], … with w\[4k..4k+4\] = Philox4x32-10 of key = (seed's low word, seed's high word) and counter = (k, p, 0,
-//! 17 << 24), in pairs by Box-Muller in 64-bit floating point, rounded to 32 before they are scaled. **The layout is
-//! fixed**: every machine has the same bits.
 
-use std::f64::consts::TAU;
 use std::io;
 
-use ringtune_random::philox4x32;
 use tch::Tensor;
 
 use super::config::Gpt2Config;
 use super::layout::Layout;
 use crate::error::{Error, Result};
 use crate::native;
+use crate::parameters::Draw;
 
 /// Deviation of matrices and tables.
 const DEVIATION: f64 = 0.02;
 /// The purpose of these draws among all of a job's.
-const PURPOSE: u32 = 17 << 24;
-/// 2^-32.
-const UNIT: f64 = 1.0 / 4_294_967_296.0;
+const PURPOSE: u32 = 17;
 /// Normals that a thread draws at once: whole blocks of words.
 const PART: usize = 1 << 16;
 
@@ -45,7 +37,8 @@ pub(crate) fn values(config: &Gpt2Config, layout: &Layout, number: usize, seed: 
     let share = elements.div_ceil(threads).next_multiple_of(PART);
     let draw = |thread: usize, values: &mut [f32]| {
         for (part, values) in values.chunks_mut(PART).enumerate() {
-            fill(seed, number as u32, thread * share + part * PART, deviation as f32, values);
+            let draw = Draw { seed, purpose: PURPOSE, number: number as u32 };
+            draw.normals(thread * share + part * PART, deviation as f32, values);
         }
     };
     // Shares for which the system has no thread: they are drawn here.
@@ -78,22 +71,6 @@ fn filled(parameter: &str, elements: usize, value: f32) -> Result<Vec<f32>> {
     })?;
     values.resize(elements, value);
     Ok(values)
-}
-
-/// The normals of parameter `number` from `first` on, a multiple of 4, times `deviation`.
-fn fill(seed: u64, number: u32, first: usize, deviation: f32, values: &mut [f32]) {
-    let key = [seed as u32, (seed >> 32) as u32];
-    for (block, values) in values.chunks_mut(4).enumerate() {
-        let words = philox4x32(key, [(first / 4 + block) as u32, number, 0, PURPOSE]);
-        for (values, pair) in values.chunks_mut(2).zip(words.chunks_exact(2)) {
-            let radius = libm::sqrt(-2.0 * libm::log((f64::from(pair[0]) + 0.5) * UNIT));
-            let angle = f64::from(pair[1]) * UNIT * TAU;
-            let normals = [radius * libm::cos(angle), radius * libm::sin(angle)];
-            for (value, normal) in values.iter_mut().zip(normals) {
-                *value = normal as f32 * deviation;
-            }
-        }
-    }
 }
 
 /// As a tensor of its shape.

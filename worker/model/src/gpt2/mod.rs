@@ -28,7 +28,6 @@
 
 mod backward;
 mod config;
-mod dropout;
 mod forward;
 mod head;
 mod initial;
@@ -47,8 +46,8 @@ use ringtune_engine::{
 };
 use tch::Tensor;
 
+use crate::dropout::Masks;
 pub use config::Gpt2Config;
-use dropout::Masks;
 use layout::Layout;
 pub use text::Gpt2Text;
 
@@ -106,6 +105,7 @@ impl Gpt2 {
             order: layout.backward_order(),
             buckets: request.buckets,
             table: Some(layout.wte),
+            average: false,
         };
         let copied = |number| precision == Precision::Bf16 && layout.in_products(number);
         let parameters = Parameters::new(trained, copied, |number| initial(&config, &layout, number))?;
@@ -237,17 +237,6 @@ fn read_keys(folder: &Path) -> Result<Keys> {
         return Err(Error::NotAModel { folder: folder.to_path_buf(), reason });
     }
     Keys::read(&file)
-}
-
-/// Checks config.json, and by the files' headers names, shapes and types of every tensor. Loads nothing.
-///
-/// # Errors
-/// What [`Gpt2::open`] would find, but for values.
-pub fn check_gpt2_folder(folder: &Path) -> Result<Gpt2Config> {
-    let config = Gpt2Config::from_keys(&Keys::read(&folder.join("config.json"))?)?;
-    let files = weights::open(folder)?.into_dry();
-    weights::read(&files, &Layout::new(&config))?;
-    Ok(config)
 }
 
 #[cfg(test)]

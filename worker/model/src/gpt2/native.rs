@@ -6,8 +6,8 @@ use std::ffi::c_int;
 use tch::Tensor;
 use torch_sys::C_tensor;
 
-use super::dropout::{Mask, RawMask};
 use crate::attention::AttentionKernel;
+use crate::dropout::{Mask, RawMask};
 use crate::error::Result;
 use crate::native::{done, tensor_from, tensors_from};
 use crate::parameters::native::yes_or_no;
@@ -58,7 +58,6 @@ unsafe extern "C" {
     ) -> *mut C_tensor;
     fn ringtune_language_times_turned(x: *const C_tensor, weight: *const C_tensor) -> *mut C_tensor;
     fn ringtune_language_put_turned(x: *const C_tensor, add: bool, target: *mut C_tensor) -> c_int;
-    fn ringtune_language_drop(x: *mut C_tensor, mask: *const RawMask) -> bool;
     fn ringtune_causal_attention(
         together: *const C_tensor,
         mask: *const RawMask,
@@ -193,13 +192,6 @@ pub(crate) fn times_turned(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
 pub(crate) fn put_turned(x: &Tensor, add: bool, target: &mut Tensor) -> Result<bool> {
     // SAFETY: live tensors; the shim writes to the one that is lent to be written.
     yes_or_no(unsafe { ringtune_language_put_turned(x.as_ptr(), add, target.as_mut_ptr()) })
-}
-
-/// `x` [samples * tokens, width], an activation, times what `mask` says, in place; a token is a row.
-pub(crate) fn drop(x: &mut Tensor, mask: &Mask) -> Result<()> {
-    let raw = mask.raw();
-    // SAFETY: a live tensor that is lent to be written, and a mask that lives longer than the call.
-    done(unsafe { ringtune_language_drop(x.as_mut_ptr(), &raw) })
 }
 
 /// Numbers that a row's length in memory is a multiple of, so that each row begins with a cache line.

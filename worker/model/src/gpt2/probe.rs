@@ -3,9 +3,9 @@
 use ringtune_engine::Dropout;
 use tch::{Kind, Tensor};
 
-use super::dropout::{Masks, Site};
 use super::native::{self, Affine, NormGradient};
 use crate::attention::AttentionKernel;
+use crate::dropout::{self, Masks, Site};
 use crate::error::Result;
 use crate::parameters::native::{Lent, LentToRead, Moved, adamw, finite, put, put_rows, squares};
 use crate::parameters::product;
@@ -104,7 +104,7 @@ pub(crate) fn each_result(
     // 7. What is dropped of other activations.
     if let Some(masks) = Masks::new(Some(dropout), 2)? {
         let mut dropped = pattern(&[ROWS, WIDTH], 72, kind)?;
-        native::drop(&mut dropped, &masks.of(Site::Projection, 1))?;
+        dropout::drop(&mut dropped, &masks.of(Site::Projection, 1))?;
         keep(&dropped)?;
     }
     optimizer(kind, &floats, keep)

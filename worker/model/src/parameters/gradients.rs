@@ -63,10 +63,13 @@ impl<'a> Gradients<'a> {
         Ok(())
     }
 
-    /// Puts a whole gradient of a vector.
-    pub(crate) fn put_vector(&mut self, parameter: usize, gradient: &Tensor) -> Result<()> {
-        let add = self.add;
-        self.each_piece(parameter, |_, target| native::put(gradient, add, target))?;
+    /// Puts a whole gradient, of the parameter's shape.
+    pub(crate) fn put_whole(&mut self, parameter: usize, gradient: &Tensor) -> Result<()> {
+        let (add, flat) = (self.add, gradient.f_contiguous()?.f_view([-1])?);
+        self.each_piece(parameter, |piece, target| {
+            let own = flat.f_narrow(0, piece.first as i64, piece.count as i64)?;
+            native::put(&own.f_view_as(&*target)?, add, target)
+        })?;
         self.end(parameter)
     }
 
@@ -93,6 +96,13 @@ impl<'a> Gradients<'a> {
         let mut lent = Lent::new(&mut memory, &[rows as i64, width])?;
         native::put_rows(gradient, places, self.add, lent.target())?;
         self.finite &= native::finite(lent.target())?;
+        self.give(bucket, memory)
+    }
+
+    /// Ends the pass of a model that looks nothing up: the bucket behind the plan's is empty.
+    pub(crate) fn put_nothing_looked_up(&mut self) -> Result<()> {
+        let bucket = self.info.plan.buckets.len();
+        let memory = self.take(bucket, 0)?;
         self.give(bucket, memory)
     }
 

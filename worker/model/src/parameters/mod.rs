@@ -4,6 +4,7 @@
 mod gradients;
 mod held;
 pub(crate) mod native;
+mod normals;
 mod optimizer;
 
 use ringtune_engine::{
@@ -15,6 +16,7 @@ pub(crate) use gradients::{Gradients, product};
 pub use held::HeldTensors;
 use held::{Holds, whole_numbers};
 use native::Moved;
+pub(crate) use normals::Draw;
 
 use crate::error::{Error, Result};
 
@@ -25,9 +27,11 @@ struct Values {
     /// The optimizer's moments.
     mean: Tensor,
     square: Tensor,
-    /// Rounded to bf16, of what is multiplied by in bf16.
+    /// The running average of the parameter, where one is kept.
+    average: Option<Tensor>,
+    /// What products take, where that is not the parameter itself: rounded to bf16, or the parameter's average.
     low: Option<Tensor>,
-    /// The copy is not the parameter's any more.
+    /// The copy is not what it is to be any more.
     stale: bool,
 }
 
@@ -38,6 +42,8 @@ pub struct Parameters {
     /// The number of the token table, of a model that trains one.
     table: Option<usize>,
     values: Vec<Values>,
+    /// Copies are those of the averages.
+    shows_average: bool,
     holds: Holds,
 }
 
@@ -52,10 +58,16 @@ pub(crate) struct Trained {
     pub(crate) buckets: BucketSizes,
     /// The number of the token table, if it is trained.
     pub(crate) table: Option<usize>,
+    /// Whether their average is kept.
+    pub(crate) average: bool,
 }
 
 /// The parts of the state, as they are named.
-const STATES: [&str; 3] = ["model", "adamw.mean", "adamw.square"];
+const STATES: [&str; 4] = ["model", "adamw.mean", "adamw.square", "average"];
+
+/// What a tensor of the state can be called.
+const TENSORS: &str =
+    "model., adamw.mean., adamw.square. or, where one is kept, average. and the name of a parameter";
 
 impl Parameters {
     /// With the values that `initial` gives for each, which are copied; moments of zero. `copied`: those that are multiplied by in bf16.
@@ -64,27 +76,28 @@ impl Parameters {
         copied: impl Fn(usize) -> bool,
         mut initial: impl FnMut(usize) -> Result<Tensor>,
     ) -> Result<Self> {
-        let Trained { list, order, buckets, table } = trained;
+        let Trained { list, order, buckets, table, average: keeps_average } = trained;
         let mut values = Vec::with_capacity(list.len());
         for number in 0..list.len() {
             let first = initial(number)?;
             let mut master = first.f_empty_like()?;
             master.f_copy_(&first)?;
-            let low = if copied(number) {
-                Some(Tensor::f_empty(master.size(), (Kind::BFloat16, Device::Cpu))?)
-            } else {
-                None
-            };
+            // The parameter itself cannot be shown as its average.
+            let kind = [(copied(number), Kind::BFloat16), (keeps_average, Kind::Float)];
+            let kind = kind.into_iter().find_map(|(wanted, kind)| wanted.then_some(kind));
+            let low = kind.map(|kind| Tensor::f_empty(master.size(), (kind, Device::Cpu))).transpose()?;
+            let average = keeps_average.then(|| first.f_to_dtype(Kind::Float, false, true)).transpose()?;
             // Not touched before the optimizer does: a rank may have a part of them alone.
             let (mut mean, mut square) = (master.f_empty_like()?, master.f_empty_like()?);
             native::forget(&mut mean)?;
             native::forget(&mut square)?;
-            values.push(Values { master, mean, square, stale: low.is_some(), low });
+            values.push(Values { master, mean, square, average, stale: low.is_some(), low });
         }
         let plan = BucketPlan::new(&list, &order, buckets);
         let width = table.and_then(|table| list[table].shape.get(1).copied()).unwrap_or(0);
         let info = ParametersInfo { list, plan, width, part: native::part() };
-        let mut parameters = Parameters { info, table, values, holds: Holds::default() };
+        let mut parameters =
+            Parameters { info, table, values, shows_average: false, holds: Holds::default() };
         parameters.refresh()?;
         Ok(parameters)
     }
@@ -114,9 +127,26 @@ impl Parameters {
     pub(crate) fn refresh(&mut self) -> Result<()> {
         for values in self.values.iter_mut().filter(|values| values.stale) {
             if let Some(low) = &mut values.low {
-                low.f_copy_(&values.master)?;
+                low.f_copy_(
+                    values.average.as_ref().filter(|_| self.shows_average).unwrap_or(&values.master),
+                )?;
             }
             values.stale = false;
+        }
+        Ok(())
+    }
+
+    /// Whether products take the averages instead of the parameters.
+    ///
+    /// # Errors
+    /// No average is kept.
+    pub fn show_average(&mut self, average: bool) -> Result<()> {
+        if average && self.values.iter().any(|values| values.average.is_none()) {
+            return Err(Error::argument("average", average, "false: none is kept"));
+        }
+        if average != self.shows_average {
+            self.shows_average = average;
+            self.values.iter_mut().for_each(|values| values.stale = true);
         }
         Ok(())
     }
@@ -139,7 +169,7 @@ impl Parameters {
         let mut tensors = Vec::with_capacity(STATES.len() * self.values.len());
         for tensor in self.state_tensors() {
             let (number, kind) = self.find(&tensor.name)?;
-            tensors.push((tensor.name, self.values[number].of(kind).f_detach()?));
+            tensors.push((tensor.name, self.values[number].of(kind)?.f_detach()?));
         }
         Ok(HeldTensors::new(&self.holds, tensors.into_iter()))
     }
@@ -156,6 +186,7 @@ impl Parameters {
             parameter: part(&values.master)?,
             mean: part(&values.mean)?,
             square: part(&values.square)?,
+            average: values.average.as_ref().map(part).transpose()?,
             low: values.low.as_ref().map(part).transpose()?,
         })
     }
@@ -166,7 +197,8 @@ impl Parameters {
             name: format!("{kind}.{}", parameter.name),
             shape: parameter.shape.clone(),
         };
-        STATES
+        let keeps_average = self.values.iter().any(|values| values.average.is_some());
+        STATES[..3 + usize::from(keeps_average)]
             .iter()
             .flat_map(|kind| self.info.list.iter().map(move |parameter| of(kind, parameter)))
             .collect()
@@ -178,7 +210,7 @@ impl Parameters {
     /// No such tensor or place.
     pub fn read_state(&self, tensor: &str, offset: u64, into: &mut [u8]) -> Result<()> {
         let (number, kind) = self.find(tensor)?;
-        let part = slice(self.values[number].of(kind), tensor, offset, into.len())?;
+        let part = slice(self.values[number].of(kind)?, tensor, offset, into.len())?;
         if !into.is_empty() {
             part.f_copy_data_u8(into, into.len() / 4)?;
         }
@@ -193,11 +225,11 @@ impl Parameters {
         self.holds.none()?;
         let (number, kind) = self.find(tensor)?;
         let values = &mut self.values[number];
-        let mut part = slice(values.of(kind), tensor, offset, bytes.len())?;
+        let mut part = slice(values.of(kind)?, tensor, offset, bytes.len())?;
         if !bytes.is_empty() {
             part.f_copy_(&Tensor::f_from_data_size(bytes, &[bytes.len() as i64 / 4], Kind::Float)?)?;
         }
-        values.stale |= kind == 0;
+        values.stale |= kind == 0 || kind == 3;
         Ok(())
     }
 
@@ -208,16 +240,14 @@ impl Parameters {
             let number = self.info.list.iter().position(|parameter| parameter.name == name)?;
             Some((number, kind))
         });
-        found.ok_or_else(|| {
-            let allowed = "model., adamw.mean. or adamw.square. and the name of a parameter";
-            Error::argument("tensor", tensor, allowed)
-        })
+        found.ok_or_else(|| Error::argument("tensor", tensor, TENSORS))
     }
 }
 
 impl Values {
-    fn of(&self, kind: usize) -> &Tensor {
-        [&self.master, &self.mean, &self.square][kind.min(2)]
+    fn of(&self, kind: usize) -> Result<&Tensor> {
+        let of = [Some(&self.master), Some(&self.mean), Some(&self.square), self.average.as_ref()];
+        of.get(kind).copied().flatten().ok_or_else(|| Error::argument("tensor", "average.", TENSORS))
     }
 }
 
@@ -227,6 +257,7 @@ struct Part {
     parameter: Tensor,
     mean: Tensor,
     square: Tensor,
+    average: Option<Tensor>,
     low: Option<Tensor>,
 }
 
@@ -252,8 +283,21 @@ impl Part {
     }
 
     fn moved(&mut self) -> Moved<'_> {
-        let Part { parameter, mean, square, low } = self;
-        Moved { parameter, mean, square, low: low.as_mut() }
+        let Part { parameter, mean, square, low, .. } = self;
+        Moved { parameter, mean, square, low: low.as_mut().filter(|low| low.kind() == Kind::BFloat16) }
+    }
+
+    /// What else follows where the parameter has moved. Source of the average's rounding: diffusers, EMAModel.step.
+    fn follow(&mut self, average_decay: Option<f64>) -> Result<()> {
+        let Part { parameter, average, low, .. } = self;
+        if let Some(low) = low.as_mut().filter(|low| low.kind() == Kind::Float) {
+            low.f_copy_(parameter)?;
+        }
+        if let (Some(average), Some(decay)) = (average, average_decay) {
+            let moved = average.f_sub(parameter)?.f_mul_scalar(1.0 - decay)?;
+            let _ = average.f_sub_(&moved)?;
+        }
+        Ok(())
     }
 }
 

@@ -4,8 +4,8 @@
 use std::ops::Range;
 
 use ringtune_engine::{
-    AdamWScalars, AlignedFloats, Applied, Bucket, BucketPlan, EmbeddingRows, OptimizerStep, Piece, Shares,
-    common,
+    AdamWScalars, AlignedFloats, Applied, Bucket, BucketPlan, EmbeddingRows, OptimizerStep, Parameter, Piece,
+    Shares, common,
 };
 use tch::Tensor;
 
@@ -31,10 +31,11 @@ impl Parameters {
     ) -> Result<Applied> {
         self.check_looked_up(looked_up)?;
         // What was written to is rounded before a step rounds what it moves.
+        self.show_average(false)?;
         self.refresh()?;
         check_step(step)?;
         self.holds.none()?;
-        let all = everything(&self.info.plan);
+        let all = self.info.plan.everything();
         let mut parts = self.squared_norm_parts(looked_up, buckets, &all)?.into_iter();
         let of_bucket =
             |bucket: &Bucket| parts.by_ref().take(bucket.length.div_ceil(native::part())).sum::<f64>();
@@ -81,6 +82,7 @@ impl Parameters {
         buckets: &mut [AlignedFloats],
         shares: &Shares,
     ) -> Result<Applied> {
+        self.show_average(false)?;
         self.refresh()?;
         check_step(step)?;
         let of_plan = buckets.len().min(self.info.plan.buckets.len());
@@ -108,18 +110,20 @@ impl Parameters {
             return Ok(Applied { grad_norm, skipped: true });
         }
         let clip = step.max_grad_norm.map_or(1.0, |most| (most / (grad_norm + CLIP_EPSILON)).min(1.0));
-        let [decaying, others] = [true, false].map(|decayed| numbers(share * clip, step.scalars(decayed)));
+        let of =
+            |parameter: &Parameter| numbers(share * clip, step.scalars(parameter.decayed, parameter.rate));
         for number in 0..self.info.plan.buckets.len().min(buckets.len()) {
             let memory = &mut buckets[number];
             let held: Vec<_> = pieces(&self.info.plan.buckets[number], shares.held(number)).collect();
             for (piece, places) in held {
-                let numbers = if self.info.list[piece.parameter].decayed { &decaying } else { &others };
+                let numbers = of(&self.info.list[piece.parameter]);
                 let (first, count) = (piece.first + places.start - piece.offset, places.len());
                 let memory = &mut memory[places];
                 let mut part = self.part(piece.parameter, first, count)?;
                 let gradient = LentToRead::new(memory, &[count as i64])?;
-                native::adamw(&gradient, numbers, part.moved())?;
+                native::adamw(&gradient, &numbers, part.moved())?;
                 drop(gradient);
+                part.follow(step.average_decay)?;
                 keep(part.parameter(), memory, count as i64)?;
             }
         }
@@ -190,11 +194,6 @@ impl Parameters {
         }
         Ok(())
     }
-}
-
-/// All of every bucket.
-fn everything(plan: &BucketPlan) -> Shares {
-    Shares::of(plan.buckets.iter().map(|bucket| [0..bucket.length, 0..bucket.length]))
 }
 
 /// What of these places of a bucket belongs to each of its pieces.

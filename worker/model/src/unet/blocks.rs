@@ -127,8 +127,10 @@ impl DownBlock {
 pub(super) struct Ahead {
     /// Of the next input.
     pub(super) size: Size,
-    /// Whether it has a gradient: from the first transformer on, as only the text has one of its own.
+    /// Whether it has a gradient.
     pub(super) gradient: bool,
+    /// Whether the text has one.
+    pub(super) text: bool,
     /// Sizes of the intermediates that the way up takes, last one on top.
     pub(super) skips: Vec<Size>,
 }
@@ -138,8 +140,7 @@ impl Ahead {
     fn layer(&mut self, resnet: &ResnetBlock, transformer: Option<&SpatialTransformer>) -> Result<()> {
         self.size = resnet.lay_out(self.size, self.gradient)?;
         if let Some(transformer) = transformer {
-            transformer.lay_out(self.gradient)?;
-            self.gradient = true;
+            self.gradient = transformer.lay_out(self.gradient, self.text)?;
         }
         Ok(())
     }

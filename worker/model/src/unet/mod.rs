@@ -109,11 +109,11 @@ impl UNet {
         self.conv_out.forward(&self.norm_out.forward_silu(&x)?.f_to_kind(Kind::Float)?)
     }
 
-    /// Packs the weights that the first [`UNet::forward`] of a sample of this shape would pack, where the text has a gradient
-    /// and nothing else has, in the order in which it would.
-    pub fn lay_out(&self, batch: i64, height: i64, width: i64) -> Result<()> {
+    /// Packs the weights that the first [`UNet::forward`] of a sample of this shape would pack, where the sample has no
+    /// gradient and the text has one or has not, in the order in which it would.
+    pub fn lay_out(&self, [batch, height, width]: [i64; 3], text: bool) -> Result<()> {
         let size = self.conv_in.lay_out([batch, height, width], false)?;
-        let mut ahead = Ahead { size, gradient: false, skips: vec![size] };
+        let mut ahead = Ahead { size, gradient: false, text, skips: vec![size] };
         for block in &self.down {
             block.lay_out(&mut ahead)?;
         }

@@ -76,22 +76,16 @@ impl CrossAttention {
         self.output.forward_added(&mixed, &repeated(residual, mixed.size()[0])?)
     }
 
-    /// Packs the weights as a forward pass does for positions with a `gradient` or without; a text has one. Returns whether
-    /// the result does.
-    fn lay_out(&self, gradient: bool) -> Result<bool> {
+    /// Packs the weights as a forward pass does for positions and a context with gradients or without. Returns whether the
+    /// result has one.
+    fn lay_out(&self, gradient: bool, context: bool) -> Result<bool> {
         let mixed = match &self.projections {
-            Projections::Own { all } => {
-                all.lay_out(gradient)?;
-                gradient
-            }
+            Projections::Own { all } => all.lay_out(gradient)?,
             Projections::Context { query, key_and_value } => {
-                query.lay_out(gradient)?;
-                key_and_value.lay_out(true)?;
-                true
+                query.lay_out(gradient)? | key_and_value.lay_out(context)?
             }
         };
-        self.output.lay_out(mixed)?;
-        Ok(mixed)
+        self.output.lay_out(mixed)
     }
 
     fn mix(&self, x: &Tensor, context: &Tensor) -> Result<Tensor> {
@@ -188,12 +182,12 @@ impl TransformerLayer {
         self.feed_forward.forward_added(&hidden, &x)
     }
 
-    /// Packs the weights as [`TransformerLayer::forward`] does; its result has a gradient, as the text has.
-    fn lay_out(&self, gradient: bool) -> Result<()> {
-        let gradient = self.self_attention.lay_out(gradient)?;
-        self.cross_attention.lay_out(gradient)?;
-        self.feed_forward.expand.lay_out(true)?;
-        self.feed_forward.contract.lay_out(true)
+    /// Packs the weights as [`TransformerLayer::forward`] does for positions and a text with gradients or without. Returns
+    /// whether the result has one.
+    fn lay_out(&self, gradient: bool, text: bool) -> Result<bool> {
+        let gradient = gradient | self.self_attention.lay_out(gradient, text)?;
+        let gradient = gradient | self.cross_attention.lay_out(gradient, text)?;
+        Ok(gradient | self.feed_forward.contract.lay_out(self.feed_forward.expand.lay_out(gradient)?)?)
     }
 }
 
@@ -246,13 +240,13 @@ impl SpatialTransformer {
         from_tokens(&output, height, width)
     }
 
-    /// Packs the weights as [`SpatialTransformer::forward`] does for an input with a `gradient` or without; its result has
-    /// one, as the text has.
-    pub(crate) fn lay_out(&self, gradient: bool) -> Result<()> {
-        self.project_in.lay_out(gradient)?;
-        for (number, layer) in self.layers.iter().enumerate() {
-            layer.lay_out(gradient || number > 0)?;
+    /// Packs the weights as [`SpatialTransformer::forward`] does for an input and a text with gradients or without. Returns
+    /// whether the result has one.
+    pub(crate) fn lay_out(&self, gradient: bool, text: bool) -> Result<bool> {
+        let mut tokens = self.project_in.lay_out(gradient)?;
+        for layer in &self.layers {
+            tokens = layer.lay_out(tokens, text)?;
         }
-        self.project_out.lay_out(true)
+        Ok(gradient | self.project_out.lay_out(tokens)?)
     }
 }

@@ -38,6 +38,19 @@ impl Buckets for Kept {
 /// Buckets so small that every table is in several of them, and some whole layers in one.
 const SMALL: BucketSizes = BucketSizes { first: 1 << 10, others: 20 << 10 };
 
+pub(crate) const STEP: OptimizerStep = OptimizerStep {
+    number: 1,
+    learning_rate: 1e-3,
+    beta1: 0.9,
+    beta2: 0.95,
+    epsilon: 1e-8,
+    weight_decay: 0.1,
+    max_grad_norm: Some(1.0),
+    divide_by: 1,
+    other_rates: [0.0; 2],
+    average_decay: None,
+};
+
 pub(crate) fn open(folder: &str, precision: Precision, threads: usize) -> Gpt2 {
     Runtime::initialise(threads).unwrap();
     let source = LanguageModelSource::folder(golden_folder().join(folder));
@@ -255,6 +268,8 @@ pub(crate) fn five_steps_are_torchs(file: &str, dropout: impl Fn(&GoldenFile, [u
                 weight_decay: number("weight_decay"),
                 max_grad_norm: Some(number("max_grad_norm")),
                 divide_by: 2,
+                other_rates: [0.0; 2],
+                average_decay: None,
             };
             let applied = apply(&mut model, &step, &mut kept);
             let norm = golden.floats(&format!("{key}/norm"));
@@ -326,16 +341,7 @@ fn a_state_that_is_written_back_goes_on_with_the_same_bits() {
             let mut kept = kept(model);
             let made =
                 gradient(model, &batch_of(&golden, &format!("fp32/step-{number}/0"), false), &mut kept);
-            let step = OptimizerStep {
-                number,
-                learning_rate: 3e-3,
-                beta1: 0.9,
-                beta2: 0.95,
-                epsilon: 1e-8,
-                weight_decay: 0.1,
-                max_grad_norm: Some(1.0),
-                divide_by: 1,
-            };
+            let step = OptimizerStep { number, learning_rate: 3e-3, ..STEP };
             apply(model, &step, &mut kept);
             let all = kept.buckets.iter().flat_map(|bucket| bucket.iter());
             all.chain([&made.loss]).map(|value| value.to_bits()).collect()
@@ -379,18 +385,7 @@ fn what_is_saved_is_what_transformers_loads() {
     let mut kept = kept(&open("gpt2-tiny", Precision::Fp32, 1));
     let mut model = open("gpt2-tiny", Precision::Fp32, 1);
     gradient(&mut model, &batch, &mut kept);
-    let (learning_rate, weight_decay, max_grad_norm) = (1e-2, 0.0, None);
-    let (beta1, beta2, epsilon) = (0.9, 0.95, 1e-8);
-    let step = OptimizerStep {
-        number: 1,
-        learning_rate,
-        beta1,
-        beta2,
-        epsilon,
-        weight_decay,
-        max_grad_norm,
-        divide_by: 1,
-    };
+    let step = OptimizerStep { learning_rate: 1e-2, weight_decay: 0.0, max_grad_norm: None, ..STEP };
     apply(&mut model, &step, &mut kept);
     let folder = tempfile::tempdir().unwrap();
     save(&model, folder.path());

@@ -7,7 +7,7 @@ use ringtune_model::{
     OpenLanguageModel, OptimizerStep, Precision, Runtime, Shares, TokenBatch,
 };
 
-use crate::gpt2::{gradient, kept};
+use crate::gpt2::{STEP, gradient, kept};
 use crate::precisions::precisions;
 
 /// Some buckets, each of several sums of squares.
@@ -35,16 +35,7 @@ fn batch(step: i64) -> TokenBatch {
 }
 
 fn step(number: u64) -> OptimizerStep {
-    OptimizerStep {
-        number,
-        learning_rate: 1e-3,
-        beta1: 0.9,
-        beta2: 0.95,
-        epsilon: 1e-8,
-        weight_decay: 0.1,
-        max_grad_norm: Some(0.5),
-        divide_by: 3,
-    }
+    OptimizerStep { number, max_grad_norm: Some(0.5), divide_by: 3, ..STEP }
 }
 
 /// What rank r of n has: chunk r + 1 and, as a copy, chunk r, which begin at multiples of a part.

@@ -26,6 +26,7 @@ mod gpt2;
 mod gpt2_dropout;
 mod gpt2_shares;
 mod gpt2_text;
+mod lora;
 mod pipeline;
 mod samplers;
 mod schedule;

@@ -1,7 +1,7 @@
 //! Loss and gradient of whole microbatches of textual inversion.
 
 use ringtune_model::{
-    GenerateRequest, Gradient, Microbatch, Precision, Runtime, SamplerKind, StableDiffusion,
+    GenerateRequest, Gradient, Microbatch, NO_EXTRAS, Precision, Runtime, SamplerKind, StableDiffusion,
 };
 
 use crate::blocks::CHECKPOINTS;
@@ -37,6 +37,7 @@ fn weighted_gradients(
             input_ids: golden.integers(&input("input_ids")),
             rows: golden.floats(&input("embeds")),
             snr_gamma,
+            extras: &NO_EXTRAS,
         };
         (case.to_string(), model.gradient(&microbatch).unwrap())
     };
@@ -142,6 +143,7 @@ fn a_gradient_has_the_same_bits_after_other_sizes() {
                 input_ids: tokens,
                 rows: input("embeds"),
                 snr_gamma: None,
+                extras: &NO_EXTRAS,
             };
             model.gradient(&microbatch).unwrap().grad.iter().map(|value| value.to_bits()).collect()
         };
@@ -178,6 +180,7 @@ fn losses_and_gradients_have_the_same_bits_whatever_was_computed_before() {
         input_ids: tokens,
         rows: input("embeds"),
         snr_gamma: None,
+        extras: &NO_EXTRAS,
     };
     let draw = |model: &mut StableDiffusion| {
         let request = GenerateRequest {

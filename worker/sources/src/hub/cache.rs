@@ -7,7 +7,7 @@
 //! .locks/models--ORG--NAME/ETAG.lock            held by whoever fetches one
 //! ```
 //!
-//! It is never trimmed here: it is not ours alone.
+//! Sets of data are in datasets--ORG--NAME. The cache is never trimmed here: it is not ours alone.
 
 use std::{
     collections::BTreeMap,
@@ -36,7 +36,9 @@ pub(crate) struct RepositoryCache {
 
 impl RepositoryCache {
     pub(crate) fn new(cache: &Path, model: &HubModel) -> Self {
-        let name = format!("models--{}", model.repository.replace('/', "--"));
+        // The name of a set of data says that it is one.
+        let kind = if model.dataset().is_some() { "" } else { "models--" };
+        let name = format!("{kind}{}", model.repository.replace('/', "--"));
         Self { folder: cache.join(&name), locks: cache.join(".locks").join(name) }
     }
 

@@ -70,7 +70,9 @@ impl HubClient {
     /// The commit that a revision is now, and its files.
     pub(crate) async fn list(&self, model: &HubModel) -> Result<Listing, Error> {
         let revision = model.revision.replace('/', "%2F").replace('+', "%2B");
-        let url = self.url(model, &format!("api/models/{}/revision/{revision}", model.repository))?;
+        // The name of a set of data says that it is one.
+        let kind = if model.dataset().is_some() { "" } else { "models/" };
+        let url = self.url(model, &format!("api/{kind}{}/revision/{revision}", model.repository))?;
         let response = self.follow(model, Method::GET, url, None).await?;
         let response = self.check(model, None, response)?;
         let bytes = limited(model, response).await?;

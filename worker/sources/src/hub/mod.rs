@@ -20,7 +20,7 @@ use crate::{
     lock::{FileLock, Mode},
     model_cache::check_room,
     progress::FileProgress,
-    select::Layout,
+    s3::Needed,
     transfer::{self, Download},
     web::with_retries,
 };
@@ -66,7 +66,7 @@ impl Hub {
     pub(crate) async fn fetch(
         &self,
         model: &HubModel,
-        layout: &Layout,
+        needed: Needed<'_>,
         progress: &ProgressSender,
     ) -> Result<Snapshot, Error> {
         if self.settings.offline {
@@ -75,32 +75,32 @@ impl Hub {
                 cache: self.settings.cache.clone(),
                 problem,
             };
-            return self.cached(model, layout).await?.map_err(offline);
+            return self.cached(model, needed).await?.map_err(offline);
         }
         let (place, list) = (model.to_string(), || self.client.list(model));
         let listing = match with_retries(&self.patience, &place, progress, list).await {
             Ok(listing) => listing,
             // Cached files are as good, as long as all ranks have the same, which they compare.
             Err(error) if error.is_transient() => {
-                let Ok(mut snapshot) = self.cached(model, layout).await? else { return Err(error) };
+                let Ok(mut snapshot) = self.cached(model, needed).await? else { return Err(error) };
                 snapshot.remarks.push(format!("{error}: using the commit {} of the cache", snapshot.commit));
                 return Ok(snapshot);
             }
             Err(error) => return Err(error),
         };
-        self.fetch_listed(model, layout, &listing, progress).await
+        self.fetch_listed(model, needed, &listing, progress).await
     }
 
     async fn fetch_listed(
         &self,
         model: &HubModel,
-        layout: &Layout,
+        needed: Needed<'_>,
         listing: &Listing,
         progress: &ProgressSender,
     ) -> Result<Snapshot, Error> {
         // 1. What is needed, and how large it is.
         let unsuitable = |problem| Error::Unsuitable { place: model.to_string(), problem };
-        let names = layout.needed_files(&listing.files).map_err(unsuitable)?;
+        let names = needed(&listing.files).map_err(unsuitable)?;
         let cache = RepositoryCache::new(&self.settings.cache, model);
         let remote = |name| RemoteFile { client: &self.client, model, commit: &listing.commit, name };
         // Boxed: what a closure returns by itself is not Send for all lifetimes (rust-lang/rust#102211).
@@ -168,20 +168,20 @@ impl Hub {
     }
 
     /// Looks the model up in the cache, offline; else the missing files.
-    async fn cached(&self, model: &HubModel, layout: &Layout) -> Result<Result<Snapshot, String>, Error> {
-        let (cache, model, layout) =
-            (RepositoryCache::new(&self.settings.cache, model), model.clone(), layout.clone());
+    async fn cached(&self, model: &HubModel, needed: Needed<'_>) -> Result<Result<Snapshot, String>, Error> {
+        let (cache, model) = (RepositoryCache::new(&self.settings.cache, model), model.clone());
         let look = move || {
             let commit = cache
                 .commit_of(&model.revision)
                 .ok_or_else(|| format!("has no revision {:?} of it", model.revision))?;
             let files = cache.files(&commit).map_err(|_| format!("has no commit {commit} of it"))?;
-            layout
-                .needed_files(&files)
-                .map_err(|problem| format!("has not all of its commit {commit}: it {problem}"))?;
-            Ok(Snapshot { folder: cache.snapshot(&commit), commit, remarks: Vec::new() })
+            Ok((files, Snapshot { folder: cache.snapshot(&commit), commit, remarks: Vec::new() }))
         };
-        Ok(ringtune_shared::tasks::spawn_blocking(look).await?)
+        let found: Result<_, String> = ringtune_shared::tasks::spawn_blocking(look).await?;
+        Ok(found.and_then(|(files, snapshot)| match needed(&files) {
+            Ok(_) => Ok(snapshot),
+            Err(problem) => Err(format!("has not all of its commit {}: it {problem}", snapshot.commit)),
+        }))
     }
 }
 

@@ -344,3 +344,34 @@ async fn a_hub_that_nobody_reaches_is_named_with_what_to_do() {
         assert!(text.contains(part), "{part}: {text}");
     }
 }
+
+#[tokio::test]
+async fn files_of_a_set_of_data_come_from_its_own_routes_into_its_own_cache() {
+    let hub = Hub::start().await;
+    let user = User::of(&hub);
+    let location = ModelLocation::parse_pictures("hf://datasets/acme/toy-sd").unwrap();
+    let ModelLocation::Hub(set) = location else { panic!("{location:?}") };
+    let fetch = |user: &User| {
+        let environment: Environment = user.variables.iter().cloned().collect();
+        let cache = CacheOptions { folder: user.folder.path().join("ours"), most_bytes: 1 << 30 };
+        let (sources, set) = (ModelSources::new(environment, cache, user.patience), set.clone());
+        async move {
+            let needed = |names: &[String]| match names.iter().any(|name| name == UNET) {
+                true => Ok(vec![UNET.to_owned()]),
+                false => Err("has no pictures".to_owned()),
+            };
+            sources.fetch_dataset(&set, &needed, &progress_channel().0).await
+        }
+    };
+    let local = tokio::spawn(fetch(&user)).await.unwrap().unwrap();
+    let cache = user.folder.path().join("hub/datasets--acme--toy-sd/snapshots");
+    assert_eq!(local.folder, cache.join(COMMIT));
+    assert_eq!(fs::read(local.folder.join(UNET)).unwrap(), hub.file(UNET));
+    assert!(!local.folder.join("model_index.json").exists());
+    let seen = hub.seen();
+    assert!(seen.iter().any(|one| one.path == "/api/datasets/acme/toy-sd/revision/main"), "{seen:?}");
+    // Without the hub, what is in the cache.
+    let offline = fetch(&user.with("HF_HUB_OFFLINE", "1")).await.unwrap();
+    assert_eq!(offline.folder, local.folder);
+    assert!(hub.seen().is_empty());
+}

@@ -154,6 +154,9 @@ async fn answer(State(place): State<Place>, request: Request) -> Response<Body> 
         let code = if seen.token.is_none() { "RepoNotFound" } else { "" };
         return refuse(StatusCode::UNAUTHORIZED, code);
     }
+    // A set of data of the same name has the same files.
+    let path = path.replace("/api/datasets/", "/api/models/");
+    let path = path.strip_prefix("/datasets").unwrap_or(&path);
     if let Some(revision) = path.strip_prefix("/api/models/acme/toy-sd/revision/") {
         let known = ["main", "refs%2Fpr%2F1", COMMIT];
         return if known.contains(&revision) {

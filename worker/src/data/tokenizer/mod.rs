@@ -124,17 +124,22 @@ impl ClipTokenizer {
         self.length
     }
 
+    /// How many of a text's tokens a prompt holds: all but its begin and its end.
+    pub fn room(&self) -> usize {
+        self.length - 2
+    }
+
     /// The ids of a prompt, [length]: begin, at most length - 2 tokens, end, padding.
     ///
     /// # Errors
     /// The tokenizer library refuses the text.
     pub fn encode(&self, prompt: &str) -> Result<Vec<i64>, Error> {
         let mut tokens = self.token_ids(prompt)?;
-        tokens.truncate(self.length - 2);
+        tokens.truncate(self.room());
         Ok(self.framed(tokens))
     }
 
-    /// [length] ids: begin, the tokens (at most length - 2), end, padding.
+    /// [length] ids: begin, the tokens (at most [`Self::room`]), end, padding.
     fn framed(&self, tokens: Vec<u32>) -> Vec<i64> {
         let mut ids = vec![i64::from(self.begin)];
         ids.extend(tokens.into_iter().map(i64::from));

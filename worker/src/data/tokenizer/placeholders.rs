@@ -5,7 +5,7 @@ use tokenizers::AddedToken;
 use super::{super::Error, ClipTokenizer, twins};
 
 /// The learned tokens of a job, in the tokenizer since [`ClipTokenizer::add_placeholders`].
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Placeholders {
     /// `<token>`, `<token>_1`, `<token>_2`, …
     pub tokens: Vec<String>,

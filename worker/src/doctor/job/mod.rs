@@ -48,7 +48,6 @@ use crate::{
 use pictures::FolderReport;
 use problem::Problem;
 pub(super) use report::JobReport;
-use report::SheetReport;
 pub(super) use text::render;
 
 /// Nobody listens there: what a dry run needs lies on this machine, unless a coordinator is given.
@@ -102,7 +101,8 @@ pub(super) async fn examine(
     report.warnings.extend(spec.warning());
     // 2. The folders: everything that is wrong with them at once, and what nobody refuses but may not be meant.
     let uses = spec.image_uses();
-    if uses.is_empty() && arguments.out.is_some() {
+    let has_source = spec.locations().iter().any(|(field, _)| *field == "data.source");
+    if uses.is_empty() && !has_source && arguments.out.is_some() {
         let what = match spec.activity() {
             Activity::Training => "learns from words",
             Activity::Drawing => "draws",
@@ -113,7 +113,7 @@ pub(super) async fn examine(
     let source = |((field, place), used): ((String, &mut String), &ImageUse)| pictures::Source {
         field,
         place: place.clone(),
-        captions: used.captions,
+        captions: used.captions.clone(),
     };
     let sources: Vec<_> = spec.image_sources().into_iter().zip(&uses).map(source).collect();
     report.folders = match tokio::task::spawn_blocking(move || pictures::inspect(&sources)).await {
@@ -255,10 +255,9 @@ impl Machine {
 async fn write_sheet(report: &mut JobReport, pictures: Vec<Vec<(ListedImage, Target)>>, out: &Path) {
     let is_file = out.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("png"));
     let file = if is_file { out.to_owned() } else { out.join("contact-sheet.png") };
-    let target = file.clone();
-    let written = tokio::task::spawn_blocking(move || sheet::write(&pictures, &target)).await;
+    let written = tokio::task::spawn_blocking(move || sheet::write(&pictures, file)).await;
     match written.map_err(|error| error.to_string()).and_then(|written| written) {
-        Ok((shown, total)) => report.sheet = Some(SheetReport { file, shown, total }),
+        Ok(sheet) => report.sheet = Some(sheet),
         Err(error) => report.problems.push(Problem::of_text(&format!("--out: {error}"))),
     }
 }

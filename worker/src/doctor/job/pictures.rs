@@ -1,14 +1,9 @@
 //! What is in the folders of a job.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    path::Path,
-};
+use std::{collections::BTreeMap, path::Path};
 
-use ringtune_shared::{
-    captions::{caption_beside, caption_file_name},
-    ids::{CONTENT_URI_PREFIX, ContentHash},
-};
+use ringtune_shared::ids::{CONTENT_URI_PREFIX, ContentHash};
+use ringtune_tables::captions::{FolderCaptions, caption_file_names};
 use serde::Serialize;
 
 use super::problem::Problem;
@@ -21,8 +16,8 @@ pub(super) struct Source {
     pub(super) field: String,
     /// What stands there.
     pub(super) place: String,
-    /// Whether prompts hold the pictures' captions.
-    pub(super) captions: bool,
+    /// The column of the pictures' captions, where prompts hold these.
+    pub(super) captions: Option<String>,
 }
 
 /// One folder, or what takes its place.
@@ -87,14 +82,14 @@ pub(super) fn inspect(sources: &[Source]) -> Vec<FolderReport> {
         if place.starts_with(CONTENT_URI_PREFIX) {
             report.uploaded = true;
         } else {
-            look(Path::new(place.strip_prefix("file://").unwrap_or(place)), *captions, &mut report);
+            look(Path::new(place.strip_prefix("file://").unwrap_or(place)), captions.as_deref(), &mut report);
         }
         report
     };
     sources.iter().map(report).collect()
 }
 
-fn look(folder: &Path, captions: bool, report: &mut FolderReport) {
+fn look(folder: &Path, captions: Option<&str>, report: &mut FolderReport) {
     let set = match images::scan(&ConfinedPath::at(folder)) {
         Ok(set) => set,
         Err(error) => {
@@ -117,28 +112,32 @@ fn look(folder: &Path, captions: bool, report: &mut FolderReport) {
     }
     report.duplicates = same.into_values().filter(|names| names.len() > 1).collect();
     report.duplicates.sort();
-    if captions {
-        let (found, used_files) = look_at_captions(folder, set.images.iter().map(|file| file.name.as_str()));
-        report.captions = Some(found);
+    if let Some(column) = captions {
+        let names: Vec<&str> = set.images.iter().map(|file| file.name.as_str()).collect();
+        report.captions = Some(look_at_captions(folder, &names, column));
+        let used_files = caption_file_names(names.into_iter());
         report.skipped.retain(|name| !used_files.contains(name));
     }
 }
 
-/// The captions of pictures, and the names of the files that hold them.
-fn look_at_captions<'a>(
-    folder: &Path,
-    pictures: impl Iterator<Item = &'a str>,
-) -> (CaptionReport, BTreeSet<String>) {
-    let (mut report, mut used_files) = (CaptionReport::default(), BTreeSet::new());
-    for name in pictures {
-        match caption_beside(folder, name) {
-            Ok(Some(_)) => report.found += 1,
-            Ok(None) => report.missing.push(name.to_owned()),
+fn look_at_captions(folder: &Path, pictures: &[&str], column: &str) -> CaptionReport {
+    let mut report = CaptionReport::default();
+    let open = |name: &str| ConfinedPath::at(folder).join(name).open();
+    let captions = match FolderCaptions::new(folder, pictures.iter().copied(), column, &open) {
+        Ok(captions) => captions,
+        Err(error) => {
+            report.unusable.push(error.to_string());
+            return report;
+        }
+    };
+    for &name in pictures {
+        match captions.of(name) {
+            Ok(found) if found.is_empty() => report.missing.push(name.to_owned()),
+            Ok(_) => report.found += 1,
             Err(error) => report.unusable.push(error.to_string()),
         }
-        used_files.extend(caption_file_name(name));
     }
-    (report, used_files)
+    report
 }
 
 #[cfg(test)]
@@ -160,18 +159,18 @@ mod tests {
         std::fs::write(folder.path().join("broken.jpg"), b"no picture").unwrap();
         std::fs::write(folder.path().join("cut.png"), b"\x89PNG\r\n\x1a\n").unwrap();
         std::fs::write(folder.path().join("notes.txt"), b"words").unwrap();
-        let source = |path: &Path, captions| Source {
+        let source = |path: &Path| Source {
             field: "data.images".to_owned(),
             place: path.to_str().unwrap().to_owned(),
-            captions,
+            captions: None,
         };
         let uploaded = Source {
             field: "concepts[0].images".to_owned(),
             place: ContentHash::of(b"x").uri(),
-            captions: false,
+            captions: None,
         };
         let nowhere = folder.path().join("nowhere");
-        let reports = inspect(&[source(folder.path(), false), source(&nowhere, false), uploaded]);
+        let reports = inspect(&[source(folder.path()), source(&nowhere), uploaded]);
         assert_eq!((reports[0].used, reports[0].skipped.as_slice()), (3, &["notes.txt".to_owned()][..]));
         assert_eq!(reports[0].duplicates, [["a.png", "c.png"]]);
         let broken: Vec<&str> = reports[0].broken.iter().map(|broken| broken.name.as_str()).collect();
@@ -180,6 +179,7 @@ mod tests {
         assert!(reports[1].problems().next().unwrap().problem.contains("nowhere"));
         assert!(reports[2].uploaded && reports[2].problems().next().is_none());
     }
+
     #[test]
     fn captions_are_counted_where_they_are_used() {
         let folder = tempfile::tempdir().unwrap();
@@ -192,14 +192,15 @@ mod tests {
             std::fs::write(folder.path().join(name), text).unwrap();
         }
         let place = folder.path().to_str().unwrap().to_owned();
-        let of =
-            |captions| inspect(&[Source { field: "data.images".into(), place: place.clone(), captions }]);
-        let used = &of(true)[0];
+        let of = |captions: Option<String>| {
+            inspect(&[Source { field: "data.images".into(), place: place.clone(), captions }])
+        };
+        let used = &of(Some(String::new()))[0];
         let captions = used.captions.as_ref().unwrap();
         assert_eq!((captions.found, captions.missing.as_slice()), (1, &["b.png".into(), "c.png".into()][..]));
         assert!(used.problems().next().unwrap().problem.contains("d.txt"));
         assert_eq!(used.skipped, ["notes.txt"]);
-        let unused = &of(false)[0];
+        let unused = &of(None)[0];
         assert!(unused.captions.is_none() && unused.problems().next().is_none());
         assert_eq!(unused.skipped.len(), 4);
     }

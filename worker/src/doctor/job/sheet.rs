@@ -1,10 +1,11 @@
 //! The contact sheet: every picture as the VAE takes it.
 
-use std::{io::Cursor, path::Path};
+use std::{io::Cursor, path::PathBuf};
 
 use image::{ImageFormat, RgbImage};
 use ringtune_shared::files::write_atomically;
 
+use super::report::SheetReport;
 use crate::{
     data::images::ListedImage,
     engine::Pixels,
@@ -17,8 +18,8 @@ const COLUMNS: usize = 6;
 /// More are left out: a sheet is looked at.
 const MOST_PICTURES: usize = 96;
 
-/// Writes the sheet. Gives how many pictures it shows and how many there are. Blocks.
-pub(super) fn write(groups: &[Vec<(ListedImage, Target)>], file: &Path) -> Result<(usize, usize), String> {
+/// Writes the sheet. Blocks.
+pub(super) fn write(groups: &[Vec<(ListedImage, Target)>], file: PathBuf) -> Result<SheetReport, String> {
     let total = groups.iter().map(Vec::len).sum();
     let mut shown = 0;
     let mut rows = Vec::new();
@@ -37,8 +38,8 @@ pub(super) fn write(groups: &[Vec<(ListedImage, Target)>], file: &Path) -> Resul
     if let Some(folder) = file.parent().filter(|folder| !folder.as_os_str().is_empty()) {
         std::fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     }
-    write_atomically(file, png.get_ref()).map_err(|error| error.to_string())?;
-    Ok((shown, total))
+    write_atomically(&file, png.get_ref()).map_err(|error| error.to_string())?;
+    Ok(SheetReport { file, shown, total })
 }
 
 fn as_the_model_sees_it((image, target): &(ListedImage, Target)) -> Result<RgbImage, String> {

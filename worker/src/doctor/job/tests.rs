@@ -16,6 +16,7 @@ const CONFIG: &str = r#"{"model_type": "gpt2", "vocab_size": 557, "n_positions":
 
 struct Desk {
     folder: TempDir,
+    set: Vec<Setting>,
 }
 
 fn manifest(vocabulary_size: u32, end_of_text_id: u16) -> Manifest {
@@ -36,7 +37,7 @@ fn manifest(vocabulary_size: u32, end_of_text_id: u16) -> Manifest {
 
 impl Desk {
     fn new() -> Self {
-        let desk = Self { folder: tempfile::tempdir().unwrap() };
+        let desk = Self { folder: tempfile::tempdir().unwrap(), set: Vec::new() };
         for (name, text) in [
             ("gpt2/config.json", CONFIG),
             ("gpt2/vocab.json", "{}"),
@@ -77,7 +78,8 @@ impl Desk {
         let settings = Settings::default();
         let there = There { settings: &settings, coordinator: None, trust: None };
         let start: StartEngine = |_| EngineHandle::start(|| Ok(FakeEngine::new(FakeScript::default())));
-        Box::pin(examine(&file, &ARGUMENTS, there, start)).await
+        let arguments = JobArguments { set: self.set.clone(), ..ARGUMENTS };
+        Box::pin(examine(&file, &arguments, there, start)).await
     }
 }
 
@@ -106,6 +108,20 @@ async fn a_job_that_trains_a_language_model_shows_what_it_reads() {
         "gpt2.tokens: what is in a bucket",
     ] {
         assert!(warnings.contains(said), "{said}: {warnings}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_set_stands_in_place_of_the_files_own() {
+    let mut desk = Desk::new();
+    desk.set = ["gpt2.max_iters=7", "gpt2.block_size=16"].map(|given| given.parse().unwrap()).to_vec();
+    let report = desk.examine("tokens", "max_iters = 5000").await;
+    let language = report.found.language.unwrap();
+    assert_eq!((language.steps, language.tokens_per_step / language.windows_per_step), (7, 16));
+    desk.set = ["gpt2.max_itres=7", "gpt2.block_size=fast"].map(|given| given.parse().unwrap()).to_vec();
+    let told = format!("{:?}", desk.examine("tokens", "").await.problems);
+    for said in ["gpt2.max_itres", "max_iters", "from --set gpt2.max_itres=7", "--set gpt2.block_size=fast"] {
+        assert!(told.contains(said), "{said}: {told}");
     }
 }
 

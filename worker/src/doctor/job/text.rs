@@ -63,6 +63,10 @@ pub(in crate::doctor) fn render(report: &JobReport) -> String {
             &format!("{}: {} (sha256 {hash}…)", embedding.token, counted(embedding.vectors, "vector")),
         );
     }
+    for lora in found.drawing.iter().flat_map(|drawing| &drawing.loras) {
+        let hash = lora.sha256.get(..12).unwrap_or(&lora.sha256);
+        line("LoRA", &format!("{} x {} (sha256 {hash}…)", lora.name, lora.weight));
+    }
     for word in &found.words {
         let ids = ids(&word.ids);
         let mut from = format!("starts from {:?}", word.initializer);

@@ -76,7 +76,10 @@ pub(super) struct Back {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Reached {
     Yes(String),
-    No(String, String),
+    No {
+        dialled: String,
+        error: String,
+    },
     /// Nobody was asked: only this machine itself reaches the port.
     LoopbackOnly,
     /// It could not be tried.
@@ -237,7 +240,7 @@ async fn back(mut client: Client, here: &Here<'_>, is_here: bool) -> Back {
     let port = listener.as_ref().and_then(|it| it.local_addr().ok()).map_or(listen.port(), |it| it.port());
     let outcome = match answer(client.dial_back(v1::DialBackRequest { port: port.into() })).await {
         Ok(v1::DialBackResponse { error, address }) if error.is_empty() => Reached::Yes(address),
-        Ok(v1::DialBackResponse { error, address }) => Reached::No(address, error),
+        Ok(v1::DialBackResponse { error, address: dialled }) => Reached::No { dialled, error },
         Err(status) => Reached::Unknown(status.message().to_owned()),
     };
     drop(listener);

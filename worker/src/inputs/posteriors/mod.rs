@@ -19,7 +19,10 @@ use ringtune_shared::{ids::ContentHash, ring::block_of};
 
 use super::framing::{Framing, Target};
 use crate::{
-    data::images::{self, ListedImage},
+    data::{
+        OpenTable,
+        images::{self, ListedImage},
+    },
     engine::{ModelInfo, Moments},
     journal::Journal,
     latents::{self, Give, LatentCache, LatentKey, LatentSource, Shelf},
@@ -109,7 +112,8 @@ pub(crate) async fn look_up(
     let count = counts.iter().sum();
     // A joining rank has no share: the ring has all posteriors.
     let share = assignment.rank.map(|rank| block_of(rank, assignment.ring.members.len(), count));
-    let mut desk = Desk { common, assignment: assignment.clone(), cache, shelf };
+    let open = OpenTable::default();
+    let mut desk = Desk { common, assignment: assignment.clone(), cache, shelf, open };
     let mut pictures = Vec::with_capacity(count);
     for (number, image) in concepts.into_iter().flatten().enumerate() {
         tell(journal, number, count).await;
@@ -142,13 +146,16 @@ struct Desk {
     assignment: Assignment,
     cache: LatentCache,
     shelf: Shelf,
+    open: OpenTable,
 }
 
 impl Desk {
     /// `is_own`: of this rank's share. Blocks.
     fn look_up(&mut self, image: ListedImage, is_own: bool) -> Result<Picture, Error> {
-        let Self { common, assignment, cache, shelf } = self;
-        let content = image.read()?;
+        let Self { common, assignment, cache, shelf, open } = self;
+        // Of many pictures, most are read when a step shows them.
+        let is_read = is_own || common.framing.looks_at_pictures();
+        let content = if is_read { image.read_in(open)? } else { Vec::new() };
         let target = common.framing.target(&image.file, &content)?;
         let ((width, height), crop) = (target.size(), target.crop());
         let source = LatentSource {

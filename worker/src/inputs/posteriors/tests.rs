@@ -14,7 +14,7 @@ use super::*;
 use crate::{
     access::ConfinedPath,
     data::{buckets::BucketOptions, images::ImageFile},
-    engine::{Engine as _, FakeEngine, FakeScript, Precision},
+    engine::{Engine as _, FakeEngine, FakeScript},
     session::RankKey,
 };
 
@@ -28,20 +28,8 @@ fn assignment(rank: usize) -> Assignment {
                 [train]\nplaceholder_token = \"<x>\"\ninitializer_token = \"star\"\nresolution = 64\n\
                 enable_bucket = true\nmin_bucket_reso = 32\nmax_bucket_reso = 128\nbucket_reso_steps = 32\n";
     let member = || Member { worker: WorkerId::new(), address: String::new() };
-    Assignment {
-        ring: RingView { job: JobId::new(), epoch: Epoch::FIRST, members: vec![member(), member()] },
-        rank: Some(rank),
-        spec: parse_job_toml(text).unwrap(),
-        threads: 1,
-        precision: Precision::Fp32,
-        numerics_class: "class".to_owned(),
-        ring_protocol: ringtune_shared::version::RING_PROTOCOLS.max,
-        version: ringtune_shared::version::VERSION.to_owned(),
-        resume_from: String::new(),
-        proof: None,
-        re_forms: false,
-        trace: None,
-    }
+    let ring = RingView { job: JobId::new(), epoch: Epoch::FIRST, members: vec![member(), member()] };
+    Assignment::new(ring, rank, parse_job_toml(text).unwrap())
 }
 
 /// A journal, and what is said to it.
@@ -77,7 +65,7 @@ async fn found_of(
 fn listed(path: &Path) -> ListedImage {
     let name = path.file_name().unwrap().to_string_lossy().into_owned();
     let sha256 = ContentHash::of(&std::fs::read(path).unwrap());
-    ListedImage { file: ImageFile { name, place: ConfinedPath::at(path) }, sha256 }
+    ListedImage { file: ImageFile { name, place: ConfinedPath::at(path).into() }, sha256 }
 }
 
 fn png(width: u32, height: u32) -> Vec<u8> {

@@ -36,6 +36,7 @@ pub(super) fn refused(error: generate::Error) -> Error {
         generate::Error::Embeds { file, problem } => {
             field("generate.embeddings", format!("{file}: {problem}"))
         }
+        generate::Error::Lora { file, problem } => field("generate.loras", format!("{file}: {problem}")),
         generate::Error::Data(error) => error.into(),
         generate::Error::Engine(error) => base_model::Error::Engine(error).into(),
         generate::Error::Model(error) => error.into(),

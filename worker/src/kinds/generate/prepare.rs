@@ -5,7 +5,10 @@ use std::sync::Arc;
 use ringtune_shared::{
     embedding::LARGEST_FILE,
     ids::{ContentHash, ContentHasher},
-    job::{EmbeddingPlace, PathUse, kinds::generate::GenerateSpec},
+    job::{
+        FilePlace, PathUse,
+        kinds::generate::{DrawnLora, GenerateSpec},
+    },
 };
 use ringtune_sources::LocalModel;
 
@@ -15,21 +18,20 @@ use crate::{
     contents::one_file,
     engine::SamplerKind,
     fault::Refusal,
-    generate::{Drawing, EmbeddingFile, ModelName, PictureOptions, sheet},
+    generate::{
+        Drawing, EmbeddingFile, LARGEST_LORA, LoraChoice, ModelName, PictureOptions, put_loras, sheet,
+    },
     rank::{Context, Error, Rank},
     session::{Progress, ProgressStage, RankEvent},
 };
-
-/// The job's field that names embeddings.
-const FIELD: &str = "generate.embeddings";
 
 /// What the pictures follow from.
 #[derive(Debug)]
 pub(super) struct Prepared {
     pub(super) drawing: Arc<Drawing>,
     pub(super) model: ModelName,
-    /// Of the embeddings' files, in their order.
-    pub(super) embeddings: ContentHash,
+    /// Of the files of embeddings and LoRAs, in their order, with the LoRAs' weights.
+    pub(super) files: ContentHash,
     /// Held as long as it may be read.
     pub(super) _base_model: Arc<LocalModel>,
 }
@@ -37,17 +39,17 @@ pub(super) struct Prepared {
 /// Prepares a rank. Every failure names the job's field or the file.
 pub(super) async fn prepare(rank: &Rank, spec: &GenerateSpec) -> Result<Prepared, Error> {
     let Rank { assignment, journal, .. } = rank;
-    // 1. The embeddings.
-    let files = fetch_all(rank, spec).await?;
+    // 1. The embeddings and LoRAs.
+    let (files, loras) = fetch_all(rank, spec).await?;
     // 2. The base model; its hash is taken beside.
     let mut loaded = rank.load_model(None, false).await?;
+    let known = put_loras(&rank.context.engine, loaded.info.text_width, loras).await.map_err(refused)?;
     // 3. Words and sizes.
     let (options, tokenizer, info) = (options(spec), loaded.tokenizer.clone(), loaded.info.clone());
     let resolve = move || Drawing::new(options, &tokenizer, info, &files);
-    let drawing = ringtune_shared::tasks::spawn_blocking(resolve).await?.map_err(refused)?;
-    for token in drawing.unused() {
-        let warning = "which an embedding teaches: it changes no picture (generate.tokens names its word)";
-        journal.warn(format!("generate.prompts: none has the word {token}, {warning}")).await;
+    let drawing = ringtune_shared::tasks::spawn_blocking(resolve).await?.map_err(refused)?.with_loras(known);
+    for warning in drawing.warnings() {
+        journal.warn(format!("generate.prompts: {warning}")).await;
     }
     let (rows, columns) = (spec.prompts.len(), spec.count as usize);
     if spec.sheet && !sheet::fits(rows, columns, drawing.size()) {
@@ -61,28 +63,35 @@ pub(super) async fn prepare(rank: &Rank, spec: &GenerateSpec) -> Result<Prepared
     let (sampler, (width, height)) = (drawing.sampler(), drawing.size());
     journal.info(format!("model: {} ({})", model.name, model.hash)).await;
     journal.info(format!("scheduler {sampler}, {} steps, {width} x {height}", spec.steps)).await;
-    let mut embeddings = ContentHasher::new();
-    drawing.embedding_hashes().for_each(|hash| embeddings.update(&hash.0));
-    Ok(Prepared {
-        drawing: Arc::new(drawing),
-        model,
-        embeddings: embeddings.finish(),
-        _base_model: loaded.local,
-    })
+    let mut files = ContentHasher::new();
+    drawing.embedding_hashes().for_each(|hash| files.update(&hash.0));
+    for lora in drawing.loras() {
+        files.update(&lora.hash.0);
+        files.update(&lora.weight.to_le_bytes());
+    }
+    Ok(Prepared { drawing: Arc::new(drawing), model, files: files.finish(), _base_model: loaded.local })
 }
 
-/// The embeddings as files of this machine. The cache keeps its bound, also when something is not to be had.
-async fn fetch_all(rank: &Rank, spec: &GenerateSpec) -> Result<Vec<EmbeddingFile>, Error> {
+/// The embeddings and LoRAs as files of this machine. The cache keeps its bound, also when something is not to be had.
+async fn fetch_all(rank: &Rank, spec: &GenerateSpec) -> Result<(Vec<EmbeddingFile>, Vec<LoraChoice>), Error> {
     let fetching = async {
-        let total = spec.embeddings.len() as u64;
-        let mut files = Vec::with_capacity(spec.embeddings.len());
+        let total = (spec.embeddings.len() + spec.loras.len()) as u64;
+        let (mut embeddings, mut loras) = (Vec::new(), Vec::new());
+        let mut done = 0;
         let words = spec.tokens.iter().map(String::as_str).chain(std::iter::repeat(""));
-        for ((done, embedding), word) in (0..).zip(&spec.embeddings).zip(words) {
-            let progress = Progress { stage: ProgressStage::Fetch, done, total };
-            rank.journal.event(RankEvent::Progress(progress)).await;
-            files.push(fetch(embedding, &rank.context).await?.with_token(word));
+        for (embedding, word) in spec.embeddings.iter().zip(words) {
+            tell(rank, done, total).await;
+            let (place, name) = fetch("generate.embeddings", embedding, LARGEST_FILE, &rank.context).await?;
+            embeddings.push(EmbeddingFile { place, name, token: word.to_owned() });
+            done += 1;
         }
-        Ok::<_, Error>(files)
+        for DrawnLora { file, weight } in &spec.loras {
+            tell(rank, done, total).await;
+            let (place, name) = fetch("generate.loras", file, LARGEST_LORA, &rank.context).await?;
+            loras.push(LoraChoice { place, name, weight: *weight });
+            done += 1;
+        }
+        Ok::<_, Error>((embeddings, loras))
     };
     let files = fetching.await;
     let (cache, needed) = (rank.context.cache.clone(), uploaded(spec));
@@ -90,31 +99,37 @@ async fn fetch_all(rank: &Rank, spec: &GenerateSpec) -> Result<Vec<EmbeddingFile
     files
 }
 
-fn uploaded(spec: &GenerateSpec) -> Vec<ContentHash> {
-    let uploaded = |embedding: &String| match EmbeddingPlace::parse(embedding) {
-        Ok(EmbeddingPlace::Uploaded { hash, .. }) => Some(hash),
-        _ => None,
-    };
-    spec.embeddings.iter().filter_map(uploaded).collect()
+async fn tell(rank: &Rank, done: u64, total: u64) {
+    rank.journal.event(RankEvent::Progress(Progress { stage: ProgressStage::Fetch, done, total })).await;
 }
 
-async fn fetch(embedding: &str, context: &Context) -> Result<EmbeddingFile, Error> {
-    match EmbeddingPlace::parse(embedding) {
-        Ok(EmbeddingPlace::File(name)) => {
+fn uploaded(spec: &GenerateSpec) -> Vec<ContentHash> {
+    let files = spec.embeddings.iter().chain(spec.loras.iter().map(|lora| &lora.file));
+    let uploaded = |file: &String| match FilePlace::parse(file) {
+        Ok(FilePlace::Uploaded { hash, .. }) => Some(hash),
+        _ => None,
+    };
+    files.filter_map(uploaded).collect()
+}
+
+/// A file that `field` names, and its name.
+async fn fetch(
+    field: &'static str,
+    given: &str,
+    largest: u64,
+    context: &Context,
+) -> Result<(ConfinedPath, String), Error> {
+    match FilePlace::parse(given) {
+        Ok(FilePlace::File(name)) => {
             let (access, given) = (context.access.clone(), name.clone());
-            let place = move || access.place(PathUse::Embedding, FIELD, &given);
-            let place = ringtune_shared::tasks::spawn_blocking(place).await??;
-            Ok(EmbeddingFile { place, name, token: String::new() })
+            let place = move || access.place(PathUse::Embedding, field, &given);
+            Ok((ringtune_shared::tasks::spawn_blocking(place).await??, name))
         }
-        Ok(EmbeddingPlace::Uploaded { hash, name }) => {
-            one_file(hash, LARGEST_FILE, &context.artifacts, &context.cache).await?;
-            Ok(EmbeddingFile {
-                place: ConfinedPath::at(context.cache.path(hash)),
-                name,
-                token: String::new(),
-            })
+        Ok(FilePlace::Uploaded { hash, name }) => {
+            one_file(hash, largest, &context.artifacts, &context.cache).await?;
+            Ok((ConfinedPath::at(context.cache.path(hash)), name))
         }
-        Err(problem) => Err(Refusal::of(FIELD, problem).into()),
+        Err(problem) => Err(Refusal::of(field, problem).into()),
     }
 }
 

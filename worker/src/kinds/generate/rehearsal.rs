@@ -10,8 +10,10 @@ use ringtune_shared::{
 use super::prepare::prepare;
 use crate::{
     engine::EngineHandle,
-    generate::{Batch, Drawing},
-    kinds::rehearsal::{As, DrawingReport, EmbeddingReport, Estimate, Found, ModelReport, SizeReport, alone},
+    generate::{Batch, Drawing, KnownLora},
+    kinds::rehearsal::{
+        As, DrawingReport, EmbeddingReport, Estimate, Found, LoraReport, ModelReport, SizeReport, alone,
+    },
     rank::{Context, Error},
 };
 
@@ -56,6 +58,11 @@ pub(in crate::kinds) async fn rehearse(
         vectors,
         sha256: hash.to_string(),
     };
+    let lora = |lora: &KnownLora| LoraReport {
+        name: lora.name.clone(),
+        weight: lora.weight,
+        sha256: lora.hash.to_string(),
+    };
     let ranks = spec.common.cluster.world_size;
     let share = batches.len().div_ceil(ranks.max(1) as usize) as f64;
     Ok(Found {
@@ -73,6 +80,7 @@ pub(in crate::kinds) async fn rehearse(
             steps: job.steps,
             guidance_scale: job.guidance_scale,
             embeddings: drawing.learned().into_iter().map(embedding).collect(),
+            loras: drawing.loras().iter().map(lora).collect(),
         }),
         estimate: timing.map(|timing| Estimate {
             precision: with.precision.name().to_owned(),

@@ -42,12 +42,12 @@ impl Parts for Artist {
     fn common(&self) -> Vec<(&'static str, ContentHash)> {
         vec![
             ("model (model.base)", self.prepared.model.hash),
-            ("embedding (generate.embeddings)", self.prepared.embeddings),
+            ("embeddings and LoRAs (generate.embeddings, generate.loras)", self.prepared.files),
         ]
     }
 
     fn state(&self) -> ContentHash {
-        self.prepared.embeddings
+        self.prepared.files
     }
 
     fn parts(&self) -> Vec<Batch> {

@@ -61,7 +61,7 @@ impl Batches {
     /// # Errors
     /// The file is not what it was.
     pub(super) fn of_step(&self, step: u64, microbatch: u32) -> Result<TokenBatch, ringtune_text::Error> {
-        let mut made = self.build(&self.train, &self.files.train, (step, microbatch))?;
+        let mut made = self.build(&self.train, &self.files.train, step, microbatch)?;
         let Chance { seed, dropout: rate } = self.chance;
         let first_sample = microbatch.saturating_mul(self.size.batch);
         made.dropout = (rate > 0.0).then_some(Dropout { rate, seed, step, first_sample });
@@ -97,14 +97,15 @@ impl Batches {
         let Some(windows) = &self.held_out else {
             return Err(ringtune_text::Error::option("gpt2.eval_interval", "is 0: nothing is held out"));
         };
-        self.build(windows, &self.files.val, (HELD_OUT, microbatch))
+        self.build(windows, &self.files.val, HELD_OUT, microbatch)
     }
 
     fn build(
         &self,
         windows: &Windows,
         file: &TokenFile,
-        (step, microbatch): (u64, u32),
+        step: u64,
+        microbatch: u32,
     ) -> Result<TokenBatch, ringtune_text::Error> {
         let BatchSize { batch, block } = self.size;
         let mut made = TokenBatch { batch: batch as usize, block: block as usize, ..TokenBatch::default() };

@@ -13,6 +13,7 @@ use crate::{
     engine::{EmbeddingRows, EngineError, EngineHandle, PassSummary, TokenBatch},
     parameters::{Exchange, LearnedParameters, Model, Options, Outlet},
     rank::Error,
+    ring::RankRing,
     train::AdamWOptions,
     training::StepJudged,
 };
@@ -42,7 +43,6 @@ pub(super) fn options(job: &Gpt2Spec) -> Options {
         },
         max_grad_norm: Some(job.grad_clip).filter(|clip| *clip > 0.0),
         compare_interval: job.compare_interval,
-        held_out: job.eval_iters,
         early_stop_patience: job.early_stop_patience,
         select_best: job.select_best,
     }
@@ -92,7 +92,11 @@ impl Model for Gpt2Model {
         engine.language_gradient(batch, outlet).await.map(|(pass, _outlet)| pass)
     }
 
-    async fn held_out(&self, microbatch: u32) -> Result<TokenBatch, Error> {
+    async fn hold_out(&mut self, _ring: &mut RankRing) -> Result<u32, Error> {
+        Ok(self.job.eval_iters)
+    }
+
+    async fn held_out(&self, microbatch: u32, _count: u32) -> Result<TokenBatch, Error> {
         self.build(move |batches| batches.held_out(microbatch)).await
     }
 

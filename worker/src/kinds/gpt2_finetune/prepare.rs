@@ -2,10 +2,7 @@
 
 use std::{path::Path, sync::Arc};
 
-use ringtune_shared::job::{
-    ReportTo,
-    kinds::gpt2_finetune::{Gpt2Init, Gpt2Spec, OPTIONS_WITHOUT_EFFECT},
-};
+use ringtune_shared::job::kinds::gpt2_finetune::{Gpt2Init, Gpt2Spec, OPTIONS_WITHOUT_EFFECT};
 use serde_json::{Value, json};
 
 use super::{
@@ -44,7 +41,7 @@ pub(super) async fn prepare(rank: &Rank, job: Gpt2Spec) -> Result<ParameterTrain
         journal.warn(warning).await;
     }
     let ranks = u32::try_from(assignment.ring.members.len()).unwrap_or(u32::MAX);
-    let (source, base_config) = source(&job, &model.folder, (assignment.precision, ranks)).await?;
+    let (source, base_config) = source(&job, &model.folder, assignment.precision, ranks).await?;
     let opening = OpenLanguageModel {
         source,
         precision: assignment.precision,
@@ -75,7 +72,8 @@ pub(super) async fn prepare(rank: &Rank, job: Gpt2Spec) -> Result<ParameterTrain
         facts: facts(rank, &job, &origin)?,
         select_best: job.select_best,
     };
-    let (options, course) = (options(&job), course(rank, &job, done));
+    let options = options(&job);
+    let course = Course::new(assignment, done, job.checkpointing_steps, job.report_to);
     let ahead = Ahead::new(batches.clone(), job.max_iters);
     let prepared = Prepared {
         model: Gpt2Model { job, batches, ahead, results },
@@ -95,24 +93,13 @@ fn copied(files: &[String]) -> Vec<String> {
     files.iter().filter(|name| !is_own(name)).cloned().collect()
 }
 
-fn course(rank: &Rank, job: &Gpt2Spec, done: u64) -> Course {
-    Course {
-        done,
-        total: job.max_iters,
-        save_steps: 0,
-        checkpointing_steps: job.checkpointing_steps,
-        checkpoints_total_limit: job.checkpoints_total_limit,
-        tensorboard: job.report_to == ReportTo::Tensorboard,
-        proof: rank.assignment.proof,
-    }
-}
-
 /// Where the parameters come from, once it is known that this machine has room for them; and the config that a new model's is
 /// made of.
 pub(super) async fn source(
     job: &Gpt2Spec,
     folder: &Path,
-    (precision, ranks): (Precision, u32),
+    precision: Precision,
+    ranks: u32,
 ) -> Result<(LanguageModelSource, Value), Error> {
     let path = folder.join("config.json");
     let read = move || (read_config(&path), node::memory_bytes(Path::new("/")));
@@ -244,7 +231,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let write = |config: &str| std::fs::write(folder.path().join("config.json"), config).unwrap();
         let pretrained = Gpt2Spec { init_from: Gpt2Init::Pretrained, ..job("") };
-        let source = || source(&pretrained, folder.path(), (Precision::Fp32, 1));
+        let source = || source(&pretrained, folder.path(), Precision::Fp32, 1);
         let opened = LanguageModelFolder { path: folder.path().to_owned(), positions: Some(64) };
         for config in ["{\"n_positions\": 64}", "{}", "{\"model_type\": \"gpt2\", \"n_positions\": 65}"] {
             write(config);
@@ -267,7 +254,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let config = "{\"vocab_size\": 99, \"n_layer\": 3, \"n_head\": 2, \"n_embd\": 8}";
         std::fs::write(folder.path().join("config.json"), config).unwrap();
-        let source = async |options: &str| source(&job(options), folder.path(), (Precision::Fp32, 1)).await;
+        let source = async |options: &str| source(&job(options), folder.path(), Precision::Fp32, 1).await;
         assert!(source("").await.is_ok());
         let refused = source("n_embd = 65536\nn_layer = 1000\n").await.unwrap_err();
         assert_eq!(refused.fault(), Fault::Machine);

@@ -37,7 +37,7 @@ pub(in crate::kinds) async fn rehearse(
         {
             rank.journal.warn(warning).await;
         }
-        source(job, &model.folder, (rank.assignment.precision, cluster.world_size)).await?;
+        source(job, &model.folder, rank.assignment.precision, cluster.world_size).await?;
         Ok(model)
     };
     let Alone { prepared: model, mut warnings, .. } = alone(spec, with, context, prepare).await?;

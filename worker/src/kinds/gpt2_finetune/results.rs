@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use ringtune_shared::{files::write_atomically, state::TensorInfo};
+use ringtune_shared::state::TensorInfo;
 use serde_json::{Value, json};
 
 use crate::{
@@ -14,9 +14,9 @@ use crate::{
         self, canonical_json,
         language_card::{self, Chosen},
         language_model, model_card,
-        read_back::{check_text, different},
+        read_back::{self, different},
     },
-    parameters::{LearnedParameters, Which},
+    parameters::{LearnedParameters, Which, write_results},
     rank::Error,
     training::StepJudged,
 };
@@ -54,14 +54,7 @@ impl Results {
         names: &mut Vec<String>,
     ) -> Result<(), Error> {
         let (this, folder) = (self.clone(), folder.to_owned());
-        let write = move || {
-            let mut names = Vec::new();
-            let written = this.write_all(&folder, last, &learned, &mut names);
-            (written, names)
-        };
-        let (written, good) = ringtune_shared::tasks::spawn_blocking(write).await?;
-        names.extend(good);
-        Ok(written?)
+        write_results(names, move |names| this.write_all(&folder, last, &learned, names)).await
     }
 
     /// Blocks.
@@ -72,15 +65,15 @@ impl Results {
         learned: &LearnedParameters,
         names: &mut Vec<String>,
     ) -> Result<(), output::Error> {
-        let mut model = |name: &str, which: Which, of: (u64, Option<f32>)| {
+        let mut model = |name: &str, which: Which, of: StepJudged| {
             self.write_model(&folder.join(name), learned, which, of)?;
             names.push(name.to_owned());
             Ok::<_, output::Error>(())
         };
-        let of_last = (last.step, learned.last_is_best.or(last.validation_loss));
-        match learned.best {
-            Some((step, loss)) if step != last.step => {
-                model(language_model::FILE_NAME, Which::Best, (step, Some(loss)))?;
+        let (of_last, best) = learned.judged(last);
+        match best {
+            Some(best) if best.step != last.step => {
+                model(language_model::FILE_NAME, Which::Best, best)?;
                 model(LAST_MODEL, Which::Last, of_last)?;
             }
             _ => {
@@ -98,19 +91,17 @@ impl Results {
             copy(&self.tokenizer.join(name), &folder.join(name))?;
             names.push(name.clone());
         }
-        let of_result = learned.best.map_or(of_last, |(step, loss)| (step, Some(loss)));
+        let StepJudged { step, validation_loss, .. } = best.unwrap_or(of_last);
         let card = Chosen {
-            step: of_result.0,
-            validation_loss: of_result.1,
+            step,
+            validation_loss,
             has_tokenizer: self.copied.iter().any(|name| TOKENIZERS.contains(&name.as_str())),
         };
         language_card::write(&folder.join(model_card::FILE_NAME), &self.facts, card)?;
         names.push(model_card::FILE_NAME.to_owned());
         // A folder with a config is a whole model.
         let config = folder.join(language_model::CONFIG_NAME);
-        write_atomically(&config, self.config.as_bytes())
-            .map_err(|error| output::Error::writing(&config, error.cause))?;
-        check_text(&config, &self.config)?;
+        read_back::write(&config, self.config.as_bytes())?;
         names.push(language_model::CONFIG_NAME.to_owned());
         Ok(())
     }
@@ -120,7 +111,7 @@ impl Results {
         file: &Path,
         learned: &LearnedParameters,
         which: Which,
-        (step, loss): (u64, Option<f32>),
+        StepJudged { step, validation_loss: loss, .. }: StepJudged,
     ) -> Result<(), output::Error> {
         let (numbers, parameters): (Vec<usize>, Vec<TensorInfo>) =
             learned.parameters(which).into_iter().unzip();
@@ -153,10 +144,5 @@ fn copy(from: &Path, to: &Path) -> Result<(), output::Error> {
     if read as u64 > LARGEST_TOKENIZER_FILE {
         return Err(different(from, format!("it has more than {LARGEST_TOKENIZER_FILE} bytes")));
     }
-    write_atomically(to, &bytes).map_err(|error| output::Error::writing(to, error.cause))?;
-    match std::fs::read(to) {
-        Ok(found) if found == bytes => Ok(()),
-        Ok(_) => Err(different(to, "it is not what was written".to_owned())),
-        Err(error) => Err(different(to, error.to_string())),
-    }
+    read_back::write(to, &bytes)
 }

@@ -78,6 +78,7 @@ pub(crate) struct DrawingReport {
     pub(crate) steps: u32,
     pub(crate) guidance_scale: f64,
     pub(crate) embeddings: Vec<EmbeddingReport>,
+    pub(crate) loras: Vec<LoraReport>,
 }
 
 /// A language model, and how it is trained.
@@ -117,6 +118,16 @@ pub(crate) struct TextsReport {
 pub(crate) struct EmbeddingReport {
     pub(crate) token: String,
     pub(crate) vectors: usize,
+    pub(crate) sha256: String,
+}
+
+/// A file of adapters that stand beside the model's layers.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct LoraReport {
+    /// The file's, without its ending.
+    pub(crate) name: String,
+    /// Its product is multiplied by it.
+    pub(crate) weight: f64,
     pub(crate) sha256: String,
 }
 

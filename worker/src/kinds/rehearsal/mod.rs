@@ -3,15 +3,14 @@
 mod found;
 
 pub(crate) use found::{
-    DrawingReport, EmbeddingReport, Estimate, Found, LanguageReport, ModelReport, RehearsedWord, SizeReport,
-    TextsReport, TrainingReport,
+    DrawingReport, EmbeddingReport, Estimate, Found, LanguageReport, LoraReport, ModelReport, RehearsedWord,
+    SizeReport, TextsReport, TrainingReport,
 };
 
 use ringtune_shared::{
     ids::{Epoch, JobId, WorkerId},
     job::JobSpec,
     ring::{Member, RingView},
-    version::{RING_PROTOCOLS, VERSION},
 };
 use tokio::sync::mpsc;
 
@@ -52,20 +51,10 @@ pub(super) async fn alone<Prepared>(
     prepare: impl AsyncFnOnce(&Rank) -> Result<Prepared, Error>,
 ) -> Result<Alone<Prepared>, Error> {
     let myself = Member { worker: WorkerId::new(), address: String::new() };
-    let assignment = Assignment {
-        ring: RingView { job: JobId::new(), epoch: Epoch::FIRST, members: vec![myself] },
-        rank: Some(0),
-        spec: spec.clone(),
-        threads,
-        precision,
-        numerics_class: "rehearsal".to_owned(),
-        ring_protocol: RING_PROTOCOLS.max,
-        version: VERSION.to_owned(),
-        resume_from: String::new(),
-        proof: None,
-        re_forms: false,
-        trace: None,
-    };
+    let ring = RingView { job: JobId::new(), epoch: Epoch::FIRST, members: vec![myself] };
+    let numerics_class = "rehearsal".to_owned();
+    let assignment =
+        Assignment { threads, precision, numerics_class, ..Assignment::new(ring, 0, spec.clone()) };
     // What it says is collected.
     let (events, mut said) = mpsc::channel(64);
     let journal = Journal::new(assignment.key(), Some(0), events).of(context.access.clone());

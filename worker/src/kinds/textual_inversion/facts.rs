@@ -27,7 +27,7 @@ pub(super) fn facts(
     }
     let concepts = job.get_mut("concepts").and_then(Value::as_array_mut);
     for concept in concepts.into_iter().flatten().filter_map(Value::as_object_mut) {
-        for key in ["images", "folders"] {
+        for key in ["images", "folders", "caption_column"] {
             concept.remove(key);
         }
     }

@@ -1,10 +1,13 @@
 //! The learned embeddings that concepts start from, instead of words.
 
-use ringtune_shared::{embedding::LearnedEmbedding, job::JobSpec};
+use ringtune_shared::{
+    embedding::{LARGEST_FILE, LearnedEmbedding},
+    job::JobSpec,
+};
 
 use crate::{
     fault::Refusal,
-    inputs::embedding_bytes,
+    inputs::file_bytes,
     rank::{Context, Error},
 };
 
@@ -41,7 +44,7 @@ pub(super) async fn fetch(spec: &JobSpec, context: &Context) -> Result<Vec<Optio
             continue;
         }
         let refused = |problem: String| Refusal { field: wanted.field.clone(), problem };
-        let bytes = embedding_bytes(wanted.place, &wanted.field, context).await?;
+        let bytes = file_bytes(wanted.place, &wanted.field, LARGEST_FILE, context).await?;
         let read =
             ringtune_shared::tasks::spawn_blocking(move || LearnedEmbedding::from_bytes(&bytes)).await?;
         let learned = read.map_err(|error| refused(error.to_string()))?;

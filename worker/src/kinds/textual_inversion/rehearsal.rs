@@ -1,6 +1,6 @@
 //! A job's preparation without a job: the same checks and the same first microbatches, on this machine alone.
 
-use std::{collections::BTreeMap, path::Path, sync::Arc, time::Instant};
+use std::{path::Path, sync::Arc, time::Instant};
 
 use ringtune_shared::job::{
     JobSpec,
@@ -9,31 +9,15 @@ use ringtune_shared::job::{
 
 use super::prepare::prepare;
 use crate::{
-    data::{ClipTokenizer, images::ListedImage},
+    data::ClipTokenizer,
     engine::EngineHandle,
-    inputs::Target,
-    kinds::rehearsal::{
-        Alone, As, Estimate, Found, ModelReport, RehearsedWord, SizeReport, TrainingReport, alone,
+    kinds::{
+        pictures::{PROMPTS_SHOWN, TIMED_MICROBATCHES, Timing, found},
+        rehearsal::{Alone, As, Found, ModelReport, RehearsedWord, alone},
     },
     rank::{Context, Error},
     train::MicrobatchBuilder,
 };
-
-/// Samples whose prompts are shown.
-const PROMPTS_SHOWN: usize = 8;
-/// The first asks for memory; the last one is as all others.
-const TIMED_MICROBATCHES: u32 = 2;
-
-/// Measured on this machine.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Timing {
-    /// One picture and its mirror image through the VAE.
-    encode_seconds: f64,
-    /// One microbatch, forward and backward.
-    microbatch_seconds: f64,
-    /// Memory of this process that no file backs, after the microbatches.
-    private_bytes: u64,
-}
 
 /// Prepares the job as the only rank of a ring would, and takes the first microbatches.
 ///
@@ -50,11 +34,11 @@ pub(in crate::kinds) async fn rehearse(
     let done = alone(spec, with, context, async |rank| prepare(rank, job, compute).await).await?;
     let Alone { prepared, assignment, warnings } = done;
     // 2. One picture through the VAE stands for all of its size.
-    let pictures = prepared.posteriors.listed();
+    let pictures = prepared.material.posteriors.listed();
     let model = prepared.model.clone();
-    let (images, encode_seconds) = prepared.posteriors.rehearse(compute.then_some(context)).await?;
+    let (images, encode_seconds) = prepared.material.posteriors.rehearse(compute.then_some(context)).await?;
     context.engine.drop_vae().await.map_err(Error::of_engine)?;
-    let mut builder = prepared.inputs.into_builder(images)?;
+    let mut builder = prepared.material.inputs.into_builder(images)?;
     let epoch_samples = builder.samples_of_pass();
     // 3. The first microbatches.
     let rows = Arc::clone(prepared.state.rows());
@@ -86,51 +70,9 @@ pub(in crate::kinds) async fn rehearse(
         None => None,
     };
     // 4. What all of it comes to.
-    let (train, cluster) = (&job.train, &spec.common.cluster);
-    let (steps, global_batch) = (train.max_train_steps, train.global_batch(cluster));
-    let all_samples = steps.saturating_mul(global_batch);
-    let estimate = timing.map(|timing| {
-        let count: usize = pictures.iter().map(Vec::len).sum();
-        let share = count.div_ceil(cluster.world_size.max(1) as usize);
-        let encode_seconds = timing.encode_seconds * share as f64;
-        let step_seconds = timing.microbatch_seconds * f64::from(train.gradient_accumulation_steps);
-        Estimate {
-            precision: with.precision.name().to_owned(),
-            threads: with.threads,
-            private_bytes: timing.private_bytes,
-            encode_seconds,
-            step_seconds,
-            total_seconds: encode_seconds + step_seconds * steps as f64,
-            world_size: cluster.world_size,
-        }
-    });
-    Ok(Found {
-        warnings,
-        sizes: sizes(&pictures),
-        pictures,
-        words,
-        prompts,
-        training: Some(TrainingReport {
-            steps,
-            global_batch,
-            samples: all_samples,
-            epoch_samples,
-            epochs: all_samples as f64 / epoch_samples.max(1) as f64,
-            learning_rate: train.effective_learning_rate(cluster),
-        }),
-        model: Some(ModelReport::of(&spec.common, &model, prepared.origin.model_hash)),
-        estimate,
-        ..Found::default()
-    })
-}
-
-/// How many pictures are brought to each size.
-fn sizes(pictures: &[Vec<(ListedImage, Target)>]) -> Vec<SizeReport> {
-    let mut sizes: BTreeMap<(u32, u32), usize> = BTreeMap::new();
-    for (_, target) in pictures.iter().flatten() {
-        *sizes.entry(target.size()).or_default() += 1;
-    }
-    sizes.into_iter().map(|((width, height), pictures)| SizeReport { width, height, pictures }).collect()
+    let model = Some(ModelReport::of(&spec.common, &model, prepared.origin.model_hash));
+    let found = found(spec, &job.train, with, pictures, epoch_samples, timing);
+    Ok(Found { warnings, words, prompts, model, ..found })
 }
 
 /// Seconds of a microbatch once everything is in its place.

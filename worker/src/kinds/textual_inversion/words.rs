@@ -4,7 +4,7 @@ use std::{path::Path, sync::Arc};
 
 use ringtune_shared::job::{
     kinds::textual_inversion::{ConceptSpec, LearnableProperty, TextualInversionSpec},
-    pictures::{PreviewSpec, TrainSpec},
+    pictures::TrainSpec,
 };
 
 use crate::{
@@ -13,10 +13,10 @@ use crate::{
         templates,
     },
     engine::ModelInfo,
-    fault::Refusal,
     inputs,
+    kinds::pictures::{open_tokenizer, previews_of},
     rank::Error,
-    training::{PreviewPlan, WantedPreviews},
+    training::PreviewPlan,
 };
 
 /// One concept's words.
@@ -38,10 +38,7 @@ pub(super) fn read(
     folder: &Path,
     captions: Vec<Vec<Caption>>,
 ) -> Result<(Vec<ConceptWords>, Option<PreviewPlan>), Error> {
-    let mut tokenizer = ClipTokenizer::open(folder, model.max_text_length)?;
-    if !tokenizer.fit(model.vocab_size, model.max_text_length) {
-        return Err(another_models(&tokenizer, model).into());
-    }
+    let mut tokenizer = open_tokenizer(folder, model)?;
     let concepts = job.concepts();
     let blame = |index: usize, key: &str| {
         let field = job.concept_field(index, key);
@@ -89,33 +86,13 @@ fn previews(
     tokenizer: &ClipTokenizer,
     placeholders: &[Placeholders],
 ) -> Result<Option<PreviewPlan>, Error> {
-    let PreviewSpec { validation_prompt, num_validation_images, .. } = &train.previews;
-    if validation_prompt.is_empty() {
-        return Ok(None);
-    }
+    let validation_prompt = &train.previews.validation_prompt;
     // Every vector of a token, as diffusers' pipeline puts them in.
     let several = placeholders.iter().filter(|placeholders| placeholders.tokens.len() > 1);
     let prompt = several.fold(validation_prompt.clone(), |prompt, placeholders| {
         prompt.replace(&placeholders.tokens[0], &placeholders.text())
     });
-    let wanted = WantedPreviews {
-        prompt: &prompt,
-        count: *num_validation_images,
-        side: train.resolution as usize,
-        seed: train.seed,
-    };
-    PreviewPlan::new(wanted, model, tokenizer).map(Some)
-}
-
-fn another_models(tokenizer: &ClipTokenizer, model: &ModelInfo) -> Refusal {
-    let problem = format!(
-        "its tokenizer has {} tokens and prompts of {}, its text encoder {} and {}",
-        tokenizer.vocabulary_size(),
-        tokenizer.length(),
-        model.vocab_size,
-        model.max_text_length
-    );
-    Refusal::of("model.base", problem)
+    previews_of(&prompt, train, model, tokenizer)
 }
 
 fn own_and_others(all: &[Placeholders], index: usize) -> (&Placeholders, Vec<Placeholders>) {

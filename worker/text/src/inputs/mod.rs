@@ -2,7 +2,6 @@
 //! read ([`read`]).
 
 mod lines;
-mod pages;
 mod plan;
 mod scan;
 mod sink;

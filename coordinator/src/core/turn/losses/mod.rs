@@ -11,7 +11,6 @@ use crate::core::job_state::JobState;
 use crate::core::loss::{Loss, Situation, Verdict, decide};
 use crate::core::record::{EventBody, LogLevel};
 use crate::core::stop::Goal;
-use crate::core::worker::Doubt;
 
 impl Turn<'_> {
     /// Something happened to a member of a job's ring. `reason`: what, with its rank and host.
@@ -207,7 +206,7 @@ impl Turn<'_> {
             return;
         }
         let owner = job_owner(self.cluster, id);
-        let (first, longest) = (self.cluster.options.rest, self.cluster.options.longest_rest);
+        let rests = (self.cluster.options.rest, self.cluster.options.longest_rest);
         let now = self.now;
         let answer = self.cluster.change_worker(worker, |worker| {
             let may_be_its_own = rest == Rest::ForOwners;
@@ -215,12 +214,7 @@ impl Turn<'_> {
             if may_be_its_own {
                 worker.suspected_by = Some(owner.clone());
             }
-            let known = worker.doubted.take();
-            let times = known.filter(|doubt| doubt.owner == owner).map_or(0, |doubt| doubt.times);
-            let until = now.plus(first.saturating_mul(1 << times.min(32)).min(longest));
-            let times = times.saturating_add(1);
-            worker.doubted = Some(Doubt { owner, times, until: Some(until) });
-            (until, several)
+            (worker.doubt(owner, now, rests), several)
         });
         let Some((until, several)) = answer else { return };
         self.cluster.deadlines.by(Subject::Worker(worker), until);
@@ -232,7 +226,7 @@ impl Turn<'_> {
     /// A worker prepared a rank: whatever failed on it before was not its fault, or is over.
     pub(super) fn works_well(&mut self, worker: WorkerId) {
         self.cluster.change_worker(worker, |worker| {
-            (worker.failures, worker.doubted, worker.suspected_by) = (0, None, None);
+            (worker.failures, worker.doubts, worker.suspected_by) = (0, Vec::new(), None);
         });
     }
 

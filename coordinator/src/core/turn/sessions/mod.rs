@@ -51,7 +51,7 @@ impl Turn<'_> {
             releasing: releasing.into_iter().filter(|(job, _)| held_jobs.contains(job)).collect(),
             failures: known.as_ref().map_or(0, |worker| worker.failures),
             rests_until: known.as_ref().and_then(|worker| worker.rests_until),
-            doubted: known.as_ref().and_then(|worker| worker.doubted.clone()),
+            doubts: known.as_ref().map(|worker| worker.doubts.clone()).unwrap_or_default(),
             suspected_by: known.as_ref().and_then(|worker| worker.suspected_by.clone()),
         };
         let silent = self.now.plus(self.cluster.options.session_timeout);

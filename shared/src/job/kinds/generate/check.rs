@@ -1,14 +1,15 @@
 //! The checks of `[generate]`.
 
 use super::{
-    GenerateSpec, SCHEDULERS,
-    limits::{MOST, PICTURES, PROMPT_CHARACTERS},
+    DrawnLora, DrawnLoraDraft, GenerateSpec, SCHEDULERS,
+    limits::{LORA_WEIGHT, LORAS, MOST, PICTURES, PROMPT_CHARACTERS},
 };
 use crate::job::{
-    CommonSpec, EmbeddingPlace,
+    CommonSpec,
     check::Check,
-    limits::{NAME_CHARACTERS, PATH_CHARACTERS},
-    text::{printable, scheme, shortened},
+    limits::NAME_CHARACTERS,
+    section::Spec as _,
+    text::{printable, shortened},
 };
 
 impl GenerateSpec {
@@ -55,22 +56,36 @@ impl Check {
             return Vec::new();
         }
         for (index, embedding) in embeddings.iter().enumerate() {
-            let problem = match (EmbeddingPlace::parse(embedding), scheme(embedding)) {
-                (Err(problem), _) => problem,
-                (Ok(EmbeddingPlace::File(path)), Some(scheme)) => {
-                    format!("got {:?}; {scheme}:// is not supported: give a file", shortened(&path))
-                }
-                (Ok(EmbeddingPlace::File(path)), None) if path.is_empty() => {
-                    "it is empty; give a file".to_owned()
-                }
-                _ => match printable(embedding, PATH_CHARACTERS) {
-                    Ok(()) => continue,
-                    Err(problem) => problem,
-                },
-            };
-            self.refuse(&format!("{field}[{index}]"), problem);
+            self.file_place(&format!("{field}[{index}]"), embedding);
         }
         embeddings
+    }
+
+    pub(super) fn drawn_loras(&mut self, field: &str, given: Option<Vec<DrawnLoraDraft>>) -> Vec<DrawnLora> {
+        let drafts = given.unwrap_or_default();
+        if drafts.len() > LORAS {
+            self.refuse(field, format!("got {}; allowed: at most {LORAS}", drafts.len()));
+            return Vec::new();
+        }
+        let drafts = drafts.into_iter().enumerate();
+        drafts.map(|(index, draft)| DrawnLora::checked(draft, self, &format!("{field}[{index}]"))).collect()
+    }
+
+    /// The file of a LoRA.
+    pub(super) fn lora_file(&mut self, field: &str, given: Option<String>) -> String {
+        let place = given.unwrap_or_default();
+        self.file_place(field, &place);
+        place
+    }
+
+    pub(super) fn lora_weight(&mut self, field: &str, given: Option<f64>) -> f64 {
+        let weight = given.unwrap_or(1.0);
+        // Written so that NaN fails it.
+        if weight.abs() <= LORA_WEIGHT {
+            return weight;
+        }
+        self.refuse(field, format!("got {weight}; allowed: -{LORA_WEIGHT} to {LORA_WEIGHT}"));
+        1.0
     }
 
     /// The words of so many embeddings.

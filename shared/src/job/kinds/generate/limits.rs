@@ -14,3 +14,7 @@ pub(super) const STEPS: i64 = 1000;
 pub(super) const GUIDANCE: f64 = 100.0;
 /// Pictures that are drawn at once.
 pub(super) const BATCH: i64 = 64;
+/// LoRAs of a job.
+pub(super) const LORAS: usize = 16;
+/// How strongly one counts.
+pub(super) const LORA_WEIGHT: f64 = 100.0;

@@ -7,8 +7,8 @@ use super::{Activity, facts::Facts};
 use crate::{
     ids::ContentHash,
     job::{
-        ContentUse, EmbeddingPlace, MixedPrecision, PathUse, limits::RESOLUTION, pictures, section::section,
-        text::text_bytes,
+        ContentUse, FilePlace, JobFile, MixedPrecision, PathUse, Teaches, limits::RESOLUTION, pictures,
+        section::section, text::text_bytes,
     },
 };
 
@@ -30,6 +30,9 @@ section! {
         /// The words of the embeddings, in their order; an empty one is what the file says, or else its name. Default none.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         tokens: Vec<String> = strings.words_of_embeddings(embeddings.len()),
+        /// LoRAs that stand beside the model's layers. Default none.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        loras: Vec<DrawnLora> = tables<DrawnLoraDraft>.drawn_loras(),
         /// Pictures of each prompt. Default 1.
         count: u32 = integer.count(1, 1..=limits::COUNT),
         /// Denoising steps. Default 25.
@@ -53,6 +56,16 @@ section! {
     }
 }
 
+section! {
+    /// A LoRA to draw with.
+    DrawnLora from draft: DrawnLoraDraft, drawn_lora_keys {
+        /// A file as every worker sees it, or an uploaded one, `artifact://sha256/HEX#NAME`.
+        file: String = string.lora_file(),
+        /// Its product is multiplied by it. Default 1.
+        weight: f64 = number.lora_weight(),
+    }
+}
+
 impl GenerateSpec {
     /// No picture.
     pub(in crate::job) fn nothing() -> Self {
@@ -61,6 +74,7 @@ impl GenerateSpec {
             negative_prompt: String::new(),
             embeddings: Vec::new(),
             tokens: Vec::new(),
+            loras: Vec::new(),
             count: 0,
             steps: 0,
             guidance_scale: 0.0,
@@ -89,16 +103,16 @@ impl Facts for GenerateSpec {
     }
 
     fn contents(&self) -> Vec<(ContentUse, ContentHash)> {
-        let uploaded = |entry: &String| match EmbeddingPlace::parse(entry) {
-            Ok(EmbeddingPlace::Uploaded { hash, .. }) => Some((ContentUse::Embedding, hash)),
+        let files = self.embeddings.iter().chain(self.loras.iter().map(|lora| &lora.file));
+        let uploaded = |entry: &String| match FilePlace::parse(entry) {
+            Ok(FilePlace::Uploaded { hash, .. }) => Some((ContentUse::Embedding, hash)),
             _ => None,
         };
-        self.embeddings.iter().filter_map(uploaded).collect()
+        files.filter_map(uploaded).collect()
     }
 
     fn places(&mut self) -> Vec<(String, PathUse, &mut String)> {
-        let place = |embedding| ("generate.embeddings".to_owned(), PathUse::Embedding, embedding);
-        self.embeddings.iter_mut().map(place).collect()
+        self.files().into_iter().map(|file| (file.field, PathUse::Embedding, file.place)).collect()
     }
 
     fn lists(&self) -> Vec<(String, usize, &'static str)> {
@@ -106,15 +120,25 @@ impl Facts for GenerateSpec {
             ("generate.prompts".to_owned(), text_bytes(&self.prompts), ""),
             ("generate.embeddings".to_owned(), text_bytes(&self.embeddings), ""),
             ("generate.tokens".to_owned(), text_bytes(&self.tokens), ""),
+            ("generate.loras".to_owned(), self.loras.iter().map(|lora| lora.file.len()).sum(), ""),
         ]
     }
 
-    fn drawn_embeddings(&self) -> &[String] {
-        &self.embeddings
-    }
-
-    fn drawn_embeddings_mut(&mut self) -> &mut [String] {
-        &mut self.embeddings
+    fn files<'a>(&'a mut self) -> Vec<JobFile<'a>> {
+        let embedding = |place| JobFile {
+            field: "generate.embeddings".to_owned(),
+            place,
+            teaches: Teaches::Words,
+            is_start: false,
+        };
+        let lora = |(index, lora): (usize, &'a mut DrawnLora)| JobFile {
+            field: format!("generate.loras[{index}].file"),
+            place: &mut lora.file,
+            teaches: Teaches::Layers,
+            is_start: false,
+        };
+        let loras = self.loras.iter_mut().enumerate().map(lora);
+        self.embeddings.iter_mut().map(embedding).chain(loras).collect()
     }
 }
 
@@ -138,12 +162,13 @@ mod tests {
             (25, 7.5, 1, 1)
         );
         let full = format!(
-            "{JOB}embeddings = [\"/e/cat.safetensors\"]\ntokens = [\"<my-cat>\"]\nnegative_prompt = \"mud\"\ncount = 3\nsteps = 9\n\
+            "{JOB}embeddings = [\"/e/cat.safetensors\"]\ntokens = [\"<my-cat>\"]\nloras = [{{ file = \"/l/toy.safetensors\", weight = -0.5 }}]\nnegative_prompt = \"mud\"\ncount = 3\nsteps = 9\n\
              guidance_scale = 4\nwidth = 64\nheight = 96\nseed = 7\nscheduler = \"euler_a\"\nbatch = 2\nsheet = true\n\
              mixed_precision = \"bf16\"\n[cluster]\nworld_size = 2\n"
         );
         // A job without it is written as it was before there was such a key.
-        assert!(!serde_json::to_string(&spec).unwrap().contains("tokens"));
+        let stored = serde_json::to_string(&spec).unwrap();
+        assert!(!stored.contains("tokens") && !stored.contains("loras"));
         let spec = parse_job_toml(&full).unwrap();
         assert_eq!(spec.mixed_precision(), MixedPrecision::Bf16);
         let text = spec.to_toml().unwrap();
@@ -173,6 +198,10 @@ mod tests {
             (format!("{JOB}embeddings = [\"s3://b/k\"]"), "generate.embeddings[0]"),
             (format!("{JOB}tokens = [\"<a>\"]"), "generate.tokens"),
             (format!("{JOB}embeddings = [\"/a\", \"/b\"]\ntokens = [\"\", \"a b\"]"), "generate.tokens[1]"),
+            (format!("{JOB}loras = [{{ file = \"\" }}]"), "generate.loras[0].file"),
+            (format!("{JOB}loras = [{{ weight = 1 }}]"), "generate.loras[0].file"),
+            (format!("{JOB}loras = [{{ file = \"s3://b/k\" }}]"), "generate.loras[0].file"),
+            (format!("{JOB}loras = [{{ file = \"/l\", weight = inf }}]"), "generate.loras[0].weight"),
             (format!("{JOB}[train]\nlearning_rate = 0.1"), "train"),
             (format!("{JOB}[data]\nimages = \"/i\""), "data"),
             (format!("{JOB}[debug]\ntrace_dir = \"/t\""), "debug.trace_dir"),

@@ -13,6 +13,7 @@ use crate::{
         text::{printable, scheme, shortened},
     },
     names,
+    templates::Template,
 };
 
 /// Fills in the defaults of `[data]`, `[train]` and `[[concepts]]` and checks every value.
@@ -31,7 +32,17 @@ pub(super) fn checked(draft: JobDraft, check: &mut Check, common: &CommonSpec) -
     let concepts = check.concepts(concepts, &word, &train);
     let work = TextualInversionSpec { data, word, train, concepts };
     let concepts = work.concepts();
-    work.train.check(check, common, concepts.iter().flat_map(|concept| &concept.templates));
+    let templates = || concepts.iter().flat_map(|concept| &concept.templates);
+    work.data.check(check, work.train.needs_image_count());
+    work.train.check(check, common, templates());
+    // A caption that is left empty must leave what is learned where it is.
+    let is_nameless = |text: &&String| Template::parse(text).is_ok_and(|template| !template.has_name());
+    if let Some(template) = templates().find(is_nameless).filter(|_| work.train.caption_dropout > 0.0) {
+        let problem = format!(
+            "leaves the caption of the template {template:?} empty, and with it the token; put [name] into it"
+        );
+        check.refuse("train.caption_dropout", problem);
+    }
     work
 }
 
@@ -101,6 +112,8 @@ impl Check {
         let WordDraft { placeholder_token, initializer_token, initializer_embedding, .. } = word;
         for (field, given) in [
             ("data.images", &mut data.images),
+            ("data.source", &mut data.source),
+            ("data.caption_column", &mut data.caption_column),
             ("train.placeholder_token", placeholder_token),
             ("train.initializer_token", initializer_token),
             ("train.initializer_embedding", initializer_embedding),

@@ -4,7 +4,7 @@ use super::{LearnableProperty, TextualInversionSpec, WordSpec, limits};
 use crate::{
     embedding::LearnedEmbedding,
     job::{
-        pictures::{DataSpec, FolderDraft, FolderSpec},
+        pictures::{DataSpec, FolderDraft, FolderSpec, instead_of_images, limits::CAPTION_COLUMN_CHARACTERS},
         section::section,
     },
     templates::use_captions,
@@ -24,10 +24,13 @@ section! {
         #[serde(default, skip_serializing_if = "String::is_empty")]
         initializer_embedding: String = string.text(),
         /// Its pictures; see [`crate::job::pictures::DataSpec::images`].
-        images: String = string.images(draft.folders.is_some()),
+        images: String = string.images(instead_of_images(draft.folders.is_some(), None)),
         /// Several folders of them instead; see [`crate::job::pictures::DataSpec::folders`].
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         folders: Vec<FolderSpec> = tables<FolderDraft>.folders(),
+        /// See [`crate::job::pictures::DataSpec::caption_column`].
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        caption_column: String = string.line(CAPTION_COLUMN_CHARACTERS),
         /// Rows learned for it. Default: `train.num_vectors`.
         num_vectors: u32 = integer.count(1, 1..=limits::NUM_VECTORS),
         /// Which of the two lists of prompts is used where `templates` is empty. Default: `train.learnable_property`.
@@ -46,7 +49,8 @@ impl ConceptSpec {
 
     /// Where its pictures are: at least one folder, each with its key ("images" or "folders[0].images").
     pub fn folders(&self) -> Vec<(String, FolderSpec)> {
-        DataSpec { images: self.images.clone(), folders: self.folders.clone() }.folders()
+        let Self { images, folders, caption_column, .. } = self.clone();
+        DataSpec { images, folders, caption_column, ..DataSpec::default() }.folders()
     }
 }
 
@@ -93,13 +97,14 @@ impl TextualInversionSpec {
             learnable_property,
             num_vectors,
         } = self.word.clone();
-        let DataSpec { images, folders } = self.data.clone();
+        let DataSpec { images, folders, caption_column, .. } = self.data.clone();
         vec![ConceptSpec {
             placeholder_token,
             initializer_token,
             initializer_embedding,
             images,
             folders,
+            caption_column,
             num_vectors,
             learnable_property,
             templates: self.train.templates.clone(),
@@ -111,6 +116,7 @@ impl TextualInversionSpec {
     pub fn concept_field(&self, index: usize, key: &str) -> String {
         match (self.concepts.is_empty(), key) {
             (false, _) => field(index, key),
+            (true, "images") if !self.data.source.is_empty() => "data.source".to_owned(),
             (true, _) if key.contains("images") => format!("data.{key}"),
             (true, _) => format!("train.{key}"),
         }

@@ -34,7 +34,7 @@ impl Facts for TextualInversionSpec {
     fn places(&mut self) -> Vec<(String, PathUse, &mut String)> {
         let Self { data, word, train, concepts } = self;
         let own = ("train.initializer_embedding".to_owned(), &mut word.initializer_embedding);
-        let (mut pictures, mut embeddings) = (data.sources(), vec![own]);
+        let (mut pictures, mut embeddings) = (data.all_places(), vec![own]);
         for (index, concept) in concepts.iter_mut().enumerate() {
             add_sources(&mut pictures, |key| field(index, key), &mut concept.images, &mut concept.folders);
             embeddings.push((field(index, "initializer_embedding"), &mut concept.initializer_embedding));
@@ -73,10 +73,12 @@ impl Facts for TextualInversionSpec {
     }
 
     fn image_uses(&self) -> Vec<ImageUse> {
+        if !self.data.source.is_empty() {
+            return Vec::new();
+        }
         let uses = |concept: ConceptSpec| {
             let captions = concept.uses_captions();
-            let folders = concept.folders().into_iter();
-            folders.map(move |(_, folder)| ImageUse { repeats: folder.repeats, captions })
+            concept.folders().into_iter().map(move |(_, folder)| folder.used(captions))
         };
         self.concepts().into_iter().flat_map(uses).collect()
     }

@@ -143,7 +143,7 @@ fn way_back(Back { advertised, outcome }: &Back, caller: &str) -> Check {
             Verdict::Warn,
             "measure again when nobody else measures that worker",
         ),
-        Reached::No(dialled, error) => {
+        Reached::No { dialled, error } => {
             Check::new(NAME, format!("{dialled} is not reached from there: {error}")).unless(
                 false,
                 Verdict::Bad,

@@ -90,7 +90,8 @@ fn each_fault_of_a_way_is_named_and_nothing_else() {
     };
     assert_eq!(broken(ahead), ("its clock", Warn));
     assert_eq!(back(Reached::LoopbackOnly), ("way back", Bad));
-    assert_eq!(back(Reached::No("10.0.0.1:7080".to_owned(), "refused".to_owned())), ("way back", Bad));
+    let refused = Reached::No { dialled: "10.0.0.1:7080".to_owned(), error: "refused".to_owned() };
+    assert_eq!(back(refused), ("way back", Bad));
     assert_eq!(back(Reached::Unknown("busy".to_owned())), ("way back", Warn));
     // A worker in a ring is not measured, which is no fault.
     let mut busy = fine();

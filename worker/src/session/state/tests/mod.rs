@@ -10,7 +10,6 @@ use ringtune_shared::{
 use super::*;
 
 mod rings;
-use crate::engine::Precision;
 
 fn job(number: u64) -> JobId {
     JobId(uuid::Uuid::from_u128(u128::from(number) + 1))
@@ -24,20 +23,8 @@ fn assignment(key: RankKey, rank: usize) -> Box<Assignment> {
     let toml = "kind = \"textual_inversion\"\nname = \"n\"\n[model]\nbase = \"/m\"\n[data]\nimages = \"/i\"\n\
         [train]\nplaceholder_token = \"<a>\"\ninitializer_token = \"b\"\n";
     let member = |number: usize| Member { worker: WorkerId::new(), address: format!("h:{}", number + 1) };
-    Box::new(Assignment {
-        ring: RingView { job: key.job, epoch: key.epoch, members: (0..=rank).map(member).collect() },
-        rank: Some(rank),
-        spec: parse_job_toml(toml).unwrap(),
-        threads: 1,
-        precision: Precision::Fp32,
-        numerics_class: String::new(),
-        ring_protocol: ringtune_shared::version::RING_PROTOCOLS.max,
-        version: ringtune_shared::version::VERSION.to_owned(),
-        resume_from: String::new(),
-        proof: None,
-        re_forms: false,
-        trace: None,
-    })
+    let ring = RingView { job: key.job, epoch: key.epoch, members: (0..=rank).map(member).collect() };
+    Box::new(Assignment::new(ring, rank, parse_job_toml(toml).unwrap()))
 }
 
 fn step(step: u64) -> StepSummary {

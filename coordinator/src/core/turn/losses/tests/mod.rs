@@ -158,7 +158,7 @@ impl World {
     fn rests(&self, worker: usize) -> bool {
         let known = self.cluster.worker(self.workers[worker].worker).unwrap();
         assert!(known.rests_until.is_none(), "for everybody");
-        known.doubted.as_ref().is_some_and(|doubt| doubt.until.is_some())
+        known.doubts.iter().any(|doubt| doubt.until.is_some())
     }
 
     /// The worker gets the rank of a new job of this owner, and fails at it.

@@ -54,7 +54,7 @@ fn one_owners_failures_take_no_worker_from_anybody_else_whatever_they_are() {
         assert!(world.holder().is_some(), "{fault:?}: the other owner's job waits");
         world.report(Phase::Ready, Fault::Unknown);
         let known = world.cluster.worker(world.workers[0].worker).unwrap();
-        assert!(known.rests_until.is_none() && known.doubted.is_none(), "{fault:?}");
+        assert!(known.rests_until.is_none() && known.doubts.is_empty(), "{fault:?}");
     }
 }
 
@@ -83,6 +83,23 @@ fn a_worker_rests_for_all_once_jobs_of_several_owners_fail_there_one_after_the_o
     }
     world.report(Phase::Ready, Fault::Unknown);
     assert!(!world.rests(0));
+}
+
+#[test]
+fn a_worker_rests_for_each_owner_whose_jobs_failed_there() {
+    let mut world = World::new(1);
+    world.report(Phase::Failed, Fault::Job);
+    (0..16).for_each(|owner| world.fails_for(&owner.to_string(), Fault::Coordinator));
+    world.pass(1000);
+    world.fails_for("last", Fault::Coordinator);
+    world.job = JobId::new();
+    world.create_of(world.job, "1");
+    assert_eq!(world.holder(), None);
+    // For each it is over by itself. The first of seventeen is forgotten.
+    world.pass(9000);
+    let known = world.cluster.worker(world.workers[0].worker).unwrap();
+    assert!(world.holder().is_some() && known.rests_for("last"));
+    assert_eq!(known.doubts.len(), 16);
 }
 
 #[test]

@@ -1,15 +1,19 @@
 //! The job's pictures on this machine: fetched by content, or a folder that is there already.
 
-use std::collections::BTreeSet;
+mod source;
+
+use std::sync::Arc;
 
 use ringtune_shared::{
-    captions::{CaptionFileError, caption_file_name, caption_in},
     ids::{CONTENT_URI_PREFIX, ContentHash},
     job::PathUse,
     manifest::{LARGEST_MANIFEST, Manifest, ManifestFile},
 };
+use ringtune_sources::LocalModel;
+use ringtune_tables::captions::{FolderCaptions, caption_file_names};
 use tokio_util::sync::CancellationToken;
 
+use self::source::Source;
 use super::Error;
 use crate::{
     access::{Access, ConfinedPath},
@@ -19,6 +23,7 @@ use crate::{
         images::{self, ImageFile, ImageSet, ListedImage},
     },
     journal::Journal,
+    rank::Context,
     session::{Progress, ProgressStage, RankEvent},
     while_wanted,
 };
@@ -28,10 +33,12 @@ use crate::{
 pub(crate) struct PictureFolder {
     /// The job's field that names them.
     pub(crate) field: String,
-    /// A folder, or the content URI of a manifest.
+    /// A folder, or the content URI of a manifest; or a source.
     pub(crate) place: String,
-    /// The captions beside them are used.
-    pub(crate) captions: bool,
+    /// It is a source, which is never uploaded.
+    pub(crate) is_source: bool,
+    /// The column of their captions, where these are used.
+    pub(crate) captions: Option<String>,
     /// Repeats of each in a pass over all pictures.
     pub(crate) repeats: u32,
 }
@@ -43,16 +50,18 @@ pub(crate) struct Pictures {
     pub(crate) files: Vec<ListedImage>,
     /// Repeats of each in a pass.
     pub(crate) repeats: Vec<u32>,
-    /// Captions; empty if there are none, or none are used.
-    pub(crate) captions: Vec<String>,
+    /// The captions of each; empty if there are none, or none are used.
+    pub(crate) captions: Vec<Vec<String>>,
     /// Hash of their manifest: equal folders have equal ones, wherever they are.
     pub(crate) hash: ContentHash,
+    /// What was fetched for them: not thrown out as long as this is held.
+    pub(crate) held: Vec<Arc<LocalModel>>,
 }
 
 impl Pictures {
     /// The pictures of one folder.
-    fn new(files: Vec<ListedImage>, captions: Vec<String>, hash: ContentHash) -> Self {
-        Self { repeats: vec![1; files.len()], files, captions, hash }
+    pub(super) fn new(files: Vec<ListedImage>, captions: Vec<Vec<String>>, hash: ContentHash) -> Self {
+        Self { repeats: vec![1; files.len()], files, captions, hash, held: Vec::new() }
     }
 
     /// The pictures of several folders, each with how often its pictures are shown. One that is shown once is just
@@ -69,6 +78,7 @@ impl Pictures {
             all.repeats.extend(pictures.files.iter().map(|_| repeats));
             all.files.extend(pictures.files);
             all.captions.extend(pictures.captions);
+            all.held.extend(pictures.held);
         }
         all
     }
@@ -77,23 +87,25 @@ impl Pictures {
 /// Brings the pictures of all concepts here. Adds what must stay in the cache, which is not trimmed, to `needed`.
 pub(crate) async fn materialise(
     wanted: Vec<Vec<PictureFolder>>,
-    access: &Access,
-    client: &ArtifactClient,
-    cache: &ContentCache,
+    context: &Context,
     journal: &Journal,
     needed: &mut Vec<ContentHash>,
 ) -> Result<Vec<Pictures>, Error> {
+    let Context { access, artifacts, cache, models, .. } = context;
     let mut all = Vec::new();
     for of_one in wanted {
         let mut folders = Vec::new();
-        for PictureFolder { field, place, captions, repeats } in of_one {
-            let brought = if place.starts_with(CONTENT_URI_PREFIX) {
-                fetch(&place, client, cache, journal, needed).await
+        for PictureFolder { field, place, is_source, captions, repeats } in of_one {
+            let brought = if is_source {
+                let source = Source { field: &field, place: &place, captions: captions.as_deref() };
+                source.bring(access, models, journal).await
+            } else if place.starts_with(CONTENT_URI_PREFIX) {
+                fetch(&place, artifacts, cache, journal, needed).await
             } else {
-                list(&field, &place, captions, access, journal).await
+                list(&field, &place, captions.as_deref(), access, journal).await
             };
             let pictures = brought.map_err(|error| error.in_field(&field))?;
-            if captions {
+            if captions.is_some() {
                 warn_of_missing_captions(&field, &pictures, journal).await;
             }
             folders.push((pictures, repeats));
@@ -104,7 +116,7 @@ pub(crate) async fn materialise(
 }
 
 async fn warn_of_missing_captions(field: &str, pictures: &Pictures, journal: &Journal) {
-    let missing = pictures.captions.iter().filter(|caption| caption.is_empty()).count();
+    let missing = pictures.captions.iter().filter(|captions| captions.is_empty()).count();
     if missing > 0 {
         let count = pictures.files.len();
         journal.warn(format!("{field}: {missing} of {count} pictures have no caption")).await;
@@ -114,14 +126,24 @@ async fn warn_of_missing_captions(field: &str, pictures: &Pictures, journal: &Jo
 async fn list(
     field: &str,
     source: &str,
-    captions: bool,
+    captions: Option<&str>,
     access: &Access,
     journal: &Journal,
 ) -> Result<Pictures, Error> {
     let (access, named, source) = (access.clone(), field.to_owned(), source.to_owned());
-    let read = move |still: &CancellationToken| {
-        read_folder(&access.place(PathUse::Pictures, &named, &source)?, captions, still)
-    };
+    let place = move || access.place(PathUse::Pictures, &named, &source);
+    list_at(field, ringtune_shared::tasks::spawn_blocking(place).await??, captions, journal).await
+}
+
+/// Lists the pictures of a folder.
+pub(super) async fn list_at(
+    field: &str,
+    folder: ConfinedPath,
+    captions: Option<&str>,
+    journal: &Journal,
+) -> Result<Pictures, Error> {
+    let captions = captions.map(str::to_owned);
+    let read = move |still: &CancellationToken| read_folder(&folder, captions.as_deref(), still);
     let (pictures, skipped) = while_wanted::spawn_blocking(read).await??;
     if !skipped.is_empty() {
         let shown = skipped.iter().take(20).cloned().collect::<Vec<_>>().join(", ");
@@ -133,35 +155,32 @@ async fn list(
 
 fn read_folder(
     folder: &ConfinedPath,
-    captions: bool,
+    captions: Option<&str>,
     still: &CancellationToken,
 ) -> Result<(Pictures, Vec<String>), Error> {
     let ImageSet { images, mut skipped } = images::scan(folder)?;
-    let mut entries = Vec::with_capacity(images.len());
-    let mut listed = Vec::with_capacity(images.len());
-    for image in images {
-        let opened = image.place.open();
-        let opened = opened.map_err(|source| data::Error::ReadImage { name: image.name.clone(), source })?;
-        let (sha256, size) = hash_opened(opened, image.place.shown(), still)?;
-        let caption = if captions { caption_beside(folder, &image.name)? } else { None };
-        entries.push(ManifestFile { name: image.name.clone(), sha256, size, caption });
-        listed.push(ListedImage { file: image, sha256 });
-    }
-    if captions {
-        let used: BTreeSet<String> =
-            listed.iter().filter_map(|image| caption_file_name(&image.file.name)).collect();
+    let open = |name: &str| folder.join(name).open();
+    let names = || images.iter().map(|image| image.name.as_str());
+    let captions = captions.map(|column| FolderCaptions::new(folder.shown(), names(), column, &open));
+    let captions = captions.transpose()?;
+    if captions.is_some() {
+        let used = caption_file_names(names());
         skipped.retain(|name| !used.contains(name));
     }
-    let words = entries.iter().map(|entry| entry.caption.clone().unwrap_or_default()).collect();
+    let mut entries = Vec::with_capacity(images.len());
+    let (mut listed, mut words) = (Vec::with_capacity(images.len()), Vec::with_capacity(images.len()));
+    for image in images {
+        let opened = folder.join(&image.name).open();
+        let opened = opened.map_err(|source| data::Error::ReadImage { name: image.name.clone(), source })?;
+        let (sha256, size) = hash_opened(opened, image.place.shown(), still)?;
+        let of_image = captions.as_ref().map(|captions| captions.of(&image.name));
+        let of_image = of_image.transpose()?.unwrap_or_default();
+        entries.push(ManifestFile::new(image.name.clone(), sha256, size, of_image.clone()));
+        words.push(of_image);
+        listed.push(ListedImage { file: image, sha256 });
+    }
     let hash = ContentHash::of(&Manifest::new(entries)?.to_json()?);
     Ok((Pictures::new(listed, words, hash), skipped))
-}
-
-/// Reads the caption file of the picture `image`; None if there is none.
-fn caption_beside(folder: &ConfinedPath, image: &str) -> Result<Option<String>, CaptionFileError> {
-    let Some(name) = caption_file_name(image) else { return Ok(None) };
-    let file = folder.join(name);
-    caption_in(file.shown(), file.open())
 }
 
 /// Adds the contents that must stay in the cache to `needed`.
@@ -187,11 +206,12 @@ async fn fetch(
         .files()
         .iter()
         .map(|ManifestFile { name, sha256, .. }| {
-            let file = ImageFile { name: name.clone(), place: ConfinedPath::at(cache.path(*sha256)) };
+            let place = ConfinedPath::at(cache.path(*sha256)).into();
+            let file = ImageFile { name: name.clone(), place };
             ListedImage { file, sha256: *sha256 }
         })
         .collect();
     needed.extend(manifest.files().iter().map(|file| file.sha256).chain([hash]));
-    let captions = manifest.files().iter().map(|file| file.caption.clone().unwrap_or_default()).collect();
+    let captions = manifest.files().iter().map(|file| file.captions().cloned().collect()).collect();
     Ok(Pictures::new(files, captions, hash))
 }

@@ -1,18 +1,29 @@
-//! Which numbers a pass drops: nanoGPT's model.py, `dropout`; transformers' `embd_pdrop`, `attn_pdrop` and `resid_pdrop`.
+//! Which numbers a pass drops: nanoGPT's model.py, `dropout`; transformers' `embd_pdrop`, `attn_pdrop` and `resid_pdrop`; PEFT's
+//! `lora_dropout`, and kohya's `rank_dropout`.
 //!
-//! Each mask has a name: the words that the stream of (seed, purpose 19, step, sample) has in block number
-//! 4 layer + site, that is Philox4x32-10 of key = (seed's low word, seed's high word) and counter = (4 layer + site, sample,
-//! step's low word, step's next 24 bits | 19 << 24). Which numbers a name keeps is in csrc/dropout.h. **The layout is fixed**:
+//! Each mask has a name: the words that the stream of (seed, purpose, step, sample) has in a block, that is Philox4x32-10 of
+//! key = (seed's low word, seed's high word) and counter = (block, sample, step's low word, step's next 24 bits | purpose << 24).
+//! Of GPT-2's masks the purpose is 19 and the block 4 layer + site; of adapters' the purpose is 22 and the block 2 layer, of their
+//! rows 2 layer + 1. Which numbers a name keeps is in csrc/dropout.h. **The layout is fixed**:
 //! masks are the same for any number of ranks and threads, and whenever they are made; so the way back makes them again,
 //! and nothing of them is kept.
 
 use ringtune_engine::Dropout;
 use ringtune_random::philox4x32;
+use tch::Tensor;
+use torch_sys::C_tensor;
 
 use crate::error::{Error, Result};
+use crate::native::done;
+
+unsafe extern "C" {
+    fn ringtune_language_drop(x: *mut C_tensor, mask: *const RawMask) -> bool;
+}
 
 /// The purpose of these draws among all of a job's.
-const PURPOSE: u32 = 19 << 24;
+const PURPOSE: u32 = 19;
+/// That of adapters'.
+const ADAPTERS: u32 = 22;
 /// 2^32: one more than the greatest word.
 const WORDS: f64 = 4_294_967_296.0;
 
@@ -91,10 +102,18 @@ impl Masks {
 
     /// That of one site; `layer` counts from 0.
     pub(crate) fn of(&self, site: Site, layer: usize) -> Mask {
+        self.named(PURPOSE, layer as u32 * 4 + site as u32)
+    }
+
+    /// That of an adapter's input, or of its rows.
+    pub(crate) fn of_adapter(&self, layer: usize, rows: bool) -> Mask {
+        self.named(ADAPTERS, layer as u32 * 2 + u32::from(rows))
+    }
+
+    fn named(&self, purpose: u32, place: u32) -> Mask {
         let Dropout { rate, seed, step, first_sample } = self.dropout;
         let key = [seed as u32, (seed >> 32) as u32];
-        let place = layer as u32 * 4 + site as u32;
-        let high = ((step >> 32) as u32 & 0x00ff_ffff) | PURPOSE;
+        let high = ((step >> 32) as u32 & 0x00ff_ffff) | purpose << 24;
         let name = |sample| philox4x32(key, [place, first_sample + sample, step as u32, high]);
         Mask {
             names: (0..self.samples).map(name).collect(),
@@ -104,17 +123,23 @@ impl Masks {
     }
 }
 
+/// `x` [samples * tokens, width], an activation, times what `mask` says, in place; a token is a row.
+pub(crate) fn drop(x: &mut Tensor, mask: &Mask) -> Result<()> {
+    let raw = mask.raw();
+    // SAFETY: a live tensor that is lent to be written, and a mask that lives longer than the call.
+    done(unsafe { ringtune_language_drop(x.as_mut_ptr(), &raw) })
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
     use std::collections::BTreeSet;
 
-    use tch::{Kind, Tensor};
+    use tch::Kind;
 
     use super::*;
     use crate::Runtime;
-    use crate::gpt2::native;
     use crate::stable_diffusion::to_vec;
 
     const SITES: [Site; 4] = [Site::Embedding, Site::Attention, Site::Projection, Site::FeedForward];
@@ -129,7 +154,7 @@ mod tests {
         Runtime::initialise(2).unwrap();
         let shape = [(mask.names.len() * tokens) as i64, width as i64];
         let mut ones = Tensor::ones(shape, (kind, tch::Device::Cpu));
-        native::drop(&mut ones, mask).unwrap();
+        drop(&mut ones, mask).unwrap();
         to_vec(&ones).unwrap()
     }
 

@@ -7,18 +7,21 @@ use parquet::{
     errors::ParquetError,
 };
 
-use crate::limits::MOST_PAGE_VALUES;
+/// Values of one page whose lengths are delta-encoded: four or eight bytes each are held at once. Writers put some 20,000 in one.
+const MOST_PAGE_VALUES: u32 = 1 << 23;
 
 /// Pages that were looked at.
 pub(super) struct Pages {
     pages: Box<dyn PageReader>,
-    /// Whether pages begin with levels, as a column's do that may have nulls.
-    optional: bool,
+    /// Kinds of levels that a page begins with: one where there may be nulls, two where there are lists.
+    levels: usize,
+    /// Values that may still come: a few bytes can stand for billions of one value.
+    left: u64,
 }
 
 impl Pages {
-    pub(super) fn new(pages: Box<dyn PageReader>, optional: bool) -> Self {
-        Self { pages, optional }
+    pub(super) fn new(pages: Box<dyn PageReader>, levels: usize, most_values: u64) -> Self {
+        Self { pages, levels, left: most_values }
     }
 }
 
@@ -34,7 +37,10 @@ impl PageReader for Pages {
     fn get_next_page(&mut self) -> Result<Option<Page>, ParquetError> {
         let page = self.pages.get_next_page()?;
         if let Some(page) = &page {
-            check(page, self.optional).map_err(ParquetError::General)?;
+            let left = self.left.checked_sub(u64::from(page.num_values()));
+            self.left =
+                left.ok_or_else(|| ParquetError::General("it has more values than it may".to_owned()))?;
+            check(page, self.levels).map_err(ParquetError::General)?;
         }
         Ok(page)
     }
@@ -53,7 +59,7 @@ impl PageReader for Pages {
 }
 
 /// Checks that the lists of a page have no more numbers than the page has values. The error is for users.
-fn check(page: &Page, optional: bool) -> Result<(), String> {
+fn check(page: &Page, levels: usize) -> Result<(), String> {
     let lists = match page.encoding() {
         Encoding::DELTA_LENGTH_BYTE_ARRAY => 1,
         // Lengths of shared prefixes, and of suffixes.
@@ -63,7 +69,7 @@ fn check(page: &Page, optional: bool) -> Result<(), String> {
     if page.num_values() > MOST_PAGE_VALUES {
         return Err(format!("a page has {} values; allowed: {MOST_PAGE_VALUES}", page.num_values()));
     }
-    let mut values = behind_levels(page, optional).ok_or("a page ends within its levels")?;
+    let mut values = behind_levels(page, levels).ok_or("a page ends within its levels")?;
     for _ in 0..lists {
         values = behind_list(values, u64::from(page.num_values()))?;
     }
@@ -71,20 +77,25 @@ fn check(page: &Page, optional: bool) -> Result<(), String> {
 }
 
 /// The bytes behind a page's levels. None: it ends before.
-fn behind_levels(page: &Page, optional: bool) -> Option<&[u8]> {
-    let buffer: &[u8] = page.buffer();
-    let levels = match page {
+fn behind_levels(page: &Page, levels: usize) -> Option<&[u8]> {
+    let mut buffer: &[u8] = page.buffer();
+    let bytes = match page {
         Page::DataPageV2 { def_levels_byte_len, rep_levels_byte_len, .. } => {
             u64::from(*def_levels_byte_len) + u64::from(*rep_levels_byte_len)
         }
-        _ if !optional => 0,
         Page::DataPage { def_level_encoding: Encoding::RLE, .. } => {
-            u64::from(u32::from_le_bytes(*buffer.first_chunk()?)) + 4
+            for _ in 0..levels {
+                let bytes = u32::from_le_bytes(*buffer.first_chunk()?);
+                buffer = buffer.get(usize::try_from(bytes).ok()?.checked_add(4)?..)?;
+            }
+            0
         }
-        // A bit for each.
-        _ => u64::from(page.num_values()).div_ceil(8),
+        _ if levels == 0 => 0,
+        // A bit for each; lists in such pages are older than any list of lengths.
+        _ if levels == 1 => u64::from(page.num_values()).div_ceil(8),
+        _ => return None,
     };
-    buffer.get(usize::try_from(levels).ok()?..)
+    buffer.get(usize::try_from(bytes).ok()?..)
 }
 
 /// The bytes behind a list of numbers in the encoding DELTA_BINARY_PACKED, which has at most `most` of them.
@@ -188,14 +199,16 @@ mod tests {
         };
         let levels = [2, 0, 0, 0, 18, 1];
         let told = page(Encoding::RLE, [&levels[..], &header(9 << 30)].concat());
-        assert!(check(&told, true).unwrap_err().contains("9663676416 lengths"));
-        assert!(check(&page(Encoding::RLE, [&levels[..], &header(1)].concat()), true).is_ok());
-        assert!(check(&page(Encoding::RLE, header(1)), false).is_ok());
+        assert!(check(&told, 1).unwrap_err().contains("9663676416 lengths"));
+        assert!(check(&page(Encoding::RLE, [&levels[..], &header(1)].concat()), 1).is_ok());
+        assert!(check(&page(Encoding::RLE, header(1)), 0).is_ok());
+        let both = page(Encoding::RLE, [&levels[..], &levels, &header(1)].concat());
+        assert!(check(&both, 2).is_ok() && check(&both, 1).is_err());
         #[allow(deprecated, reason = "old files have it")]
         let bits = page(Encoding::BIT_PACKED, [&[0xff, 0x01][..], &header(1)].concat());
-        assert!(check(&bits, true).is_ok());
+        assert!(check(&bits, 1).is_ok());
         assert_eq!(
-            check(&page(Encoding::RLE, vec![9, 0, 0]), true).unwrap_err(),
+            check(&page(Encoding::RLE, vec![9, 0, 0]), 1).unwrap_err(),
             "a page ends within its levels"
         );
     }

@@ -1,4 +1,5 @@
-//! The parts of a model that stay as they are: which files they have, and how they come into the new folder.
+//! A model's folder in diffusers' layout that is made of another one: which files stay as they are, and how they come into the
+//! new folder.
 
 use std::{
     fs, io,
@@ -8,22 +9,59 @@ use std::{
 
 use serde_json::{Map, Value};
 
-use super::error::{Error, failed_at, unusable};
-
 /// Names the parts of a pipeline.
-pub(super) const MODEL_INDEX: &str = "model_index.json";
+pub const MODEL_INDEX: &str = "model_index.json";
 /// A model_index.json has a few lines.
 const LARGEST_INDEX: u64 = 1 << 20;
-/// Parts that are written anew.
-const REWRITTEN: [&str; 2] = ["text_encoder", "tokenizer"];
 /// Files of one part.
 const MOST_FILES: usize = 1000;
 /// Left free beside what is written.
 const SPARE_BYTES: u64 = 16 << 20;
 
+/// Why a folder cannot be made of another one.
+#[derive(Debug, thiserror::Error)]
+pub enum ModelFolderError {
+    /// A file or folder is not what it should be.
+    #[error("{} {problem}", path.display())]
+    Unusable {
+        /// The file or folder.
+        path: PathBuf,
+        /// The problem.
+        problem: String,
+    },
+    /// Reading or writing.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file or folder.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Not enough space.
+    #[error("{} has {} MB left; the model needs {} MB there", folder.display(), free / 1_000_000, needed / 1_000_000)]
+    Space {
+        /// Where the new model is to be.
+        folder: PathBuf,
+        /// Bytes.
+        free: u64,
+        /// Bytes.
+        needed: u64,
+    },
+}
+
+/// Says at which file or folder the system failed.
+pub fn failed_at(path: &Path) -> impl Fn(io::Error) -> ModelFolderError + '_ {
+    move |source| ModelFolderError::Io { path: path.to_owned(), source }
+}
+
+/// A file or folder that is not what it should be: `problem` follows its path.
+pub fn unusable(path: &Path, problem: impl Into<String>) -> ModelFolderError {
+    ModelFolderError::Unusable { path: path.to_owned(), problem: problem.into() }
+}
+
 /// How an unchanged file gets into the new folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum How {
+pub enum How {
     /// A hard link where that is possible.
     Link,
     /// A copy.
@@ -32,7 +70,7 @@ pub(super) enum How {
 
 /// A file of the model.
 #[derive(Debug)]
-pub(super) struct PartFile {
+pub struct PartFile {
     /// `unet/config.json`: a part's folder, and a file's name in it.
     name: PathBuf,
     /// Path of its bytes, symlinks resolved: download caches are full of them.
@@ -42,7 +80,10 @@ pub(super) struct PartFile {
 }
 
 /// Reads model_index.json.
-pub(super) fn read_index(model: &Path) -> Result<Map<String, Value>, Error> {
+///
+/// # Errors
+/// It is not there, or no JSON object.
+pub fn read_index(model: &Path) -> Result<Map<String, Value>, ModelFolderError> {
     let file = model.join(MODEL_INDEX);
     let size = fs::metadata(&file).map_err(|source| match source.kind() {
         io::ErrorKind::NotFound => {
@@ -62,7 +103,14 @@ pub(super) fn read_index(model: &Path) -> Result<Map<String, Value>, Error> {
 }
 
 /// Writes model_index.json; a part that the model has no folder of (a safety checker that was left out) is none.
-pub(super) fn write_index(folder: &Path, mut index: Map<String, Value>, model: &Path) -> Result<(), Error> {
+///
+/// # Errors
+/// The file system's.
+pub fn write_index(
+    folder: &Path,
+    mut index: Map<String, Value>,
+    model: &Path,
+) -> Result<(), ModelFolderError> {
     for (name, value) in &mut index {
         if value.is_array() && !(is_plain(name) && model.join(name).is_dir()) {
             *value = Value::from(vec![Value::Null; 2]);
@@ -78,11 +126,17 @@ fn is_plain(name: &str) -> bool {
     !name.is_empty() && !name.starts_with('.') && !name.contains(['/', '\\', '\0'])
 }
 
-/// The files of all parts that stay as they are.
-pub(super) fn others(model: &Path, index: &Map<String, Value>) -> Result<Vec<PartFile>, Error> {
+/// The files of all parts that stay as they are; those that `is_rewritten` by their part and name do not.
+///
+/// # Errors
+/// The file system's.
+pub fn others(
+    model: &Path,
+    index: &Map<String, Value>,
+    is_rewritten: impl Fn(&str, &str) -> bool,
+) -> Result<Vec<PartFile>, ModelFolderError> {
     let mut files = Vec::new();
-    let parts = index.iter().filter(|(name, value)| value.is_array() && is_plain(name));
-    for (part, _) in parts.filter(|(name, _)| !REWRITTEN.contains(&name.as_str())) {
+    for (part, _) in index.iter().filter(|(name, value)| value.is_array() && is_plain(name)) {
         let folder = model.join(part);
         if !folder.is_dir() {
             continue;
@@ -94,7 +148,7 @@ pub(super) fn others(model: &Path, index: &Map<String, Value>) -> Result<Vec<Par
             names.extend(entry.file_name().into_string().ok());
         }
         let has_safetensors = names.iter().any(|name| name.ends_with(".safetensors") && !is_variant(name));
-        names.retain(|name| is_needed(name, has_safetensors));
+        names.retain(|name| is_needed(name, has_safetensors) && !is_rewritten(part, name));
         names.sort();
         for name in names {
             let source = folder.join(&name);
@@ -129,21 +183,27 @@ fn is_variant(name: &str) -> bool {
     stem.split('.').count() > 2
 }
 
-/// Whether there is room for what will be copied and written.
-pub(super) fn check_space(folder: &Path, others: &[PartFile], how: How, new: u64) -> Result<(), Error> {
+/// Checks that there is room in `folder` for what will be copied, and for `new` bytes.
+///
+/// # Errors
+/// There is too little; the file system's.
+pub fn check_space(folder: &Path, others: &[PartFile], how: How, new: u64) -> Result<(), ModelFolderError> {
     let device = fs::metadata(folder).map_err(failed_at(folder))?.dev();
     let copied = others.iter().filter(|file| how == How::Copy || file.device != device);
     let needed = copied.map(|file| file.bytes).fold(new, u64::saturating_add).saturating_add(SPARE_BYTES);
     let about = rustix::fs::statvfs(folder).map_err(io::Error::from).map_err(failed_at(folder))?;
     let free = about.f_bavail.saturating_mul(about.f_frsize);
     if free < needed {
-        return Err(Error::Space { folder: folder.to_owned(), free, needed });
+        return Err(ModelFolderError::Space { folder: folder.to_owned(), free, needed });
     }
     Ok(())
 }
 
-/// Brings the files into the new folder.
-pub(super) fn place(files: &[PartFile], model: &Path, folder: &Path, how: How) -> Result<(), Error> {
+/// Brings the files of `model` into the new folder.
+///
+/// # Errors
+/// The file system's; a file that changed meanwhile.
+pub fn place(files: &[PartFile], model: &Path, folder: &Path, how: How) -> Result<(), ModelFolderError> {
     for file in files {
         let target = folder.join(&file.name);
         let part = target.parent().unwrap_or(folder);

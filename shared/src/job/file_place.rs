@@ -1,4 +1,4 @@
-//! Locations of a job's embeddings.
+//! Locations of the files that a job draws with: embeddings and LoRAs.
 
 use crate::{
     files::check_file_name,
@@ -8,22 +8,44 @@ use crate::{
 /// Between the address of an uploaded embedding and its file's name, as in a URI's fragment.
 const NAME_MARK: char = '#';
 
-/// An embedding's location.
+/// A file's location.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum EmbeddingPlace {
+pub enum FilePlace {
     /// A file that every worker sees.
     File(String),
     /// At the coordinator.
     Uploaded {
         /// Of its content.
         hash: ContentHash,
-        /// The file's name, which can be its token's.
+        /// The file's name, which can be an embedding's token.
         name: String,
     },
 }
 
-impl EmbeddingPlace {
-    /// Reads an entry of `generate.embeddings`.
+/// What a file adds to the model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Teaches {
+    /// Words: an embedding.
+    Words,
+    /// What stands beside layers: a LoRA.
+    Layers,
+}
+
+/// A file that a job names.
+#[derive(Debug, PartialEq, Eq)]
+pub struct JobFile<'a> {
+    /// The job's field that names it; of a list of embeddings, that list.
+    pub field: String,
+    /// As [`FilePlace`] reads it; may be empty.
+    pub place: &'a mut String,
+    /// What it adds.
+    pub teaches: Teaches,
+    /// All ranks start from it: it has to be a content.
+    pub is_start: bool,
+}
+
+impl FilePlace {
+    /// Reads an entry of `generate.embeddings`, or the file of a LoRA.
     ///
     /// # Errors
     /// What is wrong with an address.
@@ -48,15 +70,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_uploaded_embedding_keeps_its_name_and_no_folder() {
+    fn an_uploaded_file_keeps_its_name_and_no_folder() {
         let uri = format!("{CONTENT_URI_PREFIX}{}", "ab".repeat(32));
-        let EmbeddingPlace::Uploaded { hash, name } =
-            EmbeddingPlace::parse(&EmbeddingPlace::uploaded(&uri, "my cat.safetensors")).unwrap()
+        let FilePlace::Uploaded { hash, name } =
+            FilePlace::parse(&FilePlace::uploaded(&uri, "my cat.safetensors")).unwrap()
         else {
             panic!("uploaded")
         };
         assert_eq!((hash.uri(), name.as_str()), (uri.clone(), "my cat.safetensors"));
-        assert!(EmbeddingPlace::parse(&format!("{uri}#../cat")).is_err());
-        assert_eq!(EmbeddingPlace::parse("/e/a#b").unwrap(), EmbeddingPlace::File("/e/a#b".to_owned()));
+        assert!(FilePlace::parse(&format!("{uri}#../cat")).is_err());
+        assert_eq!(FilePlace::parse("/e/a#b").unwrap(), FilePlace::File("/e/a#b".to_owned()));
     }
 }

@@ -1,0 +1,87 @@
+//! Adapters of a few lines: every number of theirs is pulled to where the microbatch wants it.
+
+use std::time::Instant;
+
+use ringtune_engine::{
+    AdaptableLayer, Adapter, Buckets, EngineError, LayerShape, OpenAdapters, Parameter, PassSummary,
+};
+use ringtune_random::philox4x32;
+
+use crate::parameters::{FakeParameters, wrong};
+
+/// What is open.
+#[derive(Debug)]
+pub(crate) struct FakeAdapters {
+    pub(crate) held: FakeParameters,
+    count: usize,
+}
+
+/// The layers of the fake's models: Stable Diffusion 1's names, with few features, or with as many as the script has a text encoder's
+/// width.
+pub(crate) fn layers(width: Option<usize>) -> Vec<AdaptableLayer> {
+    let (inputs, outputs) = width.map_or((8, 12), |width| (width, width));
+    let layer = |name: String| AdaptableLayer { name, inputs, outputs, shape: LayerShape::Matrix };
+    let text = ["q_proj", "k_proj", "v_proj", "out_proj"]
+        .map(|name| layer(format!("text_encoder.text_model.encoder.layers.0.self_attn.{name}")));
+    let unet = ["attn1.to_q", "attn1.to_k", "attn1.to_v", "attn1.to_out.0", "ff.net.0.proj"]
+        .map(|name| layer(format!("unet.mid_block.attentions.0.transformer_blocks.0.{name}")));
+    text.into_iter().chain(unet).collect()
+}
+
+impl FakeAdapters {
+    pub(crate) fn open(request: &OpenAdapters, width: Option<usize>) -> Result<Self, EngineError> {
+        let all = layers(width);
+        let mut list = Vec::new();
+        for adapter in &request.adapters {
+            let known = all.iter().find(|layer| layer.name == adapter.layer);
+            let layer = known.ok_or_else(|| wrong(format!("adapters: no layer {}", adapter.layer)))?;
+            let Adapter { rank, rate, dora, .. } = *adapter;
+            let mut put = |name, shape| list.push(Parameter { rate, ..Parameter::new(name, shape) });
+            put(adapter.down(), vec![rank, layer.inputs]);
+            put(adapter.up(), vec![layer.outputs, rank]);
+            if dora {
+                put(adapter.magnitude(), vec![layer.outputs]);
+            }
+        }
+        let count = list.len();
+        let key = [request.seed as u32, (request.seed >> 32) as u32];
+        let initial = |parameter: &Parameter, number: usize| {
+            let [word, ..] = philox4x32(key, [number as u32, 0, 0, 0]);
+            let first = parameter.name.ends_with(".lora_A.weight");
+            if first { word as f32 / u32::MAX as f32 - 0.5 } else { 0.0 }
+        };
+        Ok(Self { held: FakeParameters::new(list, 0, request.buckets, request.average, initial), count })
+    }
+
+    /// How far every number is from `wanted`.
+    fn distances(&self, wanted: f32) -> Vec<Vec<f32>> {
+        let of = |number| self.held.parameter(number).iter().map(|value| value - wanted).collect();
+        (0..self.count).map(of).collect()
+    }
+
+    pub(crate) fn loss(&self, wanted: f32) -> f32 {
+        let far = self.distances(wanted);
+        let count: usize = far.iter().map(Vec::len).sum();
+        far.iter().flatten().map(|far| far * far / 2.0).sum::<f32>() / count.max(1) as f32
+    }
+
+    pub(crate) fn gradient(
+        &mut self,
+        wanted: f32,
+        finite: bool,
+        add: bool,
+        buckets: &mut dyn Buckets,
+    ) -> Result<PassSummary, EngineError> {
+        let started = Instant::now();
+        self.held.show_average(false)?;
+        let (loss, mut far) = (self.loss(wanted), self.distances(wanted));
+        if !finite {
+            far.iter_mut().flatten().for_each(|far| *far = f32::NAN);
+        }
+        let forward_seconds = started.elapsed().as_secs_f64();
+        self.held.put(&far, &[], add, buckets)?;
+        let backward_seconds = started.elapsed().as_secs_f64() - forward_seconds;
+        let loss = if finite { loss } else { f32::NAN };
+        Ok(PassSummary { loss, finite, forward_seconds, backward_seconds })
+    }
+}

@@ -1,0 +1,379 @@
+//! Parameters that the fake holds, of whatever model: their state, and a plain AdamW.
+
+use std::{
+    collections::BTreeMap,
+    ops::Range,
+    sync::{
+        Arc, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use ringtune_engine::{
+    AlignedFloats, Applied, Bucket, BucketPlan, BucketSizes, Buckets, EmbeddingRows, EngineError, HeldState,
+    OptimizerStep, Parameter, ParametersInfo, Piece, Shares, StateTensor, common,
+};
+
+use crate::script::HeldReads;
+
+/// Numbers of a row, and of what is summed by itself.
+pub(crate) const WIDTH: usize = 4;
+const STATES: [&str; 4] = ["model", "adamw.mean", "adamw.square", "average"];
+
+/// What is trained. Order of the backward pass: that of the list, then what was looked up.
+#[derive(Debug)]
+pub(crate) struct FakeParameters {
+    list: Vec<Parameter>,
+    plan: BucketPlan,
+    /// Rows of the first parameter that can be looked up.
+    rows: usize,
+    state: Tensors,
+    /// The average is shown.
+    shows_average: bool,
+}
+
+/// A state's tensors by their names. Whoever holds them has them too: then they do not change.
+type Tensors = BTreeMap<String, Arc<Vec<f32>>>;
+
+/// A state that is held.
+#[derive(Debug)]
+pub(crate) struct Held {
+    tensors: Tensors,
+    reads: HeldReads,
+    gradients: Arc<AtomicU64>,
+}
+
+impl HeldState for Held {
+    fn read(&self, tensor: &str, offset: u64, into: &mut [u8]) -> Result<(), EngineError> {
+        crate::compute_for(self.reads.take);
+        let mut seen = self.reads.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.push(self.gradients.load(Ordering::Relaxed));
+        if self.reads.fail_from.is_some_and(|first| seen.len() >= first) {
+            return Err(EngineError::OfNode(format!("read {} fails", seen.len()).into()));
+        }
+        read(&self.tensors, tensor, offset, into)
+    }
+}
+
+pub(crate) fn wrong(text: String) -> EngineError {
+    EngineError::OfJob(text.into())
+}
+
+fn state_name(kind: &str, parameter: &Parameter) -> String {
+    format!("{kind}.{}", parameter.name)
+}
+
+impl FakeParameters {
+    /// `initial`: the value of a number of a parameter.
+    pub(crate) fn new(
+        list: Vec<Parameter>,
+        rows: usize,
+        buckets: BucketSizes,
+        average: bool,
+        initial: impl Fn(&Parameter, usize) -> f32,
+    ) -> Self {
+        let mut state = BTreeMap::new();
+        for parameter in &list {
+            for kind in &STATES[..3 + usize::from(average)] {
+                let starts = !kind.starts_with("adamw");
+                let value = |number| if starts { initial(parameter, number) } else { 0.0 };
+                let values = (0..parameter.elements()).map(value).collect();
+                state.insert(state_name(kind, parameter), Arc::new(values));
+            }
+        }
+        let order: Vec<usize> = (0..list.len()).collect();
+        Self { plan: BucketPlan::new(&list, &order, buckets), list, rows, state, shows_average: false }
+    }
+
+    pub(crate) fn info(&self) -> ParametersInfo {
+        let width = if self.rows > 0 { WIDTH } else { 0 };
+        ParametersInfo { list: self.list.clone(), plan: self.plan.clone(), width, part: WIDTH }
+    }
+
+    pub(crate) fn parameter(&self, number: usize) -> &[f32] {
+        let kind = if self.shows_average { "average" } else { "model" };
+        let name = self.list.get(number).map(|parameter| state_name(kind, parameter));
+        name.and_then(|name| self.state.get(&name)).map_or(&[], |values| values.as_slice())
+    }
+
+    pub(crate) fn show_average(&mut self, average: bool) -> Result<(), EngineError> {
+        if average && !self.state.keys().any(|name| name.starts_with("average.")) {
+            return Err(wrong("average is true, allowed is false: none is kept".to_owned()));
+        }
+        self.shows_average = average;
+        Ok(())
+    }
+
+    /// Puts a gradient, and that of what was looked up, in buckets: as late as a real model may, none is given back before all
+    /// are taken.
+    pub(crate) fn put(
+        &self,
+        gradients: &[Vec<f32>],
+        rows: &[f32],
+        add: bool,
+        buckets: &mut dyn Buckets,
+    ) -> Result<(), EngineError> {
+        let put = |into: &mut [f32], made: &[f32]| {
+            for (into, made) in into.iter_mut().zip(made) {
+                *into = if add { *into + made } else { *made };
+            }
+        };
+        let mut taken = Vec::with_capacity(self.plan.buckets.len() + 1);
+        for (number, bucket) in self.plan.buckets.iter().enumerate() {
+            let mut memory = buckets.take(number)?;
+            for piece in &bucket.pieces {
+                let made = &gradients[piece.parameter][piece.first..piece.first + piece.count];
+                put(&mut memory[piece.offset..piece.offset + piece.count], made);
+            }
+            taken.push(memory);
+        }
+        let mut memory = buckets.take(taken.len())?;
+        put(&mut memory, rows);
+        taken.push(memory);
+        for (number, memory) in taken.into_iter().enumerate() {
+            buckets.give(number, memory)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn apply(
+        &mut self,
+        step: &OptimizerStep,
+        looked_up: &EmbeddingRows,
+        buckets: &mut [AlignedFloats],
+    ) -> Result<Applied, EngineError> {
+        step.check().map_err(|error| EngineError::OfJob(error.into()))?;
+        self.may_change()?;
+        let all = self.plan.everything();
+        let parts = self.squared_norm_parts(looked_up, buckets, &all)?;
+        let mut parts = parts.into_iter();
+        let of_bucket = |bucket: &Bucket| parts.by_ref().take(bucket.length.div_ceil(WIDTH)).sum::<f64>();
+        let squared_norm = self.plan.buckets.iter().map(of_bucket).sum();
+        self.apply_share(step, squared_norm, buckets, &all)
+    }
+
+    fn check_buckets(&self, buckets: &[AlignedFloats], rows: Option<usize>) -> Result<(), EngineError> {
+        let lengths = self.plan.buckets.iter().map(|bucket| bucket.length);
+        let lengths: Vec<usize> = lengths.chain(rows).collect();
+        let given: Vec<usize> = buckets.iter().map(|bucket| bucket.len()).collect();
+        if given != lengths {
+            return Err(wrong(format!("buckets are of {given:?} numbers, allowed is {lengths:?}")));
+        }
+        Ok(())
+    }
+
+    fn check_shares(&self, shares: &Shares) -> Result<(), EngineError> {
+        let within = |(number, bucket): (usize, &Bucket)| {
+            shares.held(number).all(|held| held.end <= bucket.length)
+                && shares.own(number).start.is_multiple_of(WIDTH)
+        };
+        if shares.count() == self.plan.buckets.len() && self.plan.buckets.iter().enumerate().all(within) {
+            return Ok(());
+        }
+        Err(wrong(format!("shares is {shares:?}, allowed are parts of the plan's buckets")))
+    }
+
+    pub(crate) fn squared_norm_parts(
+        &self,
+        looked_up: &EmbeddingRows,
+        buckets: &mut [AlignedFloats],
+        shares: &Shares,
+    ) -> Result<Vec<f64>, EngineError> {
+        self.check_buckets(buckets, Some(self.info().looked_up_length(looked_up)))?;
+        self.check_shares(shares)?;
+        if let Some(id) = looked_up.ids().iter().find(|id| !(0..self.rows as i64).contains(id)) {
+            return Err(wrong(format!("looked_up has id {id}, allowed are ids below {}", self.rows)));
+        }
+        let (buckets, rows) = buckets.split_at_mut(self.plan.buckets.len());
+        for (id, row) in looked_up.ids().iter().zip(rows.iter().flat_map(|rows| rows.chunks_exact(WIDTH))) {
+            let first = *id as usize * WIDTH;
+            for (bucket, piece) in self.plan.pieces_of(0) {
+                if (piece.first..piece.first + piece.count).contains(&first) {
+                    let place = piece.offset + first - piece.first;
+                    let into = &mut buckets[bucket][place..place + WIDTH];
+                    into.iter_mut().zip(row).for_each(|(into, number)| *into += number);
+                }
+            }
+        }
+        let own =
+            buckets.iter().enumerate().flat_map(|(number, bucket)| bucket[shares.own(number)].chunks(WIDTH));
+        Ok(own.map(|part| part.iter().map(|g| f64::from(*g).powi(2)).sum()).collect())
+    }
+
+    pub(crate) fn apply_share(
+        &mut self,
+        step: &OptimizerStep,
+        squared_norm: f64,
+        buckets: &mut [AlignedFloats],
+        shares: &Shares,
+    ) -> Result<Applied, EngineError> {
+        step.check().map_err(|error| EngineError::OfJob(error.into()))?;
+        self.check_buckets(&buckets[..buckets.len().saturating_sub(1)], None)?;
+        self.check_shares(shares)?;
+        self.may_change()?;
+        let share = 1.0 / f64::from(step.divide_by);
+        let grad_norm = squared_norm.sqrt() * share;
+        if !grad_norm.is_finite() {
+            return Ok(Applied { grad_norm, skipped: true });
+        }
+        let clip = step.max_grad_norm.map_or(1.0, |most| (most / (grad_norm + 1e-6)).min(1.0));
+        for (bucket, memory) in buckets.iter_mut().enumerate() {
+            for (held, piece) in pieces(&self.plan, bucket, shares.held(bucket)) {
+                let parameter = &self.list[piece.parameter];
+                for place in held {
+                    let gradient = f64::from(memory[place]) * share * clip;
+                    let number = piece.first + place - piece.offset;
+                    memory[place] = move_one(&mut self.state, parameter, number, gradient, step);
+                }
+            }
+        }
+        Ok(Applied { grad_norm, skipped: false })
+    }
+
+    pub(crate) fn take_parameters(
+        &mut self,
+        buckets: &[AlignedFloats],
+        shares: &Shares,
+    ) -> Result<(), EngineError> {
+        self.check_buckets(buckets, None)?;
+        self.check_shares(shares)?;
+        self.may_change()?;
+        for (bucket, memory) in buckets.iter().enumerate() {
+            for (missing, piece) in pieces(&self.plan, bucket, shares.missing(bucket, memory.len())) {
+                let name = state_name("model", &self.list[piece.parameter]);
+                let first = piece.first + missing.start - piece.offset;
+                if let Some(values) = self.state.get_mut(&name).and_then(Arc::get_mut) {
+                    values[first..first + missing.len()].copy_from_slice(&memory[missing]);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn keep_moments(&mut self, shares: &Shares) -> Result<(), EngineError> {
+        self.check_shares(shares)?;
+        self.may_change()?;
+        for (bucket, about) in self.plan.buckets.iter().enumerate() {
+            for (missing, piece) in pieces(&self.plan, bucket, shares.missing(bucket, about.length)) {
+                let first = piece.first + missing.start - piece.offset;
+                for kind in ["adamw.mean", "adamw.square"] {
+                    let name = state_name(kind, &self.list[piece.parameter]);
+                    if let Some(values) = self.state.get_mut(&name).and_then(Arc::get_mut) {
+                        values[first..first + missing.len()].fill(0.0);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Turns one bit of the last parameter, high enough for no later rounding to take it back.
+    pub(crate) fn spoil(&mut self) {
+        let Some(last) = self.list.last().map(|parameter| state_name("model", parameter)) else { return };
+        let last = self.state.get_mut(&last).and_then(Arc::get_mut);
+        if let Some(value) = last.and_then(|values| values.first_mut()) {
+            *value = f32::from_bits(value.to_bits() ^ (1 << 20));
+        }
+    }
+
+    pub(crate) fn tensors(&self) -> Vec<StateTensor> {
+        let shape = |name: &str| {
+            let of = self.list.iter().find(|parameter| name.ends_with(&parameter.name));
+            of.map(|parameter| parameter.shape.clone()).unwrap_or_default()
+        };
+        self.state.keys().map(|name| StateTensor { name: name.clone(), shape: shape(name) }).collect()
+    }
+
+    /// That nobody holds the state.
+    fn may_change(&mut self) -> Result<(), EngineError> {
+        match self.state.values_mut().all(|values| Arc::get_mut(values).is_some()) {
+            true => Ok(()),
+            false => Err(EngineError::Held),
+        }
+    }
+
+    pub(crate) fn hold(&self, reads: HeldReads, gradients: Arc<AtomicU64>) -> Held {
+        Held { tensors: self.state.clone(), reads, gradients }
+    }
+
+    pub(crate) fn read(&self, tensor: &str, offset: u64, into: &mut [u8]) -> Result<(), EngineError> {
+        read(&self.state, tensor, offset, into)
+    }
+
+    pub(crate) fn write(&mut self, tensor: &str, offset: u64, bytes: &[u8]) -> Result<(), EngineError> {
+        let place = place_in(&self.state, tensor, offset, bytes.len())?;
+        let values = self.state.get_mut(tensor).and_then(Arc::get_mut).ok_or(EngineError::Held)?;
+        for (value, bytes) in values[place].iter_mut().zip(bytes.chunks_exact(4)) {
+            *value = f32::from_le_bytes(std::array::from_fn(|place| bytes[place]));
+        }
+        Ok(())
+    }
+}
+
+/// Where the numbers of `length` bytes of a tensor are, from byte `offset` on.
+fn place_in(state: &Tensors, tensor: &str, offset: u64, length: usize) -> Result<Range<usize>, EngineError> {
+    let values = state.get(tensor).ok_or_else(|| wrong(format!("the state has no tensor {tensor}")))?;
+    let bytes = values.len() * 4;
+    let first = usize::try_from(offset).unwrap_or(usize::MAX);
+    let whole = first.is_multiple_of(4) && length.is_multiple_of(4);
+    if !whole || first.checked_add(length).is_none_or(|end| end > bytes) {
+        let text =
+            format!("offset is {offset} for {length} bytes, allowed is whole numbers of {bytes} bytes");
+        return Err(wrong(text));
+    }
+    Ok(first / 4..(first + length) / 4)
+}
+
+fn read(state: &Tensors, tensor: &str, offset: u64, into: &mut [u8]) -> Result<(), EngineError> {
+    let place = place_in(state, tensor, offset, into.len())?;
+    let values = state.get(tensor).into_iter().flat_map(|values| &values[place.clone()]);
+    into.chunks_exact_mut(4)
+        .zip(values)
+        .for_each(|(bytes, value)| bytes.copy_from_slice(&value.to_le_bytes()));
+    Ok(())
+}
+
+/// What of these places of a bucket belongs to each of its pieces.
+fn pieces(
+    plan: &BucketPlan,
+    bucket: usize,
+    places: impl Iterator<Item = Range<usize>>,
+) -> Vec<(Range<usize>, Piece)> {
+    let pieces = plan.buckets.get(bucket).map_or(&[][..], |bucket| &bucket.pieces);
+    let of = |places: Range<usize>| {
+        let within =
+            move |piece: &Piece| (common(&places, &(piece.offset..piece.offset + piece.count)), *piece);
+        pieces.iter().map(within).filter(|(places, _)| !places.is_empty())
+    };
+    places.flat_map(of).collect()
+}
+
+/// AdamW of one number, and what it then is.
+fn move_one(
+    state: &mut Tensors,
+    parameter: &Parameter,
+    number: usize,
+    gradient: f64,
+    step: &OptimizerStep,
+) -> f32 {
+    let mut changed = |kind: &str, change: &dyn Fn(f64) -> f64| {
+        let values = state.get_mut(&state_name(kind, parameter)).and_then(Arc::get_mut);
+        let value = values.and_then(|values| values.get_mut(number));
+        value.map_or(0.0, |value| {
+            *value = change(f64::from(*value)) as f32;
+            f64::from(*value)
+        })
+    };
+    let corrected = |beta: f64| 1.0 - beta.powf(step.number as f64);
+    let mean = changed("adamw.mean", &|mean| step.beta1 * mean + (1.0 - step.beta1) * gradient);
+    let square = changed("adamw.square", &|old| step.beta2 * old + (1.0 - step.beta2) * gradient * gradient);
+    let deviation = (square / corrected(step.beta2)).sqrt() + step.epsilon;
+    let rate = step.rate(parameter.rate);
+    let decay = if parameter.decayed { rate * step.weight_decay } else { 0.0 };
+    let moved =
+        changed("model", &|value| value * (1.0 - decay) - rate * mean / corrected(step.beta1) / deviation);
+    if let Some(kept) = step.average_decay {
+        changed("average", &|average| average - (1.0 - kept) * (average - moved));
+    }
+    moved as f32
+}

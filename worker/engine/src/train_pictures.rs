@@ -1,0 +1,85 @@
+//! Training of a model that draws pictures: gradients of parameters that the engine holds ([`HoldParameters`]), on the
+//! microbatches of textual inversion.
+
+use crate::{
+    AdaptLayers, BucketSizes, Buckets, EngineError, HoldParameters, Microbatch, ParametersInfo, PassSummary,
+};
+
+/// Trains a part of the loaded model. What is trained stays until another model is loaded or opened, or the same one anew.
+pub trait TrainPictures: HoldParameters + AdaptLayers {
+    /// Puts adapters beside layers, in the place of any that are there: each changes nothing yet, as its second factor is
+    /// zeros. The parameters are two for each adapter, [`Adapter::down`] and [`Adapter::up`], with DoRA three, in the order of the
+    /// layers.
+    ///
+    /// # Errors
+    /// No adapter; one of a layer that the model does not have, or that is named twice; a rank of 0; an alpha that is not a
+    /// number or 0.
+    fn open_adapters(&mut self, request: &OpenAdapters) -> Result<ParametersInfo, EngineError>;
+
+    /// Loss of a microbatch, and its gradient with respect to every parameter, in the plan's buckets; behind them comes an empty
+    /// one. With `add` it is added to what a bucket holds. Buckets are taken and given as by
+    /// [`language_gradient`](crate::TrainLanguageModel::language_gradient).
+    ///
+    /// # Errors
+    /// A field of the microbatch beyond its limits, by its name; whatever [`Buckets`] refuses; what the machine cannot do.
+    fn picture_gradient(
+        &mut self,
+        microbatch: &Microbatch,
+        add: bool,
+        buckets: &mut dyn Buckets,
+    ) -> Result<PassSummary, EngineError>;
+
+    /// Loss of a microbatch alone; its bits are those of [`TrainPictures::picture_gradient`]'s.
+    fn picture_loss(&mut self, microbatch: &Microbatch) -> Result<f32, EngineError>;
+}
+
+/// Adapters to train, and how.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OpenAdapters {
+    /// At least one.
+    pub adapters: Vec<Adapter>,
+    /// Decides every bit of the first factors, which are normals of deviation 1 / rank. Source: PEFT, `init_lora_weights =
+    /// "gaussian"`.
+    pub seed: u64,
+    /// How their gradients are cut.
+    pub buckets: BucketSizes,
+    /// An average of the parameters is kept: [`OptimizerStep::average_decay`](crate::OptimizerStep::average_decay).
+    pub average: bool,
+    /// Share of an adapted layer's input that its adapter does not see, from 0 up to, but not, 1. Source: PEFT, `lora_dropout`.
+    pub dropout: f64,
+    /// Share of an adapter's rows that a sample goes without, as `dropout`. Source: kohya's scripts, `rank_dropout`.
+    pub rank_dropout: f64,
+}
+
+/// What stands beside a layer: it adds alpha / rank · up (down x).
+#[derive(Clone, Debug, PartialEq)]
+pub struct Adapter {
+    /// [`AdaptableLayer::name`](crate::AdaptableLayer::name).
+    pub layer: String,
+    /// Rows of the first factor, columns of the second.
+    pub rank: usize,
+    /// What the product is multiplied by, times the rank.
+    pub alpha: f64,
+    /// Its sum with the layer's weight W is brought to lengths that are learned, one for each output (DoRA, Liu et al. 2024):
+    /// length / |W + alpha / rank · up · down| times what they make of the input. Of a matrix alone.
+    pub dora: bool,
+    /// Which of a step's rates it moves by.
+    pub rate: usize,
+}
+
+impl Adapter {
+    /// The name of its first factor's parameter, [rank, inputs], of a convolution [rank, inputs, side, side].
+    pub fn down(&self) -> String {
+        format!("{}.lora_A.weight", self.layer)
+    }
+
+    /// The name of its second factor's parameter, [outputs, rank].
+    pub fn up(&self) -> String {
+        format!("{}.lora_B.weight", self.layer)
+    }
+
+    /// The name of the lengths' parameter, [outputs].
+    pub fn magnitude(&self) -> String {
+        format!("{}.lora_magnitude_vector", self.layer)
+    }
+}

@@ -1,0 +1,223 @@
+//! The files of what was learned: the adapters, for diffusers and for kohya's scripts, and the model card.
+
+use std::{borrow::Cow, collections::BTreeMap, path::Path, sync::Arc};
+
+use ringtune_shared::{
+    floats::FloatKind,
+    job::kinds::lora::LoraSpec,
+    lora::{Base, Factor, Format, LoraFile, Pair},
+    state::{Metadata, TensorInfo},
+};
+use serde_json::{Value, json};
+
+use crate::{
+    engine::{AdaptableLayer, Adapter, ModelInfo},
+    lora_layers::kind_of,
+    output::{
+        self, canonical_json,
+        lora_card::{self, Chosen},
+        model_card,
+        read_back::{self, different},
+    },
+    parameters::{LearnedParameters, Which, write_results},
+    rank::Error,
+    training::StepJudged,
+};
+
+/// What diffusers looks for, without its end.
+const DIFFUSERS: &str = "pytorch_lora_weights";
+
+/// Writes the files of one job.
+#[derive(Clone, Debug)]
+pub(super) struct Results {
+    adapters: Arc<Vec<(Adapter, AdaptableLayer)>>,
+    base: Base,
+    /// The file that kohya's scripts, AUTOMATIC1111 and ComfyUI take, by the job's name.
+    kohya: String,
+    /// Where the bits come from: no time, path or ring size.
+    facts: Arc<Value>,
+    /// The result is the state with the lowest validation loss.
+    select_best: bool,
+    /// The result is the average of what is learned.
+    keeps_average: bool,
+}
+
+impl Results {
+    pub(super) fn new(
+        name: &str,
+        job: &LoraSpec,
+        model: &ModelInfo,
+        adapters: Vec<(Adapter, AdaptableLayer)>,
+        facts: Value,
+    ) -> Self {
+        let base = Base::of_text_width(model.text_width);
+        let select_best = job.train.validation.select_best;
+        Self {
+            adapters: Arc::new(adapters),
+            base,
+            kohya: file_name(name),
+            facts: Arc::new(facts),
+            select_best,
+            keeps_average: job.denoiser.use_ema,
+        }
+    }
+
+    /// The adapters as they are after the step. Gives the file's name.
+    pub(super) async fn write_step(
+        &self,
+        folder: &Path,
+        judged: StepJudged,
+        learned: LearnedParameters,
+    ) -> Result<Vec<String>, Error> {
+        let name = format!("{DIFFUSERS}-steps-{}.safetensors", judged.step);
+        let (this, file) = (self.clone(), folder.join(&name));
+        let write = move || this.write_adapters(&file, Format::Diffusers, (Which::Last, &judged), &learned);
+        ringtune_shared::tasks::spawn_blocking(write).await??;
+        Ok(vec![name])
+    }
+
+    /// The job's results. Adds the names of the files that are good: what went wrong with another one does not keep them back.
+    pub(super) async fn write(
+        &self,
+        folder: &Path,
+        last: StepJudged,
+        learned: LearnedParameters,
+        names: &mut Vec<String>,
+    ) -> Result<(), Error> {
+        let (this, folder) = (self.clone(), folder.to_owned());
+        write_results(names, move |names| this.write_all(&folder, last, &learned, names)).await
+    }
+
+    /// Blocks.
+    fn write_all(
+        &self,
+        folder: &Path,
+        last: StepJudged,
+        learned: &LearnedParameters,
+        names: &mut Vec<String>,
+    ) -> Result<(), output::Error> {
+        let (of_last, best) = learned.judged(last);
+        let chosen = best.map_or((Which::Last, of_last), |best| (Which::Best, best));
+        let mut files = vec![
+            (format!("{DIFFUSERS}.safetensors"), Format::Diffusers, chosen),
+            (self.kohya.clone(), Format::Kohya, chosen),
+        ];
+        if self.select_best {
+            files.push((format!("{DIFFUSERS}-last.safetensors"), Format::Diffusers, (Which::Last, of_last)));
+        }
+        if self.keeps_average {
+            files.push((
+                format!("{DIFFUSERS}-without-ema.safetensors"),
+                Format::Diffusers,
+                (Which::Plain, of_last),
+            ));
+        }
+        for (name, format, (which, judged)) in files {
+            self.write_adapters(&folder.join(&name), format, (which, &judged), learned)?;
+            names.push(name);
+        }
+        let (_, StepJudged { step, validation_loss, .. }) = chosen;
+        let card = Chosen { step, validation_loss, kohya: &self.kohya, adapters: self.adapters.len() };
+        lora_card::write(&folder.join(model_card::FILE_NAME), &self.facts, card)?;
+        names.push(model_card::FILE_NAME.to_owned());
+        Ok(())
+    }
+
+    /// Writes a file and reads it back. Blocks.
+    fn write_adapters(
+        &self,
+        file: &Path,
+        format: Format,
+        (which, judged): (Which, &StepJudged),
+        learned: &LearnedParameters,
+    ) -> Result<(), output::Error> {
+        // 1. The numbers, which are none of a broken training.
+        let mut factors = BTreeMap::new();
+        for (number, info) in learned.parameters(which) {
+            factors.insert(info.name().to_owned(), factor(file, learned, number, &info)?);
+        }
+        let missing = |name: &str| different(file, format!("there are no numbers of {name}"));
+        let mut modules = BTreeMap::new();
+        for (adapter, layer) in self.adapters.iter() {
+            let mut take = |name: String| factors.remove(&name).ok_or_else(|| missing(&name));
+            let (down, up) = (take(adapter.down())?, take(adapter.up())?);
+            let kind = kind_of(layer.shape).ok_or_else(|| missing(&layer.name))?;
+            let (rank, alpha) = (adapter.rank, adapter.alpha);
+            let dora_scale = if adapter.dora { Some(take(adapter.magnitude())?) } else { None };
+            modules.insert(adapter.layer.clone(), Pair { kind, rank, alpha, down, up, dora_scale });
+        }
+        // 2. The file.
+        let written = LoraFile { base: self.base, format, modules, metadata: self.metadata(judged) };
+        let mut bytes = Vec::new();
+        let failed = |error: ringtune_shared::lora::LoraError| output::Error::Format {
+            file: file.to_path_buf(),
+            problem: error.to_string(),
+        };
+        written.write(format, &mut bytes).map_err(failed)?;
+        read_back::write(file, &bytes)
+    }
+
+    /// What a file says of itself.
+    fn metadata(&self, judged: &StepJudged) -> Metadata {
+        let mut facts = (*self.facts).clone();
+        if let Value::Object(facts) = &mut facts {
+            facts.insert("step".to_owned(), json!(judged.step));
+            let loss = judged.validation_loss.map(|loss| loss.to_string());
+            facts.insert("validation_loss".to_owned(), json!(loss));
+        }
+        let fact = |name: &str| self.facts.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let entries = [
+            ("format", "pt".to_owned()),
+            ("ringtune", canonical_json(&facts)),
+            ("ss_sd_model_name", fact("base_model")),
+            ("ss_steps", judged.step.to_string()),
+        ];
+        entries.map(|(key, text)| (key.to_owned(), text)).into()
+    }
+}
+
+/// A parameter's numbers.
+///
+/// # Errors
+/// They cannot be read, or one is not finite.
+fn factor(
+    file: &Path,
+    learned: &LearnedParameters,
+    number: usize,
+    info: &TensorInfo,
+) -> Result<Factor<'static>, output::Error> {
+    let mut bytes = vec![0; usize::try_from(info.bytes()).unwrap_or(usize::MAX)];
+    learned.read(number, 0, &mut bytes).map_err(|error| different(file, error.to_string()))?;
+    let broken = |number: &[u8; 4]| !f32::from_le_bytes(*number).is_finite();
+    if bytes.as_chunks::<4>().0.iter().any(broken) {
+        return Err(output::Error::Broken { file: file.to_path_buf(), tensor: info.name().to_owned() });
+    }
+    Ok(Factor { kind: FloatKind::F32, bytes: Cow::Owned(bytes) })
+}
+
+/// A job's name as that of a file, whatever it is.
+fn file_name(name: &str) -> String {
+    let fits = |letter: char| letter.is_alphanumeric() || "-_.".contains(letter);
+    let plain: String = name.chars().map(|letter| if fits(letter) { letter } else { '_' }).collect();
+    let plain = plain.trim_matches('.');
+    let plain = if plain.is_empty() || plain.starts_with(DIFFUSERS) { "lora" } else { plain };
+    format!("{plain}.safetensors")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_jobs_name_becomes_that_of_a_file() {
+        for (name, file) in [
+            ("lora", "lora.safetensors"),
+            ("my toy/2", "my_toy_2.safetensors"),
+            ("..", "lora.safetensors"),
+            ("Blümchen-1.5", "Blümchen-1.5.safetensors"),
+            ("pytorch_lora_weights", "lora.safetensors"),
+        ] {
+            assert_eq!(file_name(name), file);
+        }
+    }
+}

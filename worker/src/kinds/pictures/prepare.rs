@@ -1,0 +1,313 @@
+//! What a rank does alone before step 1 with the pictures of its job.
+
+use std::{future::Future, path::Path, sync::Arc};
+
+use ringtune_shared::{
+    ids::ContentHash,
+    job::pictures::{DataSpec, FolderSpec, TrainSpec},
+};
+use ringtune_sources::LocalModel;
+
+use super::samples::{Inputs, Material};
+use crate::{
+    base_model::Loaded,
+    data::{ClipTokenizer, Prompts, buckets::BucketOptions, images::ListedImage, prompts::Caption},
+    engine::ModelInfo,
+    fault::Refusal,
+    inputs::{Common, Framing, PictureFolder, Pictures, Posteriors, look_up, materialise},
+    latents::Shelf,
+    rank::{Error, Rank},
+    train::{AdamWOptions, BatchOptions, LrOptions, LrSchedule},
+    training::{Named, PreviewPlan, WantedPreviews},
+    while_wanted,
+};
+
+/// What it learns from.
+pub(in crate::kinds) fn named(data: &DataSpec) -> Named {
+    match data.source.is_empty() {
+        true => Named { what: "set of pictures (data.images)", key: "data.images" },
+        false => Named { what: "set of pictures (data.source)", key: "data.source" },
+    }
+}
+
+/// The source of a job, if it has one, with its `captions` or without.
+pub(in crate::kinds) fn wanted_source(data: &DataSpec, captions: bool) -> Option<PictureFolder> {
+    (!data.source.is_empty()).then(|| PictureFolder {
+        field: "data.source".to_owned(),
+        place: data.source.clone(),
+        is_source: true,
+        captions: captions.then(|| data.caption_column.clone()),
+        repeats: 1,
+    })
+}
+
+/// A folder of a job, which `field` names, with its `captions` or without.
+pub(in crate::kinds) fn wanted(field: String, folder: FolderSpec, captions: bool) -> PictureFolder {
+    PictureFolder {
+        field,
+        place: folder.images,
+        is_source: false,
+        captions: captions.then_some(folder.caption_column),
+        repeats: folder.repeats,
+    }
+}
+
+/// Fetches all that the job needs of the coordinator: what `others` fetches, then the pictures. The cache keeps its bound, also
+/// when something is not to be had.
+///
+/// # Errors
+/// It cannot be fetched.
+pub(in crate::kinds) async fn fetch<T>(
+    rank: &Rank,
+    others: impl Future<Output = Result<T, Error>>,
+    wanted: Vec<Vec<PictureFolder>>,
+) -> Result<(T, Vec<Pictures>), Error> {
+    let Rank { context, journal, .. } = rank;
+    let mut needed = Vec::new();
+    let fetching = async {
+        let others = others.await?;
+        let pictures = materialise(wanted, context, journal, &mut needed).await?;
+        Ok::<_, Error>((others, pictures))
+    };
+    let fetched = fetching.await;
+    // Not before all are there: no source is to push out another's.
+    let cache = context.cache.clone();
+    ringtune_shared::tasks::spawn_blocking(move || cache.trim(&needed)).await?;
+    fetched
+}
+
+/// Looks up which posteriors are known; the others are made when the ring is there, each by one rank. But of a model that is
+/// still hashed, which takes seconds of one core, the first one meanwhile, where the rank `computes`; then the engine's weights
+/// are laid out too. Gives the model's hash. `begins`: at step 1.
+///
+/// # Errors
+/// A picture or the model cannot be read; the engine's.
+pub(in crate::kinds) async fn material(
+    rank: &Rank,
+    train: &TrainSpec,
+    loaded: &mut Loaded,
+    (pictures, prompts): (Vec<Pictures>, Vec<Prompts>),
+    (computes, begins): (bool, bool),
+) -> Result<(ContentHash, Material), Error> {
+    let Rank { assignment, context, journal, .. } = rank;
+    if let Some(warning) = too_long(&prompts, loaded.info.max_text_length) {
+        journal.warn(warning).await;
+    }
+    let held = pictures.iter().flat_map(|pictures| pictures.held.clone()).collect();
+    let (files, repeats): (_, Vec<_>) =
+        pictures.into_iter().map(|pictures| (pictures.files, pictures.repeats)).unzip();
+    let inputs = Inputs {
+        concepts: prompts.into_iter().zip(repeats).collect(),
+        options: batch_options(train, &loaded.info, assignment.spec.global_microbatches()),
+    };
+    let encodes = begins && !loaded.is_hashed();
+    let (local, info) = (Arc::clone(&loaded.local), loaded.info.clone());
+    // On the heap: it is large, and part of whatever waits for it.
+    let beside = Box::pin(async {
+        if computes {
+            context.engine.lay_out().await.map_err(Error::of_engine)?;
+        }
+        let mut posteriors = known_posteriors(rank, train, &local, info, files).await?;
+        if computes && encodes {
+            encode_first(rank, &mut posteriors, inputs.clone()).await?;
+        }
+        Ok::<_, Error>(posteriors)
+    });
+    let (model_hash, posteriors) = loaded.finish(journal, beside).await?;
+    journal.info(format!("model: {} ({model_hash})", describe(&loaded.info))).await;
+    Ok((model_hash, Material { posteriors, inputs, held }))
+}
+
+/// What is said of captions whose end is cut off. A prompt has `length` tokens.
+fn too_long(prompts: &[Prompts], length: usize) -> Option<String> {
+    let mut files = prompts.iter().flat_map(Prompts::cut_off);
+    let (first, count) = (files.next()?, files.count() + 1);
+    let pictures = if count == 1 { "1 picture".to_owned() } else { format!("{count} pictures") };
+    Some(format!(
+        "captions: those of {pictures} have more than the {} tokens that a prompt holds, and are cut off there, such as \
+         {first}'s",
+        length - 2
+    ))
+}
+
+/// AdamW, as the job wants it.
+pub(in crate::kinds) fn adamw(train: &TrainSpec) -> AdamWOptions {
+    AdamWOptions {
+        beta1: train.adam_beta1,
+        beta2: train.adam_beta2,
+        epsilon: train.adam_epsilon,
+        weight_decay: train.adam_weight_decay,
+    }
+}
+
+/// Looks up what this worker knows of the pictures of each group.
+async fn known_posteriors(
+    rank: &Rank,
+    train: &TrainSpec,
+    local: &LocalModel,
+    model: ModelInfo,
+    files: Vec<Vec<ListedImage>>,
+) -> Result<Posteriors, Error> {
+    let Rank { assignment, context, folder, journal, .. } = rank;
+    let (fingerprints, models) = (Arc::clone(&context.fingerprints), local.folder.clone());
+    let variant = assignment.spec.common.model.variant.clone();
+    let hashing = while_wanted::spawn_blocking(move |still| fingerprints.of_vae(&models, &variant, still));
+    let common = Common { vae: hashing.await??, model, framing: framing(train) };
+    let cache = context.latents.clone();
+    let shelf = Shelf::new(cache.clone(), folder.join("latents"), context.latent_memory_bytes);
+    look_up(files, common, assignment, cache, shelf, journal).await
+}
+
+/// Encodes of what step 1 shows what this rank would be the first to encode.
+async fn encode_first(rank: &Rank, posteriors: &mut Posteriors, inputs: Inputs) -> Result<(), Error> {
+    let Rank { assignment, context, journal, .. } = rank;
+    let Some(number) = assignment.rank else { return Ok(()) };
+    let images = posteriors.by_concept();
+    let shown = move || Ok::<_, Error>(inputs.into_builder(images)?.shown(1));
+    let shown = ringtune_shared::tasks::spawn_blocking(shown).await??;
+    posteriors.encode_early(&shown, number, assignment.ring.members.len(), context, journal).await
+}
+
+fn batch_options(train: &TrainSpec, model: &ModelInfo, microbatches: u32) -> BatchOptions {
+    BatchOptions {
+        seed: train.seed,
+        microbatches,
+        batch: train.train_batch_size,
+        scaling_factor: model.scaling_factor,
+        num_train_timesteps: model.num_train_timesteps,
+        noise_offset: train.noise_offset,
+        random_flip: true,
+        input_perturbation: 0.0,
+        snr_gamma: above_zero(train.snr_gamma),
+        caption_dropout: train.caption_dropout,
+        bucketed: train.enable_bucket,
+    }
+}
+
+/// How pictures are brought to the sizes that the job trains at.
+fn framing(train: &TrainSpec) -> Framing {
+    if !train.enable_bucket {
+        return Framing::Square { resolution: train.resolution, center_crop: train.center_crop };
+    }
+    Framing::buckets(BucketOptions {
+        resolution: train.resolution,
+        min_bucket_reso: train.min_bucket_reso,
+        max_bucket_reso: train.max_bucket_reso,
+        bucket_reso_steps: train.bucket_reso_steps,
+        bucket_no_upscale: train.bucket_no_upscale,
+    })
+}
+
+/// The words of pictures.
+pub(in crate::kinds) fn captions(pictures: &Pictures) -> Vec<Caption> {
+    let captions = pictures.files.iter().zip(&pictures.captions);
+    captions.map(|(file, texts)| Caption { file: file.file.name.clone(), texts: texts.clone() }).collect()
+}
+
+/// The hash of all pictures: their manifest's, and of several manifests that of their hashes, a line each.
+pub(in crate::kinds) fn data_hash(pictures: &[Pictures]) -> ContentHash {
+    match pictures {
+        [one] => one.hash,
+        several => {
+            let lines: String = several.iter().map(|pictures| format!("{}\n", pictures.hash)).collect();
+            ContentHash::of(lines.as_bytes())
+        }
+    }
+}
+
+/// `rate`: in the place of `train.learning_rate`; `scale`: what all rates are multiplied with.
+pub(in crate::kinds) fn schedule(train: &TrainSpec, rate: f64, scale: f64) -> Result<LrSchedule, Error> {
+    if let Some(rates) = &train.learning_rates {
+        let first = train.learning_rate;
+        let share = if first > 0.0 && rate != first { rate / first } else { 1.0 };
+        return Ok(LrSchedule::piecewise(rates.clone(), scale * share));
+    }
+    Ok(LrSchedule::new(LrOptions {
+        curve: train.lr_scheduler,
+        base: rate * scale,
+        warmup_steps: train.lr_warmup_steps,
+        total_steps: train.max_train_steps,
+        cycles: train.lr_num_cycles,
+    })?)
+}
+
+/// Options that 0 switches off.
+pub(in crate::kinds) fn above_zero(number: f64) -> Option<f64> {
+    (number > 0.0).then_some(number)
+}
+
+/// For people.
+pub(in crate::kinds) fn describe(model: &ModelInfo) -> String {
+    format!(
+        "text width {}, vocabulary {}, latents {} channels at 1/{}, {} timesteps, {}",
+        model.text_width,
+        model.vocab_size,
+        model.latent_channels,
+        model.vae_factor,
+        model.num_train_timesteps,
+        model.prediction_type.name()
+    )
+}
+
+/// That pictures can be of the sizes that the job asks for.
+///
+/// # Errors
+/// The option that is no multiple of what one of the model's latents stands for.
+pub(in crate::kinds) fn check_resolution(train: &TrainSpec, model: &ModelInfo) -> Result<(), Error> {
+    let (resolution, factor) = (train.resolution as usize, model.vae_factor);
+    if train.enable_bucket {
+        let TrainSpec { bucket_reso_steps: steps, min_bucket_reso: shortest, .. } = *train;
+        // Kohya's buckets count in steps from the shortest side on.
+        let sides = [("train.bucket_reso_steps", steps), ("train.min_bucket_reso", shortest)];
+        let wrong = sides.into_iter().find(|(_, side)| !(*side as usize).is_multiple_of(factor));
+        if let Some((field, side)) = wrong {
+            let problem = format!("{side} is not a multiple of this model's VAE factor {factor}");
+            return Err(Refusal::of(field, problem).into());
+        }
+        // Nothing but previews is of this size, then.
+        if train.previews.validation_prompt.is_empty() {
+            return Ok(());
+        }
+    }
+    if resolution.is_multiple_of(factor) {
+        return Ok(());
+    }
+    let below = resolution / factor * factor;
+    let near = if below == 0 { factor.to_string() } else { format!("{below} or {}", below + factor) };
+    let problem = format!("{resolution} is not a multiple of this model's VAE factor {factor}; near: {near}");
+    Err(Refusal::of("train.resolution", problem).into())
+}
+
+/// Opens the base model's tokenizer. Blocks.
+///
+/// # Errors
+/// It cannot be read, or is not the text encoder's.
+pub(in crate::kinds) fn open_tokenizer(folder: &Path, model: &ModelInfo) -> Result<ClipTokenizer, Error> {
+    let mut tokenizer = ClipTokenizer::open(folder, model.max_text_length)?;
+    if tokenizer.fit(model.vocab_size, model.max_text_length) {
+        return Ok(tokenizer);
+    }
+    let problem = format!(
+        "its tokenizer has {} tokens and prompts of {}, its text encoder {} and {}",
+        tokenizer.vocabulary_size(),
+        tokenizer.length(),
+        model.vocab_size,
+        model.max_text_length
+    );
+    Err(Refusal::of("model.base", problem).into())
+}
+
+/// What pictures of `prompt` are drawn from while training goes on. None where the job wants none.
+///
+/// # Errors
+/// See [`PreviewPlan::new`].
+pub(in crate::kinds) fn previews_of(
+    prompt: &str,
+    train: &TrainSpec,
+    model: &ModelInfo,
+    tokenizer: &ClipTokenizer,
+) -> Result<Option<PreviewPlan>, Error> {
+    let count = train.previews.num_validation_images;
+    let wanted = WantedPreviews { prompt, count, side: train.resolution as usize, seed: train.seed };
+    if prompt.is_empty() { Ok(None) } else { PreviewPlan::new(wanted, model, tokenizer).map(Some) }
+}
