@@ -12,10 +12,12 @@ use ringtune_shared::job::{
         generate::{DrawnLoraDraft, GenerateDraft},
         generate_text::GenerateTextDraft,
         gpt2_finetune::Gpt2Draft,
-        lora::{AdapterDraft, PromptDraft, TextEncoderDraft},
+        lora::{AdapterDraft, TextEncoderDraft},
         textual_inversion::{ConceptDraft, WordDraft},
     },
-    pictures::{DataDraft, DenoiserDraft, FolderDraft, PreviewDraft, TrainDraft, ValidationDraft},
+    pictures::{
+        DataDraft, DenoiserDraft, FolderDraft, PreviewDraft, PromptDraft, TrainDraft, ValidationDraft,
+    },
 };
 
 use crate::v1;

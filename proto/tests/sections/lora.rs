@@ -13,6 +13,10 @@ fn adapters_go_over_the_wire_unchanged() {
         data: Some(v1::DataSpec {
             images: "/i".to_owned(),
             instance_prompt: "a toy".to_owned(),
+            masks: "/m".to_owned(),
+            alpha_mask: Some(false),
+            class_images: "/c".to_owned(),
+            class_prompt: "a thing".to_owned(),
             ..Default::default()
         }),
         train: Some(v1::TrainSpec {
@@ -22,6 +26,8 @@ fn adapters_go_over_the_wire_unchanged() {
             ema_update_after_step: Some(2),
             input_perturbation: Some(0.1),
             random_flip: Some(true),
+            num_class_images: Some(7),
+            prior_loss_weight: Some(0.5),
             train_text_encoder: Some(true),
             text_encoder_learning_rate: Some(1e-5),
             ..Default::default()
@@ -46,7 +52,10 @@ fn adapters_go_over_the_wire_unchanged() {
     assert_eq!((&wire.lora, &wire.data), (&sent.lora, &sent.data));
     assert_eq!(spec_from_wire(wire).unwrap(), spec);
     let source = "hf://datasets/acme/toys@v1".to_owned();
-    let sent = v1::JobSpec { data: Some(v1::DataSpec { source, ..Default::default() }), ..sent };
+    let sent = v1::JobSpec {
+        data: Some(v1::DataSpec { source, alpha_mask: Some(true), ..Default::default() }),
+        ..sent
+    };
     let wire = spec_to_wire(&spec_from_wire(sent.clone()).unwrap());
     assert_eq!(wire.data, sent.data);
 }

@@ -53,6 +53,7 @@ use std::mem::take;
 
 use check::Check;
 use kinds::{
+    generate::GenerateDraft,
     gpt2_finetune::Gpt2Spec,
     textual_inversion::{InitializerEmbedding, TextualInversionSpec},
 };
@@ -66,6 +67,8 @@ pub struct ImageUse {
     pub repeats: u32,
     /// The column of their captions in a metadata file, where captions stand in prompts; empty: "text".
     pub captions: Option<String>,
+    /// How many there have to be, where those that are missing are drawn.
+    pub drawn: Option<u32>,
 }
 
 /// Whether a text is the name of a section's field, as in "train.num_vectors" or "concepts[1].images".
@@ -222,6 +225,44 @@ impl JobSpec {
     /// The use of each of [`JobSpec::image_sources`], in the same order.
     pub fn image_uses(&self) -> Vec<ImageUse> {
         self.work.facts().image_uses()
+    }
+
+    /// Takes its class away, if it has one.
+    pub fn forget_class(&mut self) {
+        self.work.facts_mut().forget_class();
+    }
+
+    /// The seed that pictures of its class are drawn by first.
+    pub fn class_seed(&self) -> u64 {
+        self.work.facts().pictures().map_or(0, |(_, train)| train.seed)
+    }
+
+    /// The job that draws so many pictures of the class of this one's; none: it has no class.
+    ///
+    /// # Errors
+    /// A job that could not draw them.
+    pub fn drawing_of_class(&self, count: u32, seed: u64) -> Option<Result<Self, SpecError>> {
+        let facts = self.work.facts();
+        let ((prompt, _), (_, train)) = facts.class_pictures().zip(facts.pictures())?;
+        let side = Some(i64::from(train.resolution));
+        let drawing = GenerateDraft {
+            prompts: Some(vec![prompt.class_prompt.clone()]),
+            count: Some(i64::from(count)),
+            width: side,
+            height: side,
+            seed: i64::try_from(seed).ok(),
+            mixed_precision: Some(train.mixed_precision.as_str().to_owned()),
+            ..GenerateDraft::default()
+        };
+        let CommonSpec { model, cluster, .. } = &self.common;
+        let draft = JobDraft {
+            kind: Some(JobKind::Generate.as_str().to_owned()),
+            name: Some("class pictures".to_owned()),
+            generate: drawing,
+            ..JobDraft::default()
+        };
+        let draft = JobDraft { model: model.draft(), cluster: cluster.draft(), ..draft };
+        Some(Self::from_draft(draft))
     }
 
     /// The checkpoint to resume from, as [`crate::checkpoint::ResumeFrom`] reads it; empty: none.

@@ -154,7 +154,38 @@ impl ListedImage {
 /// # Errors
 /// Not such a picture, a broken one, or one that is too large when decoded.
 pub fn decode(name: &str, bytes: &[u8]) -> Result<RgbImage, Error> {
-    decode_turned(bytes).map_err(|source| Error::UndecodableImage { name: name.to_string(), source })
+    decode_shown(name, bytes, Shown::Colours)
+}
+
+/// What of a picture is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shown {
+    /// Its colours.
+    Colours,
+    /// Its opacity, as a grey picture: white is opaque. A picture without any is opaque.
+    Alpha,
+}
+
+/// As [`decode`], of its colours or of its opacity.
+///
+/// # Errors
+/// As there.
+pub fn decode_shown(name: &str, bytes: &[u8], shown: Shown) -> Result<RgbImage, Error> {
+    let undecodable = |source| Error::UndecodableImage { name: name.to_string(), source };
+    let picture = turned(bytes).map_err(undecodable)?;
+    Ok(match shown {
+        Shown::Colours => to_rgb8(picture),
+        Shown::Alpha => opacity(picture),
+    })
+}
+
+/// Whether a picture has an opacity, from its header.
+///
+/// # Errors
+/// As [`size`].
+pub fn has_alpha(name: &str, bytes: &[u8]) -> Result<bool, Error> {
+    let undecodable = |source| Error::UndecodableImage { name: name.to_string(), source };
+    Ok(open(bytes).map_err(undecodable)?.0.color_type().has_alpha())
 }
 
 /// Columns and rows of what [`decode`] makes of the same bytes, from the picture's header: of a picture whose pixels
@@ -180,7 +211,7 @@ pub fn size(name: &str, bytes: &[u8]) -> Result<(u32, u32), Error> {
     size().map_err(|source| Error::UndecodableImage { name: name.to_string(), source })
 }
 
-fn decode_turned(bytes: &[u8]) -> image::ImageResult<RgbImage> {
+fn turned(bytes: &[u8]) -> image::ImageResult<DynamicImage> {
     if image::guess_format(bytes).is_ok_and(|format| format == ImageFormat::Jpeg) && !jpeg_is_whole(bytes) {
         let hint = ImageFormatHint::Exact(ImageFormat::Jpeg);
         let problem = DecodingError::new(hint, "the file ends before the picture does");
@@ -189,7 +220,7 @@ fn decode_turned(bytes: &[u8]) -> image::ImageResult<RgbImage> {
     let (decoder, orientation) = open(bytes)?;
     let mut picture = DynamicImage::from_decoder(decoder)?;
     picture.apply_orientation(orientation);
-    Ok(to_rgb8(picture))
+    Ok(picture)
 }
 
 /// A picture whose header is read, and how it is to be turned.
@@ -242,6 +273,17 @@ fn to_rgb8(picture: DynamicImage) -> RgbImage {
         }
         other => other.into_rgb8(),
     }
+}
+
+fn opacity(picture: DynamicImage) -> RgbImage {
+    let (width, height) = (picture.width(), picture.height());
+    let alpha: Vec<u8> = match picture {
+        DynamicImage::ImageRgba16(_) | DynamicImage::ImageLumaA16(_) => {
+            picture.into_rgba16().pixels().map(|pixel| high_byte(pixel.0[3])).collect()
+        }
+        other => other.into_rgba8().pixels().map(|pixel| pixel.0[3]).collect(),
+    };
+    RgbImage::from_fn(width, height, |x, y| image::Rgb([alpha[y as usize * width as usize + x as usize]; 3]))
 }
 
 fn high_byte(sample: u16) -> u8 {

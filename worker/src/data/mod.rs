@@ -8,14 +8,18 @@ pub mod caption_words;
 pub mod error;
 pub mod image_place;
 pub mod images;
+pub mod masks;
 pub mod pixels;
 pub mod prompts;
 mod resample;
+mod target;
 pub mod templates;
 pub mod tokenizer;
 
 pub use error::Error;
 pub use image_place::{ImagePlace, OpenTable};
 pub use images::{ImageFile, ImageSet, ListedImage};
+pub use masks::Mask;
 pub use prompts::Prompts;
+pub use target::Target;
 pub use tokenizer::{ClipTokenizer, Placeholders, tokenizer_folder};

@@ -1,16 +1,10 @@
 //! Resizes and crops pictures to a job's training sizes.
 
-use image::RgbImage;
-
 use super::Error;
-use crate::{
-    data::{
-        self,
-        buckets::{BucketOptions, Buckets, Placement},
-        images::{self, ImageFile},
-        pixels,
-    },
-    engine::Pixels,
+use crate::data::{
+    self, Target,
+    buckets::{BucketOptions, Buckets},
+    images::{self, ImageFile},
 };
 
 /// A job's way of framing its pictures.
@@ -25,20 +19,6 @@ pub(crate) enum Framing {
     },
     /// Each to its bucket.
     Buckets(Buckets),
-}
-
-/// A picture's target size.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Target {
-    /// To a square.
-    Square {
-        /// Pixels of a side.
-        resolution: u32,
-        /// Cut to the middle square first.
-        center_crop: bool,
-    },
-    /// To its bucket.
-    Bucket(Placement),
 }
 
 impl Framing {
@@ -63,34 +43,5 @@ impl Framing {
         let (width, height) = images::size(&file.name, content)?;
         let no_bucket = || data::Error::NoBucket { name: file.name.clone(), width, height };
         Ok(Target::Bucket(buckets.place([width, height]).ok_or_else(no_bucket)?))
-    }
-}
-
-impl Target {
-    /// Columns and rows in pixels.
-    pub fn size(self) -> (u32, u32) {
-        match self {
-            Self::Square { resolution, .. } => (resolution, resolution),
-            Self::Bucket(Placement { bucket: [width, height], .. }) => (width, height),
-        }
-    }
-
-    /// The crop, as part of an entry's key.
-    pub(crate) fn crop(self) -> String {
-        match self {
-            Self::Square { center_crop: true, .. } => "center".to_owned(),
-            Self::Square { center_crop: false, .. } => "squash".to_owned(),
-            Self::Bucket(Placement { resized: [width, height], .. }) => format!("middle of {width}x{height}"),
-        }
-    }
-
-    /// A picture, or its mirror image, as the VAE takes it.
-    pub fn pixels(self, picture: &RgbImage, flip: bool) -> Pixels {
-        match self {
-            Self::Square { resolution, center_crop } => {
-                pixels::prepare(picture, resolution, center_crop, flip)
-            }
-            Self::Bucket(placement) => pixels::prepare_in_bucket(picture, placement, flip),
-        }
     }
 }

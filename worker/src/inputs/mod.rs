@@ -9,6 +9,5 @@ mod posteriors;
 pub use error::Error;
 pub(crate) use file::file_bytes;
 pub(crate) use framing::Framing;
-pub use framing::Target;
 pub(crate) use images::{PictureFolder, Pictures, materialise};
 pub(crate) use posteriors::{Common, Posteriors, look_up};

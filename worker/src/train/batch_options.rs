@@ -23,6 +23,16 @@ pub struct BatchOptions {
     pub snr_gamma: Option<f64>,
     /// train.caption_dropout: the share of samples whose caption is left empty.
     pub caption_dropout: f64,
+    /// train.prior_loss_weight; none: no concept is the class. Otherwise the last one is, whose images are repeated 0 times: each
+    /// sample has one of them behind it, and the loss is the mean of the samples' plus this times the mean of theirs.
+    pub prior_loss_weight: Option<f64>,
     /// train.enable_bucket: images may differ in size, and those of a microbatch do not.
     pub bucketed: bool,
+}
+
+impl BatchOptions {
+    /// Samples that a microbatch computes with, those of the class included.
+    pub(super) fn width(&self) -> u32 {
+        self.batch.saturating_mul(1 + u32::from(self.prior_loss_weight.is_some()))
+    }
 }

@@ -4,7 +4,7 @@
 //! depend on who computes what. **The layout is fixed**: another implementation that follows it gets the same bits.
 //!
 //! - A stream is a sequence of words w\[0\], w\[1\], … (`ringtune_random`).
-//!   Purposes: 1 flip, 2 template, 3 timestep, 4 noise, 5 latent, 6 image order (its step is the pass, its sample 0),
+//!   Purposes: 1 flip, 2 template, 3 timestep, 4 noise, 5 latent, 6 image order (its step is the pass, its sample 0, of the class's images 1),
 //!   7 generated pictures (its step is 0, its sample the picture's number), 8 noise offset,
 //!   9 caption, 10 tag order, 11 order in a bucket (its step is the pass, its sample the bucket's number), 12 order of
 //!   the buckets' microbatches (its step is the pass, its sample 0), 13 to 15 held-out samples (their step is 0):
@@ -98,9 +98,9 @@ impl Draws {
         self.stream(Purpose::Latent, step, sample).normals(length)
     }
 
-    /// The order in which pass `pass` (from 0) shows `count` images: a permutation of 0..count.
-    pub fn image_order(&self, pass: u64, count: usize) -> Vec<usize> {
-        self.stream(Purpose::ImageOrder, pass, 0).order(count)
+    /// The order in which pass `pass` (from 0) shows `count` images: a permutation of 0..count. `stream`: 0, or 1 of the class's.
+    pub fn image_order(&self, pass: u64, stream: u32, count: usize) -> Vec<usize> {
+        self.stream(Purpose::ImageOrder, pass, stream).order(count)
     }
 
     /// What train.caption_dropout is compared with: a share, from 0 up to, but not, 1.

@@ -13,7 +13,7 @@ impl MicrobatchBuilder {
 
     /// Microbatch `microbatch` (from 0) of `count` held-out ones, with the learned rows as they are now.
     ///
-    /// The images are those of training, one after the other, for a job has few; noise, latents, prompts, mirroring
+    /// The images are those of training, without the class's, one after the other, for a job has few; noise, latents, prompts, mirroring
     /// and timesteps are drawn by purposes of their own, and the timesteps spread evenly over the whole schedule. There
     /// is no noise offset, and all captions are whole. Samples weigh what they weigh in training: unweighted, the levels
     /// of noise that snr_gamma holds back would decide which embedding is the best, though it is not trained for them.
@@ -30,7 +30,7 @@ impl MicrobatchBuilder {
         let views = self.held_out_views(microbatch);
         let shape = self.shape_of_first(&views);
         let length = shape.iter().product();
-        let mut inputs = self.without_samples(rows, shape, self.options.snr_gamma);
+        let mut inputs = self.without_samples(views.len(), rows, shape, self.options.snr_gamma);
         for (sample, view) in (microbatch * batch..).zip(views) {
             let Some((concept, number)) = self.set.image(view.image) else { continue };
             let timesteps = self.options.num_train_timesteps;
@@ -39,6 +39,7 @@ impl MicrobatchBuilder {
             let posterior = concept.images[number].view(view.flip).read()?;
             inputs.latents.extend(latent(&posterior, &draw, self.options.scaling_factor));
             inputs.noise.extend(self.draws.held_out_noise(sample, length));
+            inputs.extras.loss_mask.extend(self.set.mask((concept, number), view.flip, shape)?);
             inputs.timesteps.push(shown.timestep);
             let choice = self.caption_choice(0, sample, &concept.prompts, number);
             let whole = CaptionDraw { choice, ..CaptionDraw::default() };
@@ -65,7 +66,7 @@ impl MicrobatchBuilder {
     /// buckets. Each bucket is cut into full microbatches, its last one filled up from its first images, and the
     /// microbatches of all buckets come one after the other.
     fn held_out_images(&self, microbatch: u32) -> Vec<usize> {
-        let (batch, images) = (self.options.batch as usize, self.set.images().count());
+        let (batch, images) = (self.options.batch as usize, self.set.learned(&self.options));
         let first = microbatch as usize * batch;
         if !self.options.bucketed {
             return (first..first + batch).map(|sample| sample % images).collect();

@@ -16,6 +16,7 @@ pub struct MicrobatchBuilder {
     pub(super) options: BatchOptions,
     pub(super) draws: Draws,
     order: Order,
+    class: Option<Class>,
     /// See `TrainingSet::shows`.
     shows: Vec<usize>,
     pub(super) set: TrainingSet,
@@ -30,6 +31,17 @@ enum Order {
     Buckets(BucketOrder),
 }
 
+/// The images of the class, which come behind all others.
+#[derive(Clone, Debug)]
+struct Class {
+    first: usize,
+    order: ImageOrder,
+}
+
+/// Which order of images it is among those of a pass.
+const LEARNED: u32 = 0;
+const CLASS: u32 = 1;
+
 impl MicrobatchBuilder {
     /// # Errors
     /// No image, no prompt, a number below 1, or images whose moments differ in shape or have too few numbers.
@@ -42,9 +54,13 @@ impl MicrobatchBuilder {
             let buckets = set.buckets(&shows);
             Order::Buckets(BucketOrder::new(draws, buckets, options.batch, options.microbatches))
         } else {
-            Order::Images(ImageOrder::new(draws, shows.len(), samples))
+            Order::Images(ImageOrder::new(draws, LEARNED, shows.len(), samples))
         };
-        Ok(Self { options, draws, order, shows, set })
+        let first = set.learned(&options);
+        let of_class = set.images().count() - first;
+        let class =
+            (of_class > 0).then(|| Class { first, order: ImageOrder::new(draws, CLASS, of_class, samples) });
+        Ok(Self { options, draws, order, class, shows, set })
     }
 
     /// Microbatch `microbatch` (from 0, below M) of step `step` (from 1), with the learned rows as they are before
@@ -53,14 +69,15 @@ impl MicrobatchBuilder {
     /// # Errors
     /// The tokenizer refuses a prompt, or a posterior cannot be read.
     pub fn build(&mut self, step: u64, microbatch: u32, rows: Arc<Vec<f32>>) -> Result<Microbatch, Error> {
-        let BatchOptions { batch, scaling_factor, num_train_timesteps, snr_gamma, .. } = self.options;
+        let BatchOptions { scaling_factor, num_train_timesteps, snr_gamma, .. } = self.options;
         let views = self.views_of(step, microbatch);
         let shape = self.shape_of_first(&views);
         let length = shape.iter().product();
-        let mut inputs = self.without_samples(rows, shape, snr_gamma);
-        let (seed, first_sample) = (self.options.seed, microbatch * batch);
+        let mut inputs = self.without_samples(views.len(), rows, shape, snr_gamma);
+        let (seed, first_sample) = (self.options.seed, self.first_sample(microbatch));
         inputs.extras.place = Some(SamplePlace { seed, step, first_sample });
-        for (sample, view) in (microbatch * batch..).zip(views) {
+        inputs.extras.sample_weights = self.sample_weights();
+        for (sample, view) in (first_sample..).zip(views) {
             let Some((concept, number)) = self.set.image(view.image) else { continue };
             let posterior = concept.images[number].view(view.flip).read()?;
             let draw = self.draws.latent(step, sample, length);
@@ -71,6 +88,7 @@ impl MicrobatchBuilder {
                 let drawn = self.draws.perturbation(step, sample, length).into_iter();
                 inputs.extras.perturbation.extend(drawn.map(|value| scale * value));
             }
+            inputs.extras.loss_mask.extend(self.set.mask((concept, number), view.flip, shape)?);
             inputs.timesteps.push(self.draws.timestep(step, sample, num_train_timesteps));
             inputs.input_ids.extend_from_slice(&self.prompt(step, sample, &concept.prompts, number)?);
         }
@@ -105,12 +123,28 @@ impl MicrobatchBuilder {
         first.map_or([0; 3], |(concept, number)| concept.images[number].shape())
     }
 
-    /// What a microbatch shows, sample by sample.
+    /// The number of a microbatch's first sample among those of a step.
+    fn first_sample(&self, microbatch: u32) -> u32 {
+        microbatch * self.options.width()
+    }
+
+    /// What each sample counts in the mean over all of them: with a class, both halves' means are added.
+    fn sample_weights(&self) -> Vec<f32> {
+        let Some(weight) = self.options.prior_loss_weight else { return Vec::new() };
+        let batch = self.options.batch as usize;
+        [vec![2.0; batch], vec![(2.0 * weight) as f32; batch]].concat()
+    }
+
+    /// What a microbatch shows, sample by sample: behind those that are learned from as many of the class, where there is one.
     fn views_of(&mut self, step: u64, microbatch: u32) -> Vec<View> {
-        let images = self.images_of(step, microbatch);
+        let mut images = self.images_of(step, microbatch);
+        if let Some(Class { first, order }) = &mut self.class {
+            let samples = microbatch * self.options.batch..(microbatch + 1) * self.options.batch;
+            images.extend(samples.map(|sample| *first + order.image_of(step, sample)));
+        }
         let flips = self.options.random_flip;
         let view = |(sample, image)| View { image, flip: flips && self.draws.flip(step, sample) };
-        (microbatch * self.options.batch..).zip(images).map(view).collect()
+        (self.first_sample(microbatch)..).zip(images).map(view).collect()
     }
 
     /// The images (of all) that a microbatch shows, one for each sample.
@@ -147,14 +181,14 @@ impl MicrobatchBuilder {
         self.draws.caption_choice(step, sample, prompts.captions(image).max(1))
     }
 
-    /// A microbatch whose samples, of latents of `shape` (channels, height, width), are still to be added.
+    /// A microbatch whose `batch` samples, of latents of `shape` (channels, height, width), are still to be added.
     pub(super) fn without_samples(
         &self,
+        batch: usize,
         rows: Arc<Vec<f32>>,
         shape: [usize; 3],
         snr_gamma: Option<f64>,
     ) -> Microbatch {
-        let batch = self.options.batch as usize;
         let [latent_channels, latent_height, latent_width] = shape;
         let length = latent_channels * latent_height * latent_width;
         Microbatch {
@@ -213,6 +247,7 @@ pub(super) mod tests {
         input_perturbation: 0.0,
         snr_gamma: None,
         caption_dropout: 0.0,
+        prior_loss_weight: None,
         bucketed: false,
     };
 
@@ -233,7 +268,9 @@ pub(super) mod tests {
             ConceptWords { tokenizer: &Arc::new(tokenizer), placeholders: &placeholders, others: &[] };
         let prompts = Prompts::encode(&words, &templates::OBJECT).unwrap();
         let images: Vec<TrainingImage> = (0..images).map(image).collect();
-        TrainingSet { concepts: vec![ConceptSet { repeats: vec![1; images.len()], images, prompts }] }
+        TrainingSet {
+            concepts: vec![ConceptSet { repeats: vec![1; images.len()], images, prompts, masks: Vec::new() }],
+        }
     }
 
     pub(crate) fn in_memory(posterior: &mut Posterior) -> &mut Moments {
@@ -345,7 +382,7 @@ pub(super) mod tests {
     fn inputs_are_what_the_draws_say() {
         let mut builder = MicrobatchBuilder::new(set(4), OPTIONS).unwrap();
         let draws = Draws::new(3);
-        let mut order = ImageOrder::new(draws, 4, 6);
+        let mut order = ImageOrder::new(draws, LEARNED, 4, 6);
         let rows = Arc::new(vec![1.0f32; 5]);
         let inputs = builder.build(2, 1, Arc::clone(&rows)).unwrap();
         assert_eq!((inputs.batch, inputs.latent_channels), (2, 2));
@@ -360,6 +397,40 @@ pub(super) mod tests {
             let template = draws.template(2, sample, 27);
             assert_eq!(inputs.input_ids[place * 77..][..77], *ids(&set(1).concepts[0].prompts, template));
         }
+    }
+
+    #[test]
+    fn behind_each_sample_stands_one_of_the_class() {
+        let mut both = set(5);
+        let prompts = both.concepts[0].prompts.clone();
+        let images = both.concepts[0].images.split_off(3);
+        both.concepts[0].repeats.truncate(3);
+        both.concepts.push(ConceptSet { images, repeats: vec![0; 2], prompts, masks: Vec::new() });
+        let options = BatchOptions { prior_loss_weight: Some(0.25), ..OPTIONS };
+        let mut builder = MicrobatchBuilder::new(both, options).unwrap();
+        // Those that are learned from come in the order that they have without a class.
+        let mut alone = MicrobatchBuilder::new(set(3), OPTIONS).unwrap();
+        assert_eq!(builder.samples_of_pass(), 3);
+        let image = |latents: &[f32]| (latents[0].abs() * 2.0).round() as usize - 1;
+        let (draws, mut shown) = (Draws::new(3), [0; 5]);
+        for (step, microbatch) in (1..5).flat_map(|step| (0..3).map(move |microbatch| (step, microbatch))) {
+            let inputs = builder.build(step, microbatch, Arc::default()).unwrap();
+            let plain = alone.build(step, microbatch, Arc::default()).unwrap();
+            let images: Vec<usize> = inputs.latents.chunks(6).map(image).collect();
+            assert_eq!(images[..2], *plain.latents.chunks(6).map(image).collect::<Vec<_>>());
+            assert_eq!((inputs.batch, inputs.extras.sample_weights.clone()), (4, vec![2.0, 2.0, 0.5, 0.5]));
+            let first = inputs.extras.place.unwrap().first_sample;
+            assert_eq!(first, microbatch * 4);
+            for (sample, noise) in (first..).zip(inputs.noise.chunks(6)) {
+                assert_eq!(noise, draws.noise(step, sample, 6));
+            }
+            images.into_iter().for_each(|image| shown[image] += 1);
+        }
+        assert_eq!(shown, [8, 8, 8, 12, 12]);
+        // The class is no sample that the job is judged on.
+        let held_out = builder.build_held_out(2, 1, Arc::default()).unwrap();
+        assert_eq!((held_out.batch, held_out.extras.sample_weights.len()), (2, 0));
+        assert_eq!(held_out.latents.chunks(6).map(image).collect::<Vec<_>>(), [2, 0]);
     }
 
     #[test]
@@ -381,11 +452,12 @@ pub(super) mod tests {
                 repeats: vec![1; images.len()],
                 images,
                 prompts,
+                masks: Vec::new(),
             };
             TrainingSet { concepts: parts.map(concept).collect() }
         };
         let draws = Draws::new(3);
-        let mut order = ImageOrder::new(draws, 4, 6);
+        let mut order = ImageOrder::new(draws, LEARNED, 4, 6);
         let mut builder = MicrobatchBuilder::new(split(3), OPTIONS).unwrap();
         let mut shown = [0; 2];
         for (step, microbatch) in (1..5).flat_map(|step| (0..3).map(move |microbatch| (step, microbatch))) {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{BatchOptions, Error, Posterior};
-use crate::data::Prompts;
+use crate::data::{Mask, Prompts};
 
 /// Images that a pass may show, repeats counted.
 const MOST_SHOWN: u64 = 10_000_000;
@@ -54,11 +54,41 @@ pub struct ConceptSet {
     pub repeats: Vec<u32>,
     /// At least one.
     pub prompts: Prompts,
+    /// The mask of each image; empty: all of each counts alike.
+    pub masks: Vec<Mask>,
 }
 
 impl TrainingSet {
     pub(super) fn images(&self) -> impl Iterator<Item = &TrainingImage> {
         self.concepts.iter().flat_map(|concept| &concept.images)
+    }
+
+    /// Images that are learned from: all but those of the class, which come last.
+    pub(super) fn learned(&self, options: &BatchOptions) -> usize {
+        let class = usize::from(options.prior_loss_weight.is_some());
+        let count = self.concepts.len().saturating_sub(class);
+        self.concepts.iter().take(count).map(|concept| concept.images.len()).sum()
+    }
+
+    /// How much each position of an image's latents, of height and width, counts in the loss; nothing where no image has a mask.
+    ///
+    /// # Errors
+    /// The mask cannot be read any more.
+    pub(super) fn mask(
+        &self,
+        (concept, number): (&ConceptSet, usize),
+        flip: bool,
+        [_, height, width]: [usize; 3],
+    ) -> Result<Vec<f32>, Error> {
+        match concept.masks.get(number) {
+            Some(mask) => {
+                mask.read(flip).map_err(|error| Error::Posterior { problem: format!("its mask: {error}") })
+            }
+            None if self.concepts.iter().any(|concept| !concept.masks.is_empty()) => {
+                Ok(vec![1.0; height * width])
+            }
+            None => Ok(Vec::new()),
+        }
     }
 
     /// Image `number` of all: its concept, and its number there.
@@ -101,7 +131,7 @@ impl TrainingSet {
         if self.concepts.iter().any(|concept| concept.prompts.count() == 0) {
             return Err(unusable("it has no prompt"));
         }
-        let samples = u64::from(options.microbatches) * u64::from(options.batch);
+        let samples = u64::from(options.microbatches) * u64::from(options.width());
         if samples == 0 || samples > u64::from(u32::MAX) || options.num_train_timesteps == 0 {
             return Err(unusable(
                 "microbatches, batch and num_train_timesteps must be at least 1, samples below 2^32",
@@ -117,6 +147,9 @@ impl TrainingSet {
         }
         if self.concepts.iter().any(|concept| concept.repeats.len() != concept.images.len()) {
             return Err(unusable("not every image says how often it is repeated"));
+        }
+        if self.concepts.iter().any(|concept| ![0, concept.images.len()].contains(&concept.masks.len())) {
+            return Err(unusable("not every image has a mask"));
         }
         let repeats = self.concepts.iter().flat_map(|concept| &concept.repeats);
         let shown: u64 = repeats.map(|repeats| u64::from(*repeats)).sum();

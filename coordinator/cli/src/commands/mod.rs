@@ -2,6 +2,7 @@
 
 mod authority;
 mod certificates;
+mod class_pictures;
 mod daemon_tools;
 mod debug;
 mod documents;

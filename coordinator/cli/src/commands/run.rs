@@ -7,6 +7,7 @@ use ringtune_shared::job::{JobRequest, JobSpec};
 use uuid::Uuid;
 
 use super::{
+    class_pictures,
     fetch::{output_folder, prepare_folder, save_job, saved_text},
     follow::{Follow, OnInterrupt, Outcome},
     keep::Keeper,
@@ -39,7 +40,7 @@ pub(super) async fn run(arguments: RunArguments, interrupts: &Interrupts) -> Res
     }
     let artifacts_folder = output_folder(output_dir, &file.spec.common.name);
     pipeline::check(&file.spec, &artifacts_folder)?;
-    let checked = tokio::select! {
+    let mut checked = tokio::select! {
         checked = CheckedJob::check(file, Some(artifacts_folder.clone())) => checked?,
         () = interrupts.first() => return Err(Error::Interrupted("stopped before anything was started".to_owned())),
     };
@@ -61,7 +62,7 @@ pub(super) async fn run(arguments: RunArguments, interrupts: &Interrupts) -> Res
 
     // 3. The job, and whatever comes of it, the end of the daemons.
     let folder = artifacts_folder.clone();
-    let running = run_job(&mut cluster, &mut state, &checked, artifacts_folder, output, interrupts);
+    let running = run_job(&mut cluster, &mut state, &mut checked, artifacts_folder, output, interrupts);
     let outcome = Box::pin(running).await;
     // A job that failed says why itself.
     if let Err(Error::JobEnded(_)) = &outcome
@@ -102,7 +103,7 @@ fn job_of(arguments: &RunArguments) -> Result<(JobFile, Option<PathBuf>), Error>
 async fn run_job(
     cluster: &mut LocalCluster,
     state: &mut RunFolder,
-    checked: &CheckedJob,
+    checked: &mut CheckedJob,
     artifacts_folder: PathBuf,
     output: Output,
     interrupts: &Interrupts,
@@ -113,14 +114,15 @@ async fn run_job(
     let workers = cluster.workers().len();
 
     // 1. Until the job is there, an interrupt just stops everything.
-    let submit = async {
-        let joined =
-            |count| remark(&format!("{count} of {workers} {} joined", plural(workers as u32, "worker")));
-        cluster.wait_for_workers(&client, joined).await?;
-        Box::pin(checked.submit(&client, &Uuid::new_v4().to_string())).await
-    };
+    let joined = |count| remark(&format!("{count} of {workers} {} joined", plural(workers as u32, "worker")));
+    tokio::select! {
+        joined = cluster.wait_for_workers(&client, joined) => joined?,
+        () = interrupts.first() => return Err(stopped_early()),
+    }
+    Box::pin(class_pictures::complete(checked, &client, Some(&mut *cluster), output, interrupts)).await?;
+    let request_id = Uuid::new_v4().to_string();
     let submitted = tokio::select! {
-        job = submit => job,
+        job = Box::pin(checked.submit(&client, &request_id)) => job,
         () = interrupts.first() => Err(stopped_early()),
     };
     match &submitted {

@@ -8,12 +8,13 @@ use ringtune_proto::{
 };
 use ringtune_shared::{
     checkpoint::step_of_name,
-    job::{ImageUse, JobSpec, Setting},
+    job::{JobSpec, Setting},
     trace::TraceContext,
 };
 use uuid::Uuid;
 
 use super::{
+    class_pictures::{self, Lacking},
     follow::{Follow, OnInterrupt, Steps},
     reach::client_of,
     resolve,
@@ -41,7 +42,9 @@ pub(super) struct CheckedJob {
     /// As it was asked for: with paths where the job that is submitted has addresses.
     asked: JobSpec,
     /// In the order of the job's image sources; none: uploaded already.
-    images: Vec<Option<ImageFolder>>,
+    pub(super) images: Vec<Option<ImageFolder>>,
+    /// The folder of the class, and its place among `images`, as long as it lacks pictures.
+    pub(super) lacking: Option<(usize, Lacking)>,
     /// The embeddings that its concepts start from; the job names their contents already.
     initializers: Vec<Content>,
     pub(super) start: Start,
@@ -63,14 +66,20 @@ impl CheckedJob {
         if folder.is_some() && !lost.is_empty() {
             return Err(JobFileError::Missing(lost).into());
         }
-        let scan = |((field, source), used): ((String, ImageSource), ImageUse)| match source {
-            ImageSource::Folder(folder) => {
-                ImageFolder::scan(&field, &folder, used.captions.as_deref()).map(Some)
+        let (mut images, mut lacking) = (Vec::new(), None);
+        for ((field, source), used) in file.images().into_iter().zip(file.spec.image_uses()) {
+            let ImageSource::Folder(folder) = source else {
+                images.push(None);
+                continue;
+            };
+            let wanted = used.drawn.and_then(|wanted| Lacking::of(&field, &folder, wanted));
+            if let Some(found) = wanted {
+                lacking = Some((images.len(), found));
+                images.push(None);
+                continue;
             }
-            ImageSource::Uploaded => Ok(None),
-        };
-        let sources = file.images().into_iter().zip(file.spec.image_uses());
-        let images = sources.map(scan).collect::<Result<Vec<_>, _>>()?;
+            images.push(Some(ImageFolder::scan(&field, &folder, used.captions.as_deref())?));
+        }
         let warnings = |folder: &ImageFolder| [folder.stray_files_warning(), folder.captions_warning()];
         for warning in images.iter().flatten().flat_map(warnings).flatten() {
             remark(&format!("warning: {warning}"));
@@ -82,9 +91,11 @@ impl CheckedJob {
         let mut asked = file.spec.clone();
         let initializers = embeddings::take_initializers(&mut file.spec)?;
         let mut counted = file.spec.clone();
-        let shown = images.iter().zip(file.spec.image_uses()).map(|(images, used)| {
-            images.as_ref().map(|images| images.count() as u64 * u64::from(used.repeats))
-        });
+        let shown =
+            images.iter().zip(file.spec.image_uses()).map(|(images, used)| match (images, used.repeats) {
+                (_, 0) => Some(0),
+                (images, repeats) => images.as_ref().map(|images| images.count() as u64 * u64::from(repeats)),
+            });
         if let Some(shown) = shown.sum::<Option<u64>>() {
             // What is wrong with the number of passes is the coordinator's to say.
             let _ = counted.count_steps(shown);
@@ -97,7 +108,7 @@ impl CheckedJob {
         if let Some(warning) = folder.and_then(|folder| others_warning(folder, &counted)) {
             remark(&format!("warning: {warning}"));
         }
-        Ok(Self { file, asked, images, initializers, start })
+        Ok(Self { file, asked, images, lacking, initializers, start })
     }
 
     /// Keeps in `folder`, beside its job.toml, where what was uploaded for `job` came from.
@@ -204,10 +215,18 @@ async fn send(
         };
         *place = checkpoint;
     }
-    let checked = tokio::select! {
+    let mut checked = tokio::select! {
         checked = CheckedJob::check(file, None) => checked?,
         () = interrupts.first() => return Err(Error::Interrupted("stopped before the job was submitted".to_owned())),
     };
+    class_pictures::complete(
+        &mut checked,
+        &client,
+        None,
+        Output::new(arguments.ask.output.output),
+        interrupts,
+    )
+    .await?;
     let request_id = arguments.request_id.clone().unwrap_or_else(|| Uuid::new_v4().to_string());
     let job = tokio::select! {
         job = checked.submit(&client, &request_id) => job?,

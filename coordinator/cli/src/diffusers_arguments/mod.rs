@@ -14,7 +14,7 @@ mod options;
 mod text_to_image_lora;
 mod textual_inversion;
 
-use options::{NOT_YET, NotYet, Script, reader::Reader};
+use options::{Script, reader::Reader};
 
 /// The scripts that are known. The first is meant where a line names none.
 const SCRIPTS: &[&Script] =
@@ -61,11 +61,6 @@ impl From<String> for Untranslatable {
 /// # Errors
 /// Everything that cannot be translated, a line each.
 pub fn translate(line: &str, list: List) -> Result<Translated, Untranslatable> {
-    translate_but(line, list, NOT_YET)
-}
-
-/// Refuses what needs the keys of `not_yet`.
-fn translate_but(line: &str, list: List, not_yet: NotYet) -> Result<Translated, Untranslatable> {
     // The splitter would make an empty word of a line's continuation.
     let line = line.replace("\\\r\n", "").replace("\\\n", "");
     let words = shlex::split(&line)
@@ -82,7 +77,7 @@ fn translate_but(line: &str, list: List, not_yet: NotYet) -> Result<Translated, 
     let mut reader = Reader::new(script, list);
     reader.launcher(launcher);
     reader.options(options);
-    reader.finish(not_yet)
+    reader.finish()
 }
 
 /// The script that a path leads to.

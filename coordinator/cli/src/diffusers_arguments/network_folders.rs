@@ -14,6 +14,7 @@ struct Folder {
     repeats: u32,
     /// What its pictures show.
     class: String,
+    pictures: usize,
     has_captions: bool,
 }
 
@@ -87,12 +88,21 @@ pub(super) fn class_pictures(reader: &mut Reader, shown: &str, words: &[String])
             [folder] => {
                 reader.set(shown, ("data", "class_images"), quoted(&folder.path));
                 reader.set(shown, ("data", "class_prompt"), quoted(&folder.class));
+                // All of them count, and none is drawn.
+                reader.set(shown, ("train", "num_class_images"), folder.pictures.to_string());
             }
             [_, _, ..] => reader.refuse(
                 "data.class_images",
                 format!("{shown}: {word} has several folders; pictures of one class are shown: leave one"),
             ),
         }
+    }
+}
+
+/// `--masked_loss`: masks are in a folder, or in the pictures.
+pub(super) fn needs_masks(reader: &mut Reader, shown: &str, _: &[String]) {
+    if !reader.is_given("conditioning_data_dir") && !reader.is_given("alpha_mask") {
+        reader.refuse("", format!("{shown} needs --conditioning_data_dir or --alpha_mask"));
     }
 }
 
@@ -123,7 +133,8 @@ fn folders(reader: &mut Reader, shown: &str, key: &str, folder: &str) -> Vec<Fol
         let is_caption = |name: &&String| name.ends_with(".txt") || name.ends_with(".caption");
         let has_captions =
             files.iter().filter(is_caption).any(|name| stem(name).is_some_and(|stem| stems.contains(&stem)));
-        let found = Folder { path, repeats, class: class.to_owned(), has_captions };
+        let (class, pictures) = (class.to_owned(), stems.len());
+        let found = Folder { path, repeats, class, pictures, has_captions };
         (!stems.is_empty()).then_some(found)
     });
     let folders: Vec<Folder> = folders.collect();

@@ -10,7 +10,7 @@ use crate::{
     job::{
         ClusterSpec, ContentUse, FilePlace, ImageUse, JobFile, MixedPrecision, ModelLocation, PathUse,
         SpecError,
-        pictures::{self, DataSpec, TrainSpec},
+        pictures::{self, DataSpec, DenoiserSpec, PromptSpec, TrainSpec},
         steps::Steps,
     },
     templates::use_captions,
@@ -99,7 +99,10 @@ pub(crate) trait Facts {
     fn contents(&self) -> Vec<(ContentUse, ContentHash)> {
         let checkpoint = self.steps().map(|steps| (ContentUse::Checkpoint, steps.resume_from.to_owned()));
         let folders = self.pictures().map(|(data, _)| data.folders()).unwrap_or_default();
-        let pictures = folders.into_iter().map(|(_, folder)| (ContentUse::Images, folder.images));
+        let masks = self.pictures().map(|(data, _)| data.masks.clone());
+        let class = self.class_pictures().map(|(prompt, _)| prompt.class_images.clone());
+        let pictures = folders.into_iter().map(|(_, folder)| folder.images).chain(masks).chain(class);
+        let pictures = pictures.map(|place| (ContentUse::Images, place));
         let all = pictures
             .chain(checkpoint)
             .filter_map(|(used, uri)| Some((used, ContentHash::from_uri(&uri).ok()?)));
@@ -138,6 +141,14 @@ pub(crate) trait Facts {
     fn image_uses(&self) -> Vec<ImageUse> {
         self.pictures().map(|(data, train)| data.uses(use_captions(&train.templates))).unwrap_or_default()
     }
+
+    /// What there is to know of the pictures of a class, where it has some.
+    fn class_pictures(&self) -> Option<(&PromptSpec, &DenoiserSpec)> {
+        None
+    }
+
+    /// See [`crate::job::JobSpec::forget_class`].
+    fn forget_class(&mut self) {}
 
     /// See [`crate::job::JobSpec::learned_tokens`].
     fn learned_tokens(&self) -> Vec<String> {

@@ -17,14 +17,14 @@ use self::{
     generate::{GenerateDraft, GenerateSpec},
     generate_text::{GenerateTextDraft, GenerateTextSpec},
     gpt2_finetune::{Gpt2Draft, Gpt2Spec},
-    lora::{AdapterDraft, LoraSpec, PromptDraft, TextEncoderDraft},
+    lora::{AdapterDraft, LoraSpec, TextEncoderDraft},
     textual_inversion::{ConceptDraft, TextualInversionSpec, WordDraft},
 };
 use super::{
     ClusterDraft, CommonSpec, DebugDraft, ModelDraft,
     check::Check,
     choices::choice,
-    pictures::{DataDraft, DenoiserDraft, TrainDraft},
+    pictures::{DataDraft, DenoiserDraft, PromptDraft, TrainDraft},
     reader::{ForeignKeys, Keys, Reader, Section},
 };
 

@@ -44,6 +44,14 @@ impl Check {
         images
     }
 
+    /// A folder of pictures that may be left out.
+    pub(super) fn folder_if_given(&mut self, field: &str, given: Option<String>) -> String {
+        match given.filter(|given| !given.is_empty()) {
+            Some(given) => self.images(field, Some(given), None),
+            None => String::new(),
+        }
+    }
+
     pub(in crate::job) fn folders(
         &mut self,
         field: &str,

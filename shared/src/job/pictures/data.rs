@@ -1,7 +1,12 @@
 //! `[data]`: where pictures are. One folder, several that count differently often, or a source that every worker reads itself.
 
 use super::limits;
-use crate::job::{ImageUse, ModelLocation, check::Check, section::section};
+use crate::job::{ImageUse, ModelLocation, check::Check, section::section, text::shortened};
+
+/// The field of the folder of masks.
+pub const MASKS: &str = "data.masks";
+/// The field of the folder of the class.
+pub const CLASS_IMAGES: &str = "data.class_images";
 
 section! {
     /// What is learned from.
@@ -21,6 +26,31 @@ section! {
         /// The column of the captions in a folder's metadata file. Empty: "text".
         #[serde(default, skip_serializing_if = "String::is_empty")]
         caption_column: String = string.line(limits::CAPTION_COLUMN_CHARACTERS),
+        /// A folder of masks, one for each picture and called like it but for the end of its name: what is white there counts in
+        /// the loss, and what is black does not. Default none: all of a picture counts alike.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        masks: String = string.folder_if_given(),
+        /// Instead: a picture's own transparency is its mask; one without any counts whole. Default false.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        alpha_mask: bool = boolean.flag(false),
+    }
+}
+
+section! {
+    /// What of `[data]` says what pictures show, and what the class of it looks like. Of jobs that train parts of the network
+    /// that predicts the noise.
+    #[derive(Default, Eq)]
+    PromptSpec from draft: PromptDraft, prompt_keys {
+        /// What all pictures show, as in dreambooth; empty: each has a caption of its own. Default empty.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        instance_prompt: String = string.line(limits::TEMPLATE_CHARACTERS),
+        /// A folder of pictures of other things of the same class, which the model is to go on drawing as it does. `ringtune run`
+        /// and `ringtune submit` have those drawn that it lacks, and keep them there. Default none.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        class_images: String = string.folder_if_given(),
+        /// What these show. Default empty.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        class_prompt: String = string.line(limits::TEMPLATE_CHARACTERS),
     }
 }
 
@@ -45,6 +75,8 @@ impl DataSpec {
             && self.folders.is_empty()
             && self.source.is_empty()
             && self.caption_column.is_empty()
+            && self.masks.is_empty()
+            && !self.alpha_mask
     }
 
     /// Where the pictures are: folders, each with its key ("images" or "folders[0].images"); none where they have a source.
@@ -74,6 +106,16 @@ impl DataSpec {
 
     /// What is checked of it and `[train]` together. `counts`: the steps follow from the number of pictures.
     pub(in crate::job) fn check(&self, check: &mut Check, counts: bool) {
+        if !self.masks.is_empty() && self.alpha_mask {
+            check.refuse("data.alpha_mask", "got true beside data.masks; give one of the two");
+        }
+        if !self.masks.is_empty() && !self.source.is_empty() {
+            let given = shortened(&self.masks);
+            let problem = format!(
+                "got {given:?} beside data.source; masks are for data.images and data.folders, or data.alpha_mask"
+            );
+            check.refuse(MASKS, problem);
+        }
         if counts && !self.source.is_empty() {
             let problem = "missing; give the number of steps: nobody counts the pictures of data.source before the job begins";
             check.refuse("train.max_train_steps", problem);
@@ -96,19 +138,41 @@ impl DataSpec {
             return all;
         }
         add_sources(&mut all, |key| format!("data.{key}"), &mut self.images, &mut self.folders);
+        add_folder(&mut all, MASKS, &mut self.masks);
         all
     }
 
     /// How the pictures of each of [`DataSpec::sources`] are used, in the same order.
     pub(in crate::job) fn uses(&self, captions: bool) -> Vec<ImageUse> {
-        self.folders().into_iter().map(|(_, folder)| folder.used(captions)).collect()
+        let pictures = self.folders().into_iter().map(|(_, folder)| folder.used(captions));
+        pictures.chain(self.masks_used()).collect()
+    }
+
+    /// How the masks are used, where there are some in a folder.
+    pub(in crate::job) fn masks_used(&self) -> Option<ImageUse> {
+        let has_some = !self.masks.is_empty() && self.source.is_empty();
+        has_some.then(|| ImageUse { repeats: 0, captions: None, drawn: None })
+    }
+}
+
+impl PromptSpec {
+    /// The folder of the class, by its field's name, where there is one.
+    pub(in crate::job) fn class_source(&mut self) -> Option<(String, &mut String)> {
+        let mut all = Vec::new();
+        add_folder(&mut all, CLASS_IMAGES, &mut self.class_images);
+        all.pop()
+    }
+
+    /// How its pictures are used, of which there have to be `wanted`.
+    pub(in crate::job) fn class_used(&self, wanted: u32) -> Option<ImageUse> {
+        (!self.class_images.is_empty()).then(|| ImageUse { repeats: 0, captions: None, drawn: Some(wanted) })
     }
 }
 
 impl FolderSpec {
     /// How its pictures are used. `captions`: whether these stand in prompts.
     pub(in crate::job) fn used(self, captions: bool) -> ImageUse {
-        ImageUse { repeats: self.repeats, captions: captions.then_some(self.caption_column) }
+        ImageUse { repeats: self.repeats, captions: captions.then_some(self.caption_column), drawn: None }
     }
 }
 
@@ -134,6 +198,13 @@ pub(in crate::job) fn add_sources<'a>(
     all.extend(
         folders.iter_mut().enumerate().map(|(index, folder)| (field(&key(index)), &mut folder.images)),
     );
+}
+
+/// Adds a folder that may be given.
+fn add_folder<'a>(all: &mut Vec<(String, &'a mut String)>, field: &str, place: &'a mut String) {
+    if !place.is_empty() {
+        all.push((field.to_owned(), place));
+    }
 }
 
 /// The key of a listed folder's pictures.

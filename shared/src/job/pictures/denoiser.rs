@@ -1,7 +1,7 @@
 //! What of `[train]` is about the network that predicts the noise, where parts of it are trained.
 
-use super::limits;
-use crate::job::section::section;
+use super::{CLASS_IMAGES, PromptSpec, limits};
+use crate::job::{check::Check, section::section};
 
 section! {
     /// Names and meanings are those of diffusers' `train_text_to_image.py` and its EMAModel.
@@ -21,10 +21,33 @@ section! {
         /// Half of the samples show a picture's mirror image. Default false.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         random_flip: bool = boolean.flag(false),
+        /// Pictures of the class that there are to be; of more in its folder the first ones count. Default 100.
+        #[serde(default = "num_class_images", skip_serializing_if = "is_num_class_images")]
+        num_class_images: u32 = integer.count(NUM_CLASS_IMAGES, 1..=limits::CLASS_IMAGES),
+        /// How much the loss of the class counts beside that of the pictures. Default 1.
+        #[serde(default = "one", skip_serializing_if = "is_one")]
+        prior_loss_weight: f64 = number.number(1.0, limits::PRIOR_LOSS_WEIGHT),
     }
 }
 
 const EMA_DECAY: f64 = 0.9999;
+const NUM_CLASS_IMAGES: u32 = 100;
+
+fn num_class_images() -> u32 {
+    NUM_CLASS_IMAGES
+}
+
+fn is_num_class_images(given: &u32) -> bool {
+    *given == NUM_CLASS_IMAGES
+}
+
+fn one() -> f64 {
+    1.0
+}
+
+fn is_one(given: &f64) -> bool {
+    *given == 1.0
+}
 
 fn ema_decay() -> f64 {
     EMA_DECAY
@@ -50,6 +73,47 @@ impl DenoiserDraft {
     }
 }
 
+impl DenoiserDraft {
+    /// The first option that says something of a class, where none is given.
+    fn says_more_of_a_class(&self) -> Option<&'static str> {
+        let weight = self.prior_loss_weight.is_some_and(|weight| weight != 1.0);
+        let count = self.num_class_images.is_some_and(|count| count != i64::from(NUM_CLASS_IMAGES));
+        if weight { Some("train.prior_loss_weight") } else { count.then_some("train.num_class_images") }
+    }
+}
+
+/// A class has pictures and a prompt, and its pictures are squares.
+pub(in crate::job) fn check_class(
+    check: &mut Check,
+    prompt: &PromptSpec,
+    denoiser: &DenoiserDraft,
+    enable_bucket: bool,
+) {
+    let (images, text) = (!prompt.class_images.is_empty(), !prompt.class_prompt.is_empty());
+    match (images, text) {
+        (true, false) => {
+            check.refuse("data.class_prompt", "missing; say what the pictures of data.class_images show")
+        }
+        (false, true) => check.refuse(
+            CLASS_IMAGES,
+            "missing; give a folder for the pictures of data.class_prompt: those that it lacks are drawn",
+        ),
+        (false, false) => {
+            if let Some(field) = denoiser.says_more_of_a_class() {
+                check.refuse(
+                    field,
+                    "says nothing without data.class_images and data.class_prompt: give all or none",
+                );
+            }
+        }
+        (true, true) if enable_bucket => check.refuse(
+            "train.enable_bucket",
+            "got true beside data.class_images, whose pictures are squares: give one of the two",
+        ),
+        (true, true) => (),
+    }
+}
+
 impl DenoiserSpec {
     /// The share of the average that optimizer step `number`, from 1, keeps; none: no average is kept.
     /// Source: diffusers, training_utils.py, EMAModel.get_decay.
@@ -72,6 +136,8 @@ mod tests {
             ema_update_after_step: 0,
             input_perturbation: 0.0,
             random_flip: false,
+            num_class_images: NUM_CLASS_IMAGES,
+            prior_loss_weight: 1.0,
         };
         let decays = [1, 2, 3, 10, 1_000_000].map(|number| spec.average_decay(number));
         assert_eq!(decays, [0.0, 2.0 / 11.0, 0.25, 10.0 / 19.0, EMA_DECAY].map(Some));

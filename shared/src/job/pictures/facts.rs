@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::{DataSpec, FolderSpec, TrainSpec};
+use super::{CLASS_IMAGES, DataSpec, FolderSpec, MASKS, TrainSpec};
 use crate::job::{ClusterSpec, LrScheduler, PathUse, ResumeFrom, steps::Steps, text::text_bytes};
 
 /// Options of `[train]` that decide no bit of what is learned: how max_train_steps came about, what is kept, where it went
@@ -23,12 +23,14 @@ pub const OPTIONS_WITHOUT_EFFECT: [&str; 11] = [
     "report_to",
 ];
 
-const COMPARED_OTHERWISE: [&str; 6] = [
+const COMPARED_OTHERWISE: [&str; 8] = [
     // By content.
     "data.images",
     "data.folders",
     "data.source",
     "data.caption_column",
+    MASKS,
+    CLASS_IMAGES,
     // Only its product with the world size counts.
     "train.gradient_accumulation_steps",
     // As decided.

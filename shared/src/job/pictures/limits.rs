@@ -34,5 +34,9 @@ pub const NOISE_OFFSET: f64 = 100.0;
 pub const TEMPLATES: usize = 1000;
 /// Characters of a template.
 pub const TEMPLATE_CHARACTERS: usize = 512;
+/// Pictures of a class: what one job draws of a prompt.
+pub const CLASS_IMAGES: i64 = 1000;
+/// How much they count beside the others.
+pub const PRIOR_LOSS_WEIGHT: f64 = 1000.0;
 /// More noise, times this.
 pub const INPUT_PERTURBATION: f64 = 10.0;

@@ -15,12 +15,13 @@ mod passes;
 mod train;
 mod validation;
 
-pub use data::{DataDraft, DataSpec, FolderDraft, FolderSpec};
+pub use data::{CLASS_IMAGES, DataDraft, DataSpec, FolderDraft, FolderSpec, MASKS, PromptDraft, PromptSpec};
 pub use denoiser::{DenoiserDraft, DenoiserSpec};
 pub use facts::OPTIONS_WITHOUT_EFFECT;
 pub use train::{TrainDraft, TrainSpec};
 pub use validation::{PreviewDraft, PreviewSpec, ValidationDraft, ValidationSpec};
 
 pub(super) use data::{add_sources, instead_of_images};
+pub(super) use denoiser::check_class;
 pub(super) use facts::{folder_bytes, lists};
 pub(super) use foreign_keys::FOREIGN_KEYS;

@@ -35,10 +35,9 @@ use crate::{
     base_model::Fingerprints,
     capabilities::default_threads,
     contents::{ArtifactClient, ContentCache},
-    data::images::ListedImage,
+    data::{Target, images::ListedImage},
     engine::{Precision, StartEngine, Threads},
     http::Metrics,
-    inputs::Target,
     latents::LatentCache,
     node::Node,
     rank::Context,
@@ -123,6 +122,8 @@ pub(super) async fn examine(
             return report;
         }
     };
+    let warnings = say_what_is_drawn(&mut report.folders, &uses, &mut spec);
+    report.warnings.extend(warnings);
     report.problems.extend(report.folders.iter().flat_map(FolderReport::problems));
     if there.coordinator.is_none() && spec_needs_coordinator(&report) {
         return report;
@@ -156,6 +157,28 @@ pub(super) async fn examine(
         }
     }
     report
+}
+
+/// Pictures that are drawn before the job begins are missing in no folder; where there is none yet, the dry run goes without.
+fn say_what_is_drawn(folders: &mut [FolderReport], uses: &[ImageUse], spec: &mut JobSpec) -> Vec<String> {
+    let mut warnings = Vec::new();
+    for (folder, used) in folders.iter_mut().zip(uses) {
+        let Some(wanted) = used.drawn.filter(|wanted| !folder.uploaded && folder.used < *wanted as usize)
+        else {
+            continue;
+        };
+        let FolderReport { field, used: there, .. } = &*folder;
+        let mut warning = format!(
+            "{field}: {there} of {wanted} pictures are there; the others are drawn before the job begins"
+        );
+        if *there == 0 && folder.broken.is_empty() {
+            warning += ", and this dry run goes without: with them a step takes twice as long";
+            folder.unusable = None;
+            spec.forget_class();
+        }
+        warnings.push(warning);
+    }
+    warnings
 }
 
 /// As `ringtune run` reads it.

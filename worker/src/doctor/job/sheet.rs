@@ -7,10 +7,9 @@ use ringtune_shared::files::write_atomically;
 
 use super::report::SheetReport;
 use crate::{
-    data::images::ListedImage,
+    data::{Target, images::ListedImage},
     engine::Pixels,
     generate::sheet::{Row, compose},
-    inputs::Target,
 };
 
 /// Pictures side by side.

@@ -64,6 +64,13 @@ impl Pictures {
         Self { repeats: vec![1; files.len()], files, captions, hash, held: Vec::new() }
     }
 
+    /// Leaves the others out.
+    pub(crate) fn keep_first(&mut self, count: usize) {
+        self.files.truncate(count);
+        self.repeats.truncate(count);
+        self.captions.truncate(count);
+    }
+
     /// The pictures of several folders, each with how often its pictures are shown. One that is shown once is just
     /// itself; else the hash is that of the folders' hashes and repeats, a line each.
     fn joined(folders: Vec<(Self, u32)>) -> Self {

@@ -17,10 +17,10 @@ use std::{ops::Range, sync::Arc, time::Instant};
 
 use ringtune_shared::{ids::ContentHash, ring::block_of};
 
-use super::framing::{Framing, Target};
+use super::framing::Framing;
 use crate::{
     data::{
-        OpenTable,
+        OpenTable, Target,
         images::{self, ListedImage},
     },
     engine::{ModelInfo, Moments},

@@ -25,8 +25,8 @@ use crate::{
     engine::{AdaptableLayer, Adapter, BucketSizes, ModelInfo, OpenAdapters, TrainingSize},
     inputs::{self, file_bytes},
     kinds::pictures::{
-        Material, Samples, Tracing, captions, check_resolution, data_hash, fetch, material, named,
-        open_tokenizer, previews_of, schedule, wanted, wanted_source,
+        Making, Material, Samples, Tracing, captions, check_resolution, deciding_data, fetch, material,
+        named, open_tokenizer, previews_of, schedule, wanted, wanted_class, wanted_source,
     },
     lora_layers::model_layers,
     parameters::{ParameterTrainee, Prepared},
@@ -78,13 +78,21 @@ pub(super) async fn ready(rank: &Rank, job: &LoraSpec, computes: bool) -> Result
     let folders = job.data.folders().into_iter();
     let folders = folders.map(|(key, folder)| wanted(format!("data.{key}"), folder, has_captions));
     let folders = folders.chain(wanted_source(&job.data, has_captions)).collect();
-    let (checkpoint, pictures) = Box::pin(fetch(rank, training::fetch(rank), vec![folders])).await?;
-    let data_hash = data_hash(&pictures);
-    let count: usize = pictures.iter().map(|pictures| pictures.files.len()).sum();
-    journal.info(format!("data: {count} pictures, {data_hash}")).await;
+    let class = wanted_class(&job.prompt);
+    let has_class = class.is_some();
+    let wanted = [folders].into_iter().chain(class.map(|folder| vec![folder])).collect();
+    let (checkpoint, mut fetched) = Box::pin(fetch(rank, training::fetch(rank), &job.data, wanted)).await?;
+    let data_hash = fetched.hash;
+    let mut said = format!("data: {} pictures", fetched.pictures.first().map_or(0, |own| own.files.len()));
+    if let Some(class) = fetched.pictures.get_mut(1) {
+        class.keep_first(job.denoiser.num_class_images as usize);
+        said += &format!(" and {} of the class", class.files.len());
+    }
+    journal.info(format!("{said}, {data_hash}")).await;
     // 2. The base model; its hash is taken beside. The adapters, whose layers are laid out otherwise.
-    let training =
-        TrainingSize { batch: train.train_batch_size as usize, resolution: train.resolution as usize };
+    // Those of the class stand behind the others.
+    let batch = train.train_batch_size as usize * (1 + usize::from(has_class));
+    let training = TrainingSize { batch, resolution: train.resolution as usize };
     let mut loaded = rank.load_model(Some(training), train.rescale_betas_zero_snr).await?;
     let model = loaded.info.clone();
     check_resolution(train, &model)?;
@@ -106,18 +114,24 @@ pub(super) async fn ready(rank: &Rank, job: &LoraSpec, computes: bool) -> Result
     }
     // 3. Words.
     let (owned, info, folder) = (job.clone(), model.clone(), loaded.tokenizer.clone());
-    let captions = pictures.iter().flat_map(captions).collect();
+    let captions = fetched.pictures.first().map(captions).unwrap_or_default();
     let reading = move || words(&owned, &info, &folder, captions);
     let (prompts, previews) = ringtune_shared::tasks::spawn_blocking(reading).await??;
     // 4. Which posteriors are known.
-    let begins = checkpoint.is_none();
-    let (model_hash, material) =
-        Box::pin(material(rank, train, &mut loaded, (pictures, vec![prompts]), (computes, begins))).await?;
+    let making = Making {
+        train,
+        denoiser: Some(&job.denoiser),
+        has_class,
+        fetched,
+        prompts,
+        computes,
+        begins: checkpoint.is_none(),
+    };
+    let (model_hash, material) = Box::pin(material(rank, &mut loaded, making)).await?;
     // 5. Where it begins or goes on.
     let Start { done, state, origin } =
         Start::of(checkpoint, model_hash, named(&job.data), data_hash, assignment)?;
     let course = Course::new(assignment, done, train.checkpointing_steps, train.report_to);
-    let material = Material { inputs: material.inputs.of_denoiser(&job.denoiser), ..material };
     let prepared = Prepared {
         model: (),
         parameters,
@@ -155,7 +169,7 @@ async fn start_from(
     ringtune_shared::tasks::spawn_blocking(start).await?
 }
 
-/// The prompts of the pictures, and what pictures are drawn from while training goes on. Blocks.
+/// The prompts of the pictures, behind them those of the class, and what pictures are drawn from while training goes on. Blocks.
 ///
 /// # Errors
 /// A picture without a caption; a tokenizer that is not the text encoder's.
@@ -164,7 +178,7 @@ fn words(
     model: &ModelInfo,
     folder: &Path,
     captions: Vec<Caption>,
-) -> Result<(Prompts, Option<PreviewPlan>), Error> {
+) -> Result<(Vec<Prompts>, Option<PreviewPlan>), Error> {
     let tokenizer = Arc::new(open_tokenizer(folder, model)?);
     let options =
         CaptionOptions { shuffle_tags: job.train.shuffle_tags, keep_tags: job.train.keep_tags as usize };
@@ -178,21 +192,26 @@ fn words(
             .and_then(|prompts| prompts.with_captions(&words, captions, options))
     };
     let prompts = prompts.map_err(|error| inputs::Error::from(error).in_field(named(&job.data).key))?;
+    let mut all = vec![prompts];
+    if !job.prompt.class_images.is_empty() {
+        let class = Prompts::of_all(&tokenizer, &job.prompt.class_prompt);
+        all.push(class.map_err(|error| inputs::Error::from(error).in_field("data.class_prompt"))?);
+    }
     let previews = previews_of(&job.train.previews.validation_prompt, &job.train, model, &tokenizer)?;
-    Ok((prompts, previews))
+    Ok((all, previews))
 }
 
 /// Everything that decides the learned bits and nothing that does not: where model and pictures lie is replaced by what they
 /// are.
 fn facts(assignment: &Assignment, spec: &LoraSpec, origin: &Origin) -> Result<Value, Error> {
-    let (instance_prompt, initializer) = (&spec.prompt.instance_prompt, &spec.lora.initializer_lora);
+    let (data, initializer) = (deciding_data(&spec.data, &spec.prompt), &spec.lora.initializer_lora);
     let spec = &assignment.spec;
     let mut job = deciding_job(assignment, &["model", "data", "debug"], "train", &OPTIONS_WITHOUT_EFFECT)?;
     if let Some(prediction) = spec.common.model.prediction_type {
         job.insert("model".to_owned(), json!({ "prediction_type": prediction.as_str() }));
     }
-    if !instance_prompt.is_empty() {
-        job.insert("data".to_owned(), json!({ "instance_prompt": instance_prompt }));
+    if let Some(data) = data {
+        job.insert("data".to_owned(), data);
     }
     if let (Some(lora), Ok(FilePlace::Uploaded { hash, .. })) =
         (job.get_mut("lora"), FilePlace::parse(initializer))

@@ -1,13 +1,14 @@
 //! What kinds share that learn from pictures, whatever they learn.
 
+mod masks;
 mod prepare;
 mod rehearsal;
 mod samples;
 mod tracing;
 
 pub(super) use prepare::{
-    above_zero, adamw, captions, check_resolution, data_hash, fetch, material, named, open_tokenizer,
-    previews_of, schedule, wanted, wanted_source,
+    Making, above_zero, adamw, captions, check_resolution, deciding_data, fetch, material, named,
+    open_tokenizer, previews_of, schedule, wanted, wanted_class, wanted_source,
 };
 pub(super) use rehearsal::{PROMPTS_SHOWN, TIMED_MICROBATCHES, Timing, found};
 pub(super) use samples::{Material, Samples};

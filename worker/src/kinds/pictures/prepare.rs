@@ -4,11 +4,15 @@ use std::{future::Future, path::Path, sync::Arc};
 
 use ringtune_shared::{
     ids::ContentHash,
-    job::pictures::{DataSpec, FolderSpec, TrainSpec},
+    job::pictures::{CLASS_IMAGES, DataSpec, DenoiserSpec, FolderSpec, PromptSpec, TrainSpec},
 };
 use ringtune_sources::LocalModel;
+use serde_json::{Map, Value, json};
 
-use super::samples::{Inputs, Material};
+use super::{
+    masks::{self, Masks},
+    samples::{Inputs, Material},
+};
 use crate::{
     base_model::Loaded,
     data::{ClipTokenizer, Prompts, buckets::BucketOptions, images::ListedImage, prompts::Caption},
@@ -52,18 +56,42 @@ pub(in crate::kinds) fn wanted(field: String, folder: FolderSpec, captions: bool
     }
 }
 
-/// Fetches all that the job needs of the coordinator: what `others` fetches, then the pictures. The cache keeps its bound, also
-/// when something is not to be had.
+/// The folder of the class, if the job has one.
+pub(in crate::kinds) fn wanted_class(prompt: &PromptSpec) -> Option<PictureFolder> {
+    (!prompt.class_images.is_empty()).then(|| PictureFolder {
+        field: CLASS_IMAGES.to_owned(),
+        place: prompt.class_images.clone(),
+        is_source: false,
+        captions: None,
+        repeats: 0,
+    })
+}
+
+/// The pictures of a job, and what says which parts of them count.
+#[derive(Debug)]
+pub(in crate::kinds) struct Fetched {
+    /// Of each group of pictures that share prompts; those of the class come last.
+    pub(in crate::kinds) pictures: Vec<Pictures>,
+    /// Hash of all of it.
+    pub(in crate::kinds) hash: ContentHash,
+    masks: Masks,
+}
+
+/// Fetches all that the job needs of the coordinator: what `others` fetches, then the pictures and their masks. The cache keeps its
+/// bound, also when something is not to be had.
 ///
 /// # Errors
 /// It cannot be fetched.
 pub(in crate::kinds) async fn fetch<T>(
     rank: &Rank,
     others: impl Future<Output = Result<T, Error>>,
-    wanted: Vec<Vec<PictureFolder>>,
-) -> Result<(T, Vec<Pictures>), Error> {
+    data: &DataSpec,
+    mut wanted: Vec<Vec<PictureFolder>>,
+) -> Result<(T, Fetched), Error> {
     let Rank { context, journal, .. } = rank;
     let mut needed = Vec::new();
+    let groups = wanted.len();
+    wanted.extend(masks::wanted(data).map(|folder| vec![folder]));
     let fetching = async {
         let others = others.await?;
         let pictures = materialise(wanted, context, journal, &mut needed).await?;
@@ -73,33 +101,52 @@ pub(in crate::kinds) async fn fetch<T>(
     // Not before all are there: no source is to push out another's.
     let cache = context.cache.clone();
     ringtune_shared::tasks::spawn_blocking(move || cache.trim(&needed)).await?;
-    fetched
+    let (others, mut pictures) = fetched?;
+    let hash = data_hash(&pictures);
+    let masks = pictures.split_off(groups);
+    Ok((others, Fetched { pictures, hash, masks: Masks::of(data, masks.first())? }))
+}
+
+/// What microbatches are made of, and for what.
+#[derive(Debug)]
+pub(in crate::kinds) struct Making<'a> {
+    pub(in crate::kinds) train: &'a TrainSpec,
+    /// None: no part of the network is trained.
+    pub(in crate::kinds) denoiser: Option<&'a DenoiserSpec>,
+    /// The last group is the class.
+    pub(in crate::kinds) has_class: bool,
+    pub(in crate::kinds) fetched: Fetched,
+    /// Of each group.
+    pub(in crate::kinds) prompts: Vec<Prompts>,
+    /// The rank computes gradients.
+    pub(in crate::kinds) computes: bool,
+    /// It begins at step 1.
+    pub(in crate::kinds) begins: bool,
 }
 
 /// Looks up which posteriors are known; the others are made when the ring is there, each by one rank. But of a model that is
 /// still hashed, which takes seconds of one core, the first one meanwhile, where the rank `computes`; then the engine's weights
-/// are laid out too. Gives the model's hash. `begins`: at step 1.
+/// are laid out too. Gives the model's hash.
 ///
 /// # Errors
-/// A picture or the model cannot be read; the engine's.
+/// A picture, its mask or the model cannot be read; the engine's.
 pub(in crate::kinds) async fn material(
     rank: &Rank,
-    train: &TrainSpec,
     loaded: &mut Loaded,
-    (pictures, prompts): (Vec<Pictures>, Vec<Prompts>),
-    (computes, begins): (bool, bool),
+    making: Making<'_>,
 ) -> Result<(ContentHash, Material), Error> {
     let Rank { assignment, context, journal, .. } = rank;
+    let options = batch_options(&making, &loaded.info, assignment.spec.global_microbatches());
+    let Making { train, has_class, fetched, prompts, computes, begins, .. } = making;
+    let Fetched { pictures, masks, .. } = fetched;
     if let Some(warning) = too_long(&prompts, loaded.info.max_text_length) {
         journal.warn(warning).await;
     }
     let held = pictures.iter().flat_map(|pictures| pictures.held.clone()).collect();
     let (files, repeats): (_, Vec<_>) =
         pictures.into_iter().map(|pictures| (pictures.files, pictures.repeats)).unzip();
-    let inputs = Inputs {
-        concepts: prompts.into_iter().zip(repeats).collect(),
-        options: batch_options(train, &loaded.info, assignment.spec.global_microbatches()),
-    };
+    let mut inputs =
+        Inputs { concepts: prompts.into_iter().zip(repeats).collect(), masks: Vec::new(), options };
     let encodes = begins && !loaded.is_hashed();
     let (local, info) = (Arc::clone(&loaded.local), loaded.info.clone());
     // On the heap: it is large, and part of whatever waits for it.
@@ -115,6 +162,9 @@ pub(in crate::kinds) async fn material(
     });
     let (model_hash, posteriors) = loaded.finish(journal, beside).await?;
     journal.info(format!("model: {} ({model_hash})", describe(&loaded.info))).await;
+    let mut masked = posteriors.listed();
+    masked.truncate(masked.len() - usize::from(has_class));
+    inputs.masks = masks.of_pictures(masked, loaded.info.vae_factor, rank).await?;
     Ok((model_hash, Material { posteriors, inputs, held }))
 }
 
@@ -168,7 +218,8 @@ async fn encode_first(rank: &Rank, posteriors: &mut Posteriors, inputs: Inputs) 
     posteriors.encode_early(&shown, number, assignment.ring.members.len(), context, journal).await
 }
 
-fn batch_options(train: &TrainSpec, model: &ModelInfo, microbatches: u32) -> BatchOptions {
+fn batch_options(making: &Making<'_>, model: &ModelInfo, microbatches: u32) -> BatchOptions {
+    let Making { train, denoiser, has_class, .. } = *making;
     BatchOptions {
         seed: train.seed,
         microbatches,
@@ -176,10 +227,11 @@ fn batch_options(train: &TrainSpec, model: &ModelInfo, microbatches: u32) -> Bat
         scaling_factor: model.scaling_factor,
         num_train_timesteps: model.num_train_timesteps,
         noise_offset: train.noise_offset,
-        random_flip: true,
-        input_perturbation: 0.0,
+        random_flip: denoiser.is_none_or(|denoiser| denoiser.random_flip),
+        input_perturbation: denoiser.map_or(0.0, |denoiser| denoiser.input_perturbation),
         snr_gamma: above_zero(train.snr_gamma),
         caption_dropout: train.caption_dropout,
+        prior_loss_weight: denoiser.filter(|_| has_class).map(|denoiser| denoiser.prior_loss_weight),
         bucketed: train.enable_bucket,
     }
 }
@@ -198,6 +250,17 @@ fn framing(train: &TrainSpec) -> Framing {
     })
 }
 
+/// What of `[data]` decides bits beside the pictures themselves.
+pub(in crate::kinds) fn deciding_data(data: &DataSpec, prompt: &PromptSpec) -> Option<Value> {
+    let texts = [("class_prompt", &prompt.class_prompt), ("instance_prompt", &prompt.instance_prompt)];
+    let texts = texts.into_iter().filter(|(_, text)| !text.is_empty());
+    let mut deciding: Map<String, Value> = texts.map(|(key, text)| (key.to_owned(), json!(text))).collect();
+    if data.alpha_mask {
+        deciding.insert("alpha_mask".to_owned(), json!(true));
+    }
+    (!deciding.is_empty()).then_some(Value::Object(deciding))
+}
+
 /// The words of pictures.
 pub(in crate::kinds) fn captions(pictures: &Pictures) -> Vec<Caption> {
     let captions = pictures.files.iter().zip(&pictures.captions);
@@ -205,7 +268,7 @@ pub(in crate::kinds) fn captions(pictures: &Pictures) -> Vec<Caption> {
 }
 
 /// The hash of all pictures: their manifest's, and of several manifests that of their hashes, a line each.
-pub(in crate::kinds) fn data_hash(pictures: &[Pictures]) -> ContentHash {
+fn data_hash(pictures: &[Pictures]) -> ContentHash {
     match pictures {
         [one] => one.hash,
         several => {

@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 use ringtune_shared::job::{JobSpec, pictures::TrainSpec};
 
 use crate::{
-    data::images::ListedImage,
-    inputs::Target,
+    data::{Target, images::ListedImage},
     kinds::rehearsal::{As, Estimate, Found, SizeReport, TrainingReport},
 };
 

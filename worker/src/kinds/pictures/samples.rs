@@ -5,11 +5,11 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use ringtune_shared::{job::pictures::DenoiserSpec, version::ON_DEMAND_RING_PROTOCOL};
+use ringtune_shared::version::ON_DEMAND_RING_PROTOCOL;
 use ringtune_sources::LocalModel;
 
 use crate::{
-    data::Prompts,
+    data::{Mask, Prompts},
     engine::Microbatch,
     inputs::Posteriors,
     journal::Journal,
@@ -34,17 +34,12 @@ pub(in crate::kinds) struct Material {
 pub(in crate::kinds) struct Inputs {
     /// Of each group of pictures that share prompts: those, and how often each picture is shown.
     pub(super) concepts: Vec<(Prompts, Vec<u32>)>,
+    /// Of each group the mask of each picture; a group that is not there has none.
+    pub(super) masks: Vec<Vec<Mask>>,
     pub(super) options: BatchOptions,
 }
 
 impl Inputs {
-    /// As a job whose network is trained wants them.
-    pub(in crate::kinds) fn of_denoiser(mut self, denoiser: &DenoiserSpec) -> Self {
-        self.options.input_perturbation = denoiser.input_perturbation;
-        self.options.random_flip = denoiser.random_flip;
-        self
-    }
-
     /// With the posteriors of each group's pictures.
     ///
     /// # Errors
@@ -53,9 +48,11 @@ impl Inputs {
         self,
         images: Vec<Vec<TrainingImage>>,
     ) -> Result<MicrobatchBuilder, Error> {
-        let concepts = images.into_iter().zip(self.concepts);
-        let concepts =
-            concepts.map(|(images, (prompts, repeats))| ConceptSet { images, repeats, prompts }).collect();
+        let masks = self.masks.into_iter().chain(std::iter::repeat_with(Vec::new));
+        let concepts = images.into_iter().zip(self.concepts).zip(masks);
+        let concepts = concepts
+            .map(|((images, (prompts, repeats)), masks)| ConceptSet { images, repeats, prompts, masks })
+            .collect();
         Ok(MicrobatchBuilder::new(TrainingSet { concepts }, self.options)?)
     }
 }

@@ -3,7 +3,10 @@
 use ringtune_shared::{ids::ContentHash, job::CommonSpec};
 use serde::Serialize;
 
-use crate::{data::images::ListedImage, engine::ModelInfo, inputs::Target};
+use crate::{
+    data::{Target, images::ListedImage},
+    engine::ModelInfo,
+};
 
 /// What the preparation of a job found: of each sort what there is in a job of its kind.
 #[derive(Clone, Debug, Default, Serialize)]

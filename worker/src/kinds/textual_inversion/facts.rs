@@ -1,14 +1,15 @@
 //! What a job's files say about where they come from.
 
 use ringtune_shared::job::{
-    kinds::textual_inversion::TextualInversionSpec, pictures::OPTIONS_WITHOUT_EFFECT,
+    kinds::textual_inversion::TextualInversionSpec,
+    pictures::{OPTIONS_WITHOUT_EFFECT, PromptSpec},
 };
 use serde_json::{Value, json};
 
 use super::prepare::Prepared;
 use crate::{
-    base_model::base_model_name, output::EmbeddingFacts, rank::Error, session::Assignment,
-    training::deciding_job,
+    base_model::base_model_name, kinds::pictures::deciding_data, output::EmbeddingFacts, rank::Error,
+    session::Assignment, training::deciding_job,
 };
 
 /// Everything that decides the learned bits and nothing that does not: where model and images lie is replaced by
@@ -20,10 +21,13 @@ pub(super) fn facts(
 ) -> Result<EmbeddingFacts, Error> {
     let spec = &assignment.spec;
     let origin = prepared.base_model.origin.as_ref();
-    let train = &job.train;
+    let (train, data) = (&job.train, deciding_data(&job.data, &PromptSpec::default()));
     let mut job = deciding_job(assignment, &["model", "data", "debug"], "train", &OPTIONS_WITHOUT_EFFECT)?;
     if let Some(prediction) = spec.common.model.prediction_type {
         job.insert("model".to_owned(), json!({ "prediction_type": prediction.as_str() }));
+    }
+    if let Some(data) = data {
+        job.insert("data".to_owned(), data);
     }
     let concepts = job.get_mut("concepts").and_then(Value::as_array_mut);
     for concept in concepts.into_iter().flatten().filter_map(Value::as_object_mut) {

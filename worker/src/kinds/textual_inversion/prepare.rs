@@ -13,7 +13,7 @@ use crate::{
     engine::{ModelInfo, PredictionType, TrainingSize},
     inputs::PictureFolder,
     kinds::pictures::{
-        Material, above_zero, adamw, captions, check_resolution, data_hash, fetch, material, named, schedule,
+        Making, Material, above_zero, adamw, captions, check_resolution, fetch, material, named, schedule,
         wanted, wanted_source,
     },
     output::{Concept, Taught},
@@ -61,9 +61,10 @@ pub(super) async fn prepare(
     // 1. Where it goes on or starts, so that a wrong file is told before anything long is begun; and the pictures.
     let others =
         async { Ok::<_, Error>((training::fetch(rank).await?, initializers::fetch(spec, context).await?)) };
-    let ((checkpoint, embeddings), pictures) = Box::pin(fetch(rank, others, wanted_pictures(job))).await?;
-    let data_hash = data_hash(&pictures);
-    let count: usize = pictures.iter().map(|pictures| pictures.files.len()).sum();
+    let fetching = fetch(rank, others, &job.data, wanted_pictures(job));
+    let ((checkpoint, embeddings), fetched) = Box::pin(fetching).await?;
+    let data_hash = fetched.hash;
+    let count: usize = fetched.pictures.iter().map(|pictures| pictures.files.len()).sum();
     journal.info(format!("data: {count} pictures, {data_hash}")).await;
     // 2. The base model; its hash is taken beside.
     let training =
@@ -77,7 +78,7 @@ pub(super) async fn prepare(
         .collect::<Result<_, _>>()?;
     // 3. Words.
     let (owned, info, words_folder) = (job.clone(), model.clone(), loaded.tokenizer.clone());
-    let captions = pictures.iter().map(captions).collect();
+    let captions = fetched.pictures.iter().map(captions).collect();
     let (words, previews) =
         ringtune_shared::tasks::spawn_blocking(move || words::read(&owned, &info, &words_folder, captions))
             .await??;
@@ -95,9 +96,16 @@ pub(super) async fn prepare(
     // 4. Which posteriors are known.
     let schedule = schedule(train, train.learning_rate, train.learning_rate_scale(&spec.common.cluster))?;
     let prompts = words.into_iter().map(|word| word.prompts).collect();
-    let begins = checkpoint.is_none();
-    let (model_hash, material) =
-        Box::pin(material(rank, train, &mut loaded, (pictures, prompts), (computes, begins))).await?;
+    let making = Making {
+        train,
+        denoiser: None,
+        has_class: false,
+        fetched,
+        prompts,
+        computes,
+        begins: checkpoint.is_none(),
+    };
+    let (model_hash, material) = Box::pin(material(rank, &mut loaded, making)).await?;
     // 5. Where training starts or goes on.
     let Start { done, state, origin } =
         Start::of(checkpoint, model_hash, named(&job.data), data_hash, assignment)?;

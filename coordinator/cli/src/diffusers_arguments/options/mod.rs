@@ -70,18 +70,6 @@ impl Script {
 use Becomes::{By, Key, LeftOut, Refused};
 use Takes::{Nothing, Number, Text};
 
-/// Section, key, value that means the same as none, what to do until then.
-pub(super) type NotYet = &'static [(&'static str, &'static str, &'static str, &'static str)];
-
-/// Keys that no job has yet, with the value that means the same as none, and what to do until then. Options and defaults
-/// that set one to another value are refused. Delete a line as soon as the key is there: nothing else is to be done.
-pub(super) const NOT_YET: NotYet = &[
-    ("data", "class_images", "", "train without these pictures"),
-    ("data", "class_prompt", "", "train without pictures of the class"),
-    ("train", "num_class_images", "", "train without pictures of the class"),
-    ("train", "prior_loss_weight", "1", "train without pictures of the class"),
-];
-
 /// Options that all scripts have.
 pub(super) const EVERYWHERE: &[Row] = &[
     ("pretrained_model_name_or_path", Text, By("model.base", reader::base)),

@@ -6,7 +6,7 @@ use ringtune_shared::{job::HubModel, suggest};
 
 use super::{
     super::{List, Translated, Untranslatable},
-    Becomes, NotYet, Row, Script, Takes, each,
+    Becomes, Row, Script, Takes, each,
 };
 
 /// A key of the job: its section, "" for none, and its name.
@@ -109,10 +109,7 @@ impl Reader {
     }
 
     /// What the options mean, each by itself and then together.
-    pub(in crate::diffusers_arguments) fn finish(
-        mut self,
-        not_yet: NotYet,
-    ) -> Result<Translated, Untranslatable> {
+    pub(in crate::diffusers_arguments) fn finish(mut self) -> Result<Translated, Untranslatable> {
         // 1. Each by itself.
         for (row, words) in self.given.clone() {
             self.option(&format!("--{}", row.0), &row, &words);
@@ -127,17 +124,7 @@ impl Reader {
                 self.remark(format!("{}: {what}", self.script.name));
             }
         }
-        // 3. What no job can do yet.
-        for (section, key, neutral, instead) in not_yet {
-            let Some(value) = self.values.remove(&(*section, *key)) else { continue };
-            if !is_same(&value.toml, neutral) {
-                let from = if value.from.is_empty() { "the script's default" } else { &value.from };
-                self.problems.push(format!("{from}: {section}.{key} is not supported yet: {instead}"));
-                // A job without this may well lack pictures.
-                self.unknown.extend([format!("{section}.{key}"), "data.images".to_owned()]);
-            }
-        }
-        // 4. The job.
+        // 3. The job.
         let mut job = format!("kind = \"{}\"\n", self.script.kind);
         for section in ["", "model", "data", "train", "lora", "cluster"] {
             let values = self.values.iter().filter(|((of, _), _)| *of == section);

@@ -73,7 +73,7 @@ fn the_documentations_command_line_trains_on_captions() {
     assert!(remarks.contains("random squares") && remarks.contains("--report_to is left out"), "{remarks}");
     assert!(denoiser.random_flip);
     assert!(
-        later(&TEXT_TO_IMAGE.replace("--train_data_dir=naruto", "--dataset_name=ada/naruto"))
+        job_of(&TEXT_TO_IMAGE.replace("--train_data_dir=naruto", "--dataset_name=ada/naruto"))
             .contains("source = \"hf://datasets/ada/naruto\"")
     );
 }
@@ -108,7 +108,7 @@ fn pictures_of_a_class_count_only_where_they_are_asked_for() {
         let says = format!("--{option} is left out: it has no effect without --with_prior_preservation");
         assert!(said.contains(&says), "{said}");
     }
-    let asked = later(&format!("{class} --with_prior_preservation --prior_loss_weight=1.0"));
+    let asked = job_of(&format!("{class} --with_prior_preservation --prior_loss_weight=1.0"));
     for written in ["class_images = \"dogs\"", "class_prompt = \"a dog\"", "num_class_images = 9"] {
         assert!(asked.contains(written), "{asked}");
     }

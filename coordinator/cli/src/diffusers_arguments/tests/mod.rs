@@ -205,36 +205,9 @@ fn all_options_of_the_scripts_are_known() {
     assert_eq!(known, theirs);
 }
 
-/// The job as it will be once jobs have all keys.
-fn later(line: &str) -> String {
-    translate_but(line, folders, &[]).unwrap_or_else(|error| panic!("{error:?}")).job
-}
-
-#[test]
-fn what_no_job_can_do_yet_is_refused_by_its_key() {
-    const PROMPT: &str = "train_dreambooth_lora.py --pretrained_model_name_or_path m --instance_data_dir d \
-        --instance_prompt p --with_prior_preservation --class_data_dir c --class_prompt p ";
-    const NETWORK: &str = "train_network.py --pretrained_model_name_or_path m --train_data_dir train \
-        --reg_data_dir class --network_args conv_dim=8 conv_alpha=4 rank_dropout=0.1 ";
-    for (line, option, key) in [
-        (PROMPT, "--class_data_dir c", "data.class_images"),
-        (PROMPT, "--class_prompt p", "data.class_prompt"),
-        (PROMPT, "--num_class_images 9", "train.num_class_images"),
-        (PROMPT, "--prior_loss_weight 0.5", "train.prior_loss_weight"),
-        (NETWORK, "--reg_data_dir class", "data.class_images"),
-        (NETWORK, "--prior_loss_weight 0.5", "train.prior_loss_weight"),
-    ] {
-        // What the line has already is named in full.
-        let (name, given) = match option.split_once(' ') {
-            Some((name, _)) if option.starts_with("--") && !option.contains("network_args") => (name, option),
-            _ => (option, ""),
-        };
-        let problems =
-            translate(&format!("{line}{given}"), folders).err().map_or(Vec::new(), |error| error.problems);
-        let says = format!("{name}: {key} is not supported yet: ");
-        let is_not_yet = NOT_YET.iter().any(|row| format!("{}.{}", row.0, row.1) == key);
-        assert_eq!(problems.iter().any(|one| one.starts_with(&says)), is_not_yet, "{says}{problems:?}");
-    }
+/// The job that a line becomes.
+fn job_of(line: &str) -> String {
+    translate(line, folders).unwrap_or_else(|error| panic!("{error:?}")).job
 }
 
 /// Places of the job that a script's tables and defaults name.
@@ -254,7 +227,6 @@ fn places(script: &Script) -> BTreeSet<(&'static str, &'static str)> {
 
 #[test]
 fn every_known_option_has_a_place_in_the_job_file() {
-    let mut used = BTreeSet::new();
     for script in SCRIPTS {
         for (section, key) in places(script) {
             let head = if section.is_empty() { String::new() } else { format!("[{section}]\n") };
@@ -263,16 +235,9 @@ fn every_known_option_has_a_place_in_the_job_file() {
             let field = format!("{section}.{key}").trim_start_matches('.').to_owned();
             let is_unknown =
                 error.violations.iter().any(|one| one.field == field && one.problem.contains("unknown"));
-            let is_not_yet = NOT_YET.iter().any(|row| (row.0, row.1) == (section, key));
-            assert_eq!(
-                is_unknown, is_not_yet,
-                "{field}: where the key is there, take its line out of NOT_YET"
-            );
-            used.insert((section, key));
+            assert!(!is_unknown, "{field} is no key of a job");
         }
     }
-    used.insert(("data", "class_prompt"));
-    assert!(NOT_YET.iter().all(|row| used.contains(&(row.0, row.1))));
 }
 
 /// Each option of the script is in the page's table once, and the last column says what becomes of it.

@@ -92,7 +92,7 @@ fn the_scripts_defaults_are_written_out() {
 #[test]
 fn the_text_encoder_learns_too_unless_it_is_told_not_to() {
     let rate = |options: &str| {
-        let job = later(&format!("{LEAST}{options}"));
+        let job = job_of(&format!("{LEAST}{options}"));
         assert!(job.contains("train_text_encoder = true"), "{job}");
         job.lines().find_map(|line| line.strip_prefix("text_encoder_learning_rate = ").map(str::to_owned))
     };
@@ -106,7 +106,7 @@ fn the_text_encoder_learns_too_unless_it_is_told_not_to() {
     ] {
         assert_eq!(rate(options).as_deref(), written, "{options}");
     }
-    assert!(!later(UNET).contains("train_text_encoder"));
+    assert!(!job_of(UNET).contains("train_text_encoder"));
     assert!(refused(&format!("{LEAST}--text_encoder_lr 1e-5 1e-5")).contains("one text encoder"));
     assert_eq!(lora(&format!("{LEAST}--text_encoder_lr 0 --unet_lr 1e-4")).train.learning_rate, 1e-4);
     assert!(remarks(&format!("{UNET}--text_encoder_lr 5e-5")).contains("--text_encoder_lr is left out"));
@@ -130,11 +130,17 @@ fn folders_say_how_often_and_what() {
     let around = format!("{UNET}--caption_prefix 'art,' --caption_suffix=', best'");
     assert_eq!(lora(&around).train.templates, ["art, [caption] , best"]);
     assert!(refused(&format!("{around} --shuffle_caption")).contains("--shuffle_caption: write"));
-    let class = later(&format!("{UNET}--reg_data_dir class --prior_loss_weight 0.5"));
-    for written in ["class_images = \"class/1_dog\"", "class_prompt = \"dog\"", "prior_loss_weight = 0.5"] {
-        assert!(class.contains(written), "{class}");
-    }
+    let class = lora(&format!("{UNET}--reg_data_dir class --prior_loss_weight 0.5"));
+    assert_eq!(
+        (class.prompt.class_images.as_str(), class.prompt.class_prompt.as_str()),
+        ("class/1_dog", "dog")
+    );
+    assert_eq!((class.denoiser.num_class_images, class.denoiser.prior_loss_weight), (1, 0.5));
     assert!(refused(&format!("{UNET}--reg_data_dir train")).contains("leave one"));
+    let masked = format!("{UNET}--conditioning_data_dir masks");
+    assert_eq!(lora(&format!("{masked} --masked_loss")).data.masks, "masks");
+    assert!(remarks(&masked).contains("without --masked_loss"));
+    assert!(lora(&format!("{UNET}--alpha_mask --masked_loss")).data.alpha_mask);
     assert!(remarks(&format!("{UNET}--prior_loss_weight=0.5")).contains("without --reg_data_dir"));
 }
 
@@ -154,7 +160,7 @@ fn arguments_in_arguments_are_options_too() {
         let problems = refused(&format!("{UNET}{option}"));
         assert!(problems.contains(says), "{problems}");
     }
-    let own = later(&format!("{UNET}--network_args conv_dim=8 rank_dropout=0.1"));
+    let own = job_of(&format!("{UNET}--network_args conv_dim=8 rank_dropout=0.1"));
     assert!(own.contains("conv_alpha = 1\nconv_rank = 8\nrank_dropout = 0.1"), "{own}");
     let alone = format!("{UNET}--network_args conv_alpha=4 module_dropout=0");
     assert_eq!(lora(&alone), lora(UNET));
@@ -175,7 +181,7 @@ fn values_that_mean_something_else_here_are_refused() {
         ("--clip_skip 2", "allowed: 1"),
         ("--caption_extension .tags", "allowed: .txt, .caption"),
         ("--caption_tag_dropout_rate 0.1", "allowed: 0"),
-        ("--random_crop --masked_loss", "--masked_loss: all parts"),
+        ("--masked_loss", "--masked_loss needs --conditioning_data_dir"),
         ("--lr_warmup_steps 5% --max_train_epochs 3", "a share of steps"),
         ("--lr_warmup_steps soon", "\"soon\" is not a number"),
         ("--lr_scheduler_power 2", "allowed: 1"),

@@ -2,13 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use super::{AdapterDraft, AdapterSpec, LoraSpec, PromptSpec, TextEncoderDraft, TextEncoderSpec, limits};
+use super::{AdapterDraft, AdapterSpec, LoraSpec, TextEncoderDraft, TextEncoderSpec, limits};
 use crate::{
     job::{
         CommonSpec,
         check::Check,
         kinds::JobDraft,
-        pictures::{DataSpec, DenoiserDraft, DenoiserSpec, TrainSpec, limits::LEARNING_RATE},
+        pictures::{
+            DataSpec, DenoiserDraft, DenoiserSpec, PromptSpec, TrainSpec, check_class, limits::LEARNING_RATE,
+        },
         section::Spec as _,
         text::shortened,
     },
@@ -29,9 +31,11 @@ pub(super) fn checked(draft: JobDraft, check: &mut Check, common: &CommonSpec) -
     if train.max_train_steps.is_none() {
         train.num_train_epochs.get_or_insert(100);
     }
+    let prompt = PromptSpec::checked(prompt, check, "data");
+    check_class(check, &prompt, &denoiser, train.enable_bucket == Some(true));
     let spec = LoraSpec {
         data: DataSpec::checked(data, check, "data"),
-        prompt: PromptSpec::checked(prompt, check, "data"),
+        prompt,
         train: TrainSpec::checked(train, check, "train"),
         denoiser: DenoiserSpec::checked(denoiser, check, "train"),
         text_encoder: TextEncoderSpec::checked(text_encoder, check, "train"),

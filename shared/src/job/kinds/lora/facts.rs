@@ -5,7 +5,7 @@ use crate::{
     job::{
         ImageUse, JobFile, PathUse, Teaches,
         kinds::facts::Facts,
-        pictures::{self, DataSpec, TrainSpec},
+        pictures::{self, DataSpec, DenoiserSpec, PromptSpec, TrainSpec},
     },
     templates::use_captions,
 };
@@ -30,8 +30,8 @@ impl Facts for LoraSpec {
     }
 
     fn places(&mut self) -> Vec<(String, PathUse, &mut String)> {
-        let pictures =
-            self.data.sources().into_iter().map(|(field, place)| (field, PathUse::Pictures, place));
+        let pictures = self.data.all_places().into_iter().chain(self.prompt.class_source());
+        let pictures = pictures.map(|(field, place)| (field, PathUse::Pictures, place));
         let initializer = (INITIALIZER.to_owned(), PathUse::Embedding, &mut self.lora.initializer_lora);
         pictures.chain(self.train.checkpoint_place()).chain([initializer]).collect()
     }
@@ -45,7 +45,21 @@ impl Facts for LoraSpec {
         COMPARE_INTERVAL
     }
 
+    fn class_pictures(&self) -> Option<(&PromptSpec, &DenoiserSpec)> {
+        (!self.prompt.class_images.is_empty()).then_some((&self.prompt, &self.denoiser))
+    }
+
+    fn forget_class(&mut self) {
+        self.prompt.class_images.clear();
+        self.prompt.class_prompt.clear();
+    }
+
+    fn image_sources(&mut self) -> Vec<(String, &mut String)> {
+        self.data.sources().into_iter().chain(self.prompt.class_source()).collect()
+    }
+
     fn image_uses(&self) -> Vec<ImageUse> {
-        self.data.uses(use_captions(&self.templates()))
+        let class = self.prompt.class_used(self.denoiser.num_class_images);
+        self.data.uses(use_captions(&self.templates())).into_iter().chain(class).collect()
     }
 }

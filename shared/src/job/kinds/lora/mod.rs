@@ -14,7 +14,7 @@ use super::{JobDraft, Kind, StoredSections, sections::Joined};
 use crate::job::{
     CommonSpec,
     check::Check,
-    pictures::{self, DataSpec, DenoiserSpec, TrainSpec, limits::TEMPLATE_CHARACTERS},
+    pictures::{self, DataSpec, DenoiserSpec, PromptSpec, TrainSpec},
     reader::ForeignKeys,
     section::{Spec, section},
 };
@@ -39,16 +39,6 @@ pub struct LoraSpec {
     pub text_encoder: TextEncoderSpec,
     /// What is learned.
     pub lora: AdapterSpec,
-}
-
-section! {
-    /// What of `[data]` says what pictures show, where they have no captions.
-    #[derive(Default, Eq)]
-    PromptSpec from draft: PromptDraft, prompt_keys {
-        /// What all pictures show, as in dreambooth; empty: each has a caption of its own. Default empty.
-        #[serde(default, skip_serializing_if = "String::is_empty")]
-        instance_prompt: String = string.line(TEMPLATE_CHARACTERS),
-    }
 }
 
 section! {

@@ -109,11 +109,15 @@ impl Check {
         if data.folders.is_some() {
             self.refuse("data.folders", "is given together with [[concepts]]; give it in each of them");
         }
+        if data.alpha_mask.take() == Some(true) {
+            self.refuse("data.alpha_mask", "got true together with [[concepts]], which have no masks");
+        }
         let WordDraft { placeholder_token, initializer_token, initializer_embedding, .. } = word;
         for (field, given) in [
             ("data.images", &mut data.images),
             ("data.source", &mut data.source),
             ("data.caption_column", &mut data.caption_column),
+            ("data.masks", &mut data.masks),
             ("train.placeholder_token", placeholder_token),
             ("train.initializer_token", initializer_token),
             ("train.initializer_embedding", initializer_embedding),

@@ -27,6 +27,7 @@ impl Facts for TextualInversionSpec {
             concept.folders().iter().for_each(|(_, folder)| add(ContentUse::Images, &folder.images));
             add(ContentUse::Embedding, &concept.initializer_embedding);
         }
+        add(ContentUse::Images, &self.data.masks);
         add(ContentUse::Checkpoint, &self.train.resume_from_checkpoint);
         all
     }
@@ -80,7 +81,7 @@ impl Facts for TextualInversionSpec {
             let captions = concept.uses_captions();
             concept.folders().into_iter().map(move |(_, folder)| folder.used(captions))
         };
-        self.concepts().into_iter().flat_map(uses).collect()
+        self.concepts().into_iter().flat_map(uses).chain(self.data.masks_used()).collect()
     }
 
     fn learned_tokens(&self) -> Vec<String> {
