@@ -7,8 +7,9 @@ use proptest::prelude::*;
 use ringtune_proto::convert::{spec_from_wire, spec_to_wire};
 use ringtune_shared::job::{
     ClusterDraft, DebugDraft, JobDraft, JobSpec, LrScheduler, ModelDraft, STORED_VERSION,
-    kinds::{generate::GenerateDraft, gpt2_finetune::Gpt2Draft, textual_inversion::WordDraft},
+    kinds::{generate::GenerateDraft, gpt2_finetune::Gpt2Draft},
     parse_job_toml,
+    pictures::concepts::WordDraft,
     pictures::{DataDraft, PreviewDraft, TrainDraft, ValidationDraft},
 };
 

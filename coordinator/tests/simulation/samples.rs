@@ -6,7 +6,7 @@ use ringtune_coordinator::core::{ArtifactRecord, Input, NewJob, Phase, StepRecor
 use ringtune_shared::ids::{ContentHash, Epoch, JobId, WorkerId};
 use ringtune_shared::job::{
     ClusterDraft, JobDraft, JobSpec, ModelDraft,
-    kinds::textual_inversion::WordDraft,
+    pictures::concepts::WordDraft,
     pictures::{DataDraft, TrainDraft},
 };
 

@@ -13,10 +13,10 @@ use ringtune_shared::job::{
         generate_text::GenerateTextDraft,
         gpt2_finetune::Gpt2Draft,
         lora::{AdapterDraft, TextEncoderDraft},
-        textual_inversion::{ConceptDraft, WordDraft},
     },
     pictures::{
         DataDraft, DenoiserDraft, FolderDraft, PreviewDraft, PromptDraft, TrainDraft, ValidationDraft,
+        concepts::{ConceptDraft, WordDraft},
     },
 };
 

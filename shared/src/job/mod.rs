@@ -52,11 +52,8 @@ pub use stored::{STORED_VERSION, StoredSpecError};
 use std::mem::take;
 
 use check::Check;
-use kinds::{
-    generate::GenerateDraft,
-    gpt2_finetune::Gpt2Spec,
-    textual_inversion::{InitializerEmbedding, TextualInversionSpec},
-};
+use kinds::{generate::GenerateDraft, gpt2_finetune::Gpt2Spec, textual_inversion::TextualInversionSpec};
+use pictures::concepts::InitializerEmbedding;
 use section::Spec;
 use steps::Steps;
 
@@ -302,7 +299,7 @@ impl JobSpec {
 
     /// The embeddings that concepts start from, one of each.
     pub fn initializer_embeddings(&mut self) -> Vec<InitializerEmbedding<'_>> {
-        self.textual_inversion_mut().map(TextualInversionSpec::initializer_embeddings).unwrap_or_default()
+        self.work.facts_mut().initializer_embeddings()
     }
 
     /// The embeddings and LoRAs that it draws with or starts from, as [`FilePlace`] reads them.
@@ -312,7 +309,12 @@ impl JobSpec {
 
     /// The words that it teaches, in the order of its files.
     pub fn learned_tokens(&self) -> Vec<String> {
-        self.work.facts().learned_tokens()
+        self.work.facts().concepts().into_iter().map(|concept| concept.placeholder_token).collect()
+    }
+
+    /// What to draw with what it learned, for people who try it; none: it learned nothing to draw with, or nobody knows.
+    pub fn prompt_to_try(&self) -> Option<String> {
+        self.work.facts().prompt_to_try()
     }
 
     /// The activity of prepared ranks.

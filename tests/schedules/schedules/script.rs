@@ -7,7 +7,7 @@ use ringtune_shared::{
     ids::JobId,
     job::{
         ClusterDraft, JobDraft, JobSpec, ModelDraft,
-        kinds::textual_inversion::WordDraft,
+        pictures::concepts::WordDraft,
         pictures::{DataDraft, TrainDraft},
     },
 };

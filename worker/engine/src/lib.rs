@@ -71,6 +71,6 @@ pub use text_context::TextContext;
 pub use textual_inversion::{Extras, Gradient, Microbatch, SamplePlace, TextualInversion};
 pub use thread::EngineHandle;
 pub use threads::Threads;
-pub use train_pictures::{Adapter, OpenAdapters, TrainPictures};
+pub use train_pictures::{Adapter, LEARNED_ROWS, OpenAdapters, ROWS_RATE, TrainPictures};
 pub use wanted::Wanted;
 pub use worker_engine::WorkerEngine;

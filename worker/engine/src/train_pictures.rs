@@ -5,6 +5,11 @@ use crate::{
     AdaptLayers, BucketSizes, Buckets, EngineError, HoldParameters, Microbatch, ParametersInfo, PassSummary,
 };
 
+/// The parameter of [`OpenAdapters::rows`]: [rows, text_width], behind the adapters' own.
+pub const LEARNED_ROWS: &str = "text_encoder.text_model.embeddings.token_embedding.learned";
+/// Which of a step's rates ([`Parameter::rate`](crate::Parameter::rate)) the learned rows move by.
+pub const ROWS_RATE: usize = 2;
+
 /// Trains a part of the loaded model. What is trained stays until another model is loaded or opened, or the same one anew.
 pub trait TrainPictures: HoldParameters + AdaptLayers {
     /// Puts adapters beside layers, in the place of any that are there: each changes nothing yet, as its second factor is
@@ -49,6 +54,9 @@ pub struct OpenAdapters {
     pub dropout: f64,
     /// Share of an adapter's rows that a sample goes without, as `dropout`. Source: kohya's scripts, `rank_dropout`.
     pub rank_dropout: f64,
+    /// What rows of words are that are learned beside, [rows, text_width]; empty: none. Their ids count up from the vocabulary's
+    /// size; microbatches and pictures leave theirs empty, and have these.
+    pub rows: Vec<f32>,
 }
 
 /// What stands beside a layer: it adds alpha / rank · up (down x).

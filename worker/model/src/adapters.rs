@@ -133,11 +133,11 @@ pub(crate) type Sites = RefCell<Vec<Site>>;
 /// Adapters that are trained.
 #[derive(Debug)]
 pub(crate) struct TrainedAdapters {
-    /// Two for each: [rank, inputs] and [outputs, rank]; with DoRA [outputs] too.
+    /// Two for each: [rank, inputs] and [outputs, rank]; with DoRA [outputs] too. Behind them learned rows, where there are some.
     pub(crate) parameters: Parameters,
-    /// What the backward pass ends at: the parameters' memory, or that of their copies.
+    /// What the backward pass ends at: the adapters' memory, or that of their copies.
     pub(crate) leaves: Vec<Tensor>,
-    /// Some of them are the text encoder's.
+    /// What captions mean changes: some of them are the text encoder's, or rows are learned.
     pub(crate) train_text: bool,
     /// Shares of the adapters' inputs and of their rows that a pass goes without.
     pub(crate) rates: [f64; 2],

@@ -29,6 +29,8 @@ impl StableDiffusion {
             parameters.refresh()?;
         }
         let batch = latent[0];
+        let rows = self.learned_rows()?.unwrap_or_else(|| request.rows.to_vec());
+        let request = &GenerateRequest { rows: &rows, ..*request };
         // 1. The prompt, behind the negative prompt when there is guidance, once for each picture.
         //    [1 or 2 x batch, chunks x tokens, width]
         let text = self.text_states(request, guided)?.f_repeat_interleave_self_int(batch, 0, None)?;

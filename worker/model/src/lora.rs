@@ -11,8 +11,8 @@ use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
 use ringtune_engine::{
-    AdaptableLayer, Adapter, Buckets, Dropout, FixedAdapter, OpenAdapters, Parameter, ParametersInfo,
-    PassSummary, SamplePlace,
+    AdaptableLayer, Adapter, Buckets, Dropout, FixedAdapter, LEARNED_ROWS, OpenAdapters, Parameter,
+    ParametersInfo, PassSummary, ROWS_RATE, SamplePlace,
 };
 use tch::{Device, Kind, Tensor};
 
@@ -76,7 +76,7 @@ impl StableDiffusion {
                 let shape = shape.iter().map(|side| *side as usize).collect();
                 let rate = adapter.rate;
                 list.push(Parameter { decayed: true, rate, ..Parameter::new(name, shape) });
-                initial.push((*site, values));
+                initial.push((Some(*site), values));
             };
             let [down, up] = self.sites[*site].factors(adapter.rank as i64);
             let mut drawn = vec![0.0; down.iter().product::<i64>() as usize];
@@ -92,10 +92,23 @@ impl StableDiffusion {
                 None
             });
         }
-        // Lengths stay in fp32: what is learned of them is far less than bf16 tells apart.
+        let learns_rows = !request.rows.is_empty();
+        if learns_rows {
+            let width = self.model_files.text.hidden_size as usize;
+            let count = request.rows.len() / width;
+            if count * width != request.rows.len() {
+                let allowed = format!("a multiple of {width}");
+                return Err(Error::argument("rows", format!("{} floats", request.rows.len()), allowed));
+            }
+            let shape = [count, width];
+            let rows = Parameter::new(LEARNED_ROWS.to_owned(), shape.to_vec());
+            list.push(Parameter { decayed: true, rate: ROWS_RATE, ..rows });
+            initial.push((None, Tensor::f_from_slice(&request.rows)?.f_view(shape.map(|side| side as i64))?));
+        }
+        // Lengths and learned rows stay in fp32: what is learned of them is far less than bf16 tells apart.
         let copied = |number: usize| {
-            let site = initial[number].0;
-            list[number].shape.len() > 1 && self.kind_beside(site) == Kind::BFloat16
+            let is_low = initial[number].0.is_some_and(|site| self.kind_beside(site) == Kind::BFloat16);
+            list[number].shape.len() > 1 && is_low
         };
         // The backward pass comes to the last layers first.
         let order = (0..list.len()).rev().collect();
@@ -109,7 +122,7 @@ impl StableDiffusion {
         let parameters = Parameters::new(trained, copied, |number| Ok(initial[number].1.shallow_clone()))?;
         // 3. The layers take them from where the optimizer moves them.
         let leaf = |number| Ok(parameters.factor(number).f_detach()?.f_set_requires_grad(true)?);
-        let leaves = (0..list.len()).map(leaf).collect::<Result<Vec<_>>>()?;
+        let leaves = (0..list.len() - usize::from(learns_rows)).map(leaf).collect::<Result<Vec<_>>>()?;
         let dropped = Arc::default();
         let mut own = leaves.iter();
         let missing = || Error::NothingTrained;
@@ -124,7 +137,7 @@ impl StableDiffusion {
             let dropping = Some(Dropping { layer: *site, now: Arc::clone(&dropped) });
             self.sites[*site].place.put(Placed { down, up, scale, lengths, dropping });
         }
-        let train_text = chosen.iter().any(|(site, _)| is_text(*site));
+        let train_text = learns_rows || chosen.iter().any(|(site, _)| is_text(*site));
         let info = parameters.info().clone();
         let (rates, captions) = ([request.dropout, request.rank_dropout], BTreeMap::new());
         self.adapters = Some(TrainedAdapters { parameters, leaves, train_text, rates, dropped, captions });
@@ -233,11 +246,13 @@ impl StableDiffusion {
         let _step = Stretch::begin(profile::STEP);
         // 1. The loss.
         let started = Instant::now();
+        let rows = self.learned_rows()?;
+        let microbatch = &Microbatch { rows: rows.as_deref().unwrap_or(microbatch.rows), ..*microbatch };
         self.set_dropout(Some(microbatch))?;
-        let text = self.caption_states(microbatch);
-        let loss = text.and_then(|text| self.loss_of(microbatch, &text));
+        let text = self.caption_states(microbatch, rows.is_some());
+        let loss = text.and_then(|(text, words)| Ok((self.loss_of(microbatch, &text)?, words)));
         self.set_dropout(None)?;
-        let loss = loss?;
+        let (loss, words) = loss?;
         let value = to_vec(&loss.f_view([1])?)?[0];
         let forward_seconds = started.elapsed().as_secs_f64();
         // 2. Backward to the leaves alone.
@@ -245,7 +260,14 @@ impl StableDiffusion {
         let Some(TrainedAdapters { parameters, leaves, .. }) = &self.adapters else {
             return Err(Error::NothingTrained);
         };
-        let made = Tensor::f_run_backward(&[&loss], &leaves.iter().collect::<Vec<_>>(), false, false)?;
+        let ends: Vec<&Tensor> = leaves.iter().chain(&words).collect();
+        let mut made = Tensor::f_run_backward(&[&loss], &ends, false, false)?;
+        if let Some(words) = words.is_some().then(|| made.pop()).flatten() {
+            let sums = self.sum_rows(microbatch, &to_vec(&words)?);
+            made.push(
+                Tensor::f_from_slice(&sums)?.f_view(parameters.master(leaves.len()).size().as_slice())?,
+            );
+        }
         // 3. Into the buckets, in the plan's order.
         let mut gradients = parameters.gradients(buckets, add);
         for (number, gradient) in made.iter().enumerate().rev() {
@@ -278,18 +300,29 @@ impl StableDiffusion {
         self.check_microbatch(microbatch)?;
         self.trained()?.refresh()?;
         let _no_gradient = tch::no_grad_guard();
-        let text = self.caption_states(microbatch)?;
+        let rows = self.learned_rows()?;
+        let microbatch = &Microbatch { rows: rows.as_deref().unwrap_or(microbatch.rows), ..*microbatch };
+        let (text, _) = self.caption_states(microbatch, false)?;
         Ok(to_vec(&self.loss_of(microbatch, &text)?.f_view([1])?)?[0])
     }
 
-    /// The hidden states of a microbatch's captions, [batch, tokens, width] fp32.
+    /// The rows that are learned beside adapters, as products take them; none: none are.
+    pub(crate) fn learned_rows(&self) -> Result<Option<Vec<f32>>> {
+        let Some(TrainedAdapters { parameters, leaves, .. }) = &self.adapters else { return Ok(None) };
+        let has_rows = parameters.info().list.len() > leaves.len();
+        has_rows.then(|| to_vec(parameters.factor(leaves.len()))).transpose()
+    }
+
+    /// The hidden states of a microbatch's captions, [batch, tokens, width] fp32; where rows are learned, the tokens' embeddings too,
+    /// whose gradient theirs is the sum of.
     ///
     /// Where no adapter of the text encoder is trained, each is computed by itself, and kept: so its bits do not depend on
     /// what stands beside it, or on what is kept.
-    fn caption_states(&mut self, microbatch: &Microbatch) -> Result<Tensor> {
+    fn caption_states(&mut self, microbatch: &Microbatch, learns: bool) -> Result<(Tensor, Option<Tensor>)> {
         let Some(adapters) = &mut self.adapters else { return Err(Error::NothingTrained) };
         if adapters.train_text {
-            return self.text.forward(&self.token_embeddings(microbatch)?);
+            let embeddings = self.token_embeddings(microbatch)?.f_set_requires_grad(learns)?;
+            return Ok((self.text.forward(&embeddings)?, learns.then_some(embeddings)));
         }
         let _no_gradient = tch::no_grad_guard();
         let tokens = self.model_files.text.max_positions as usize;
@@ -311,6 +344,6 @@ impl StableDiffusion {
         if let Some(adapters) = &mut self.adapters {
             adapters.captions = kept;
         }
-        Ok(Tensor::f_cat(&states, 0)?)
+        Ok((Tensor::f_cat(&states, 0)?, None))
     }
 }

@@ -120,7 +120,8 @@ impl StableDiffusion {
         weighted_mean(&errors, &weights)
     }
 
-    fn sum_rows(&self, microbatch: &Microbatch, leaf_gradient: &[f32]) -> Vec<f32> {
+    /// The gradient of each learned row: that of its uses, added up in order of place.
+    pub(crate) fn sum_rows(&self, microbatch: &Microbatch, leaf_gradient: &[f32]) -> Vec<f32> {
         let width = self.model_files.text.hidden_size as usize;
         let vocabulary = self.model_files.text.vocab_size;
         let mut rows = vec![0f32; microbatch.rows.len()];

@@ -13,7 +13,7 @@ use super::{
 };
 
 /// The LoRA of the job.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Chosen<'a> {
     /// After so many steps.
     pub step: u64,
@@ -23,6 +23,8 @@ pub struct Chosen<'a> {
     pub kohya: &'a str,
     /// How many layers have one.
     pub adapters: usize,
+    /// Words that were learned beside, each with its file.
+    pub words: Vec<(String, String)>,
 }
 
 /// Writes the card and reads it back.
@@ -39,7 +41,7 @@ fn compose(facts: &Value, chosen: Chosen<'_>) -> String {
     let fact = |name: &str| facts.get(name).and_then(Value::as_str).unwrap_or_default();
     let job = facts.get("job").unwrap_or(&Value::Null);
     let title = job.get("name").and_then(Value::as_str).unwrap_or_default();
-    let Chosen { step, validation_loss, kohya, adapters } = chosen;
+    let Chosen { step, validation_loss, kohya, adapters, words } = chosen;
     let loss = validation_loss
         .map(|loss| format!(", with a loss of {loss} on held-out samples"))
         .unwrap_or_default();
@@ -54,14 +56,20 @@ fn compose(facts: &Value, chosen: Chosen<'_>) -> String {
     let rows = rows.into_iter().filter(|(_, value)| !value.is_empty());
     let rows: Vec<_> = rows.map(|(what, value)| (what.to_owned(), code(&value))).collect();
     let base = fact("base_model");
+    let (mut word_files, mut loading) = (String::new(), String::new());
+    for (word, file) in &words {
+        word_files +=
+            &format!("| {} | the word {}: diffusers, AUTOMATIC1111 and others |\n", code(file), code(word));
+        loading += &format!("pipeline.load_textual_inversion({}, token={})\n", quoted(file), quoted(word));
+    }
     format!(
         "---\nbase_model: {}\ninference: true\nlibrary_name: diffusers\ntags:\n- stable-diffusion\n\
          - stable-diffusion-diffusers\n- text-to-image\n- diffusers\n- lora\n---\n\n# {}\n\n\
          A LoRA for {}, beside {adapters} layers of its UNet, trained with Ringtune {}, after step {step} of {}{loss}.\n\n\
          | File | Made for |\n|---|---|\n| `pytorch_lora_weights.safetensors` | diffusers |\n\
-         | {} | kohya's sd-scripts, AUTOMATIC1111, ComfyUI |\n\n\
+         | {} | kohya's sd-scripts, AUTOMATIC1111, ComfyUI |\n{word_files}\n\
          ## Loading\n\n```python\nfrom diffusers import StableDiffusionPipeline\n\n\
-         pipeline = StableDiffusionPipeline.from_pretrained({})\npipeline.load_lora_weights(\".\")\n```\n\n{}\n{}",
+         pipeline = StableDiffusionPipeline.from_pretrained({})\npipeline.load_lora_weights(\".\")\n{loading}```\n\n{}\n{}",
         quoted(base),
         heading(title),
         code(base),
@@ -69,7 +77,7 @@ fn compose(facts: &Value, chosen: Chosen<'_>) -> String {
         job.pointer("/train/max_train_steps").map(Value::to_string).unwrap_or_default(),
         code(kohya),
         quoted(base),
-        settings(job, &["data", "lora", "train"]),
+        settings(job, &["data", "lora", "train", "concepts"]),
         table("## Provenance\n\n| What | Value |", &rows),
     )
 }
@@ -87,7 +95,9 @@ mod tests {
             "job": {"name": "my | toy", "train": {"max_train_steps": 20, "seed": 7}, "lora": {"rank": 4},
                     "cluster": {"world_size": 2}, "precision": "fp32"},
         });
-        let chosen = Chosen { step: 10, validation_loss: Some(2.5), kohya: "toy.safetensors", adapters: 128 };
+        let words = vec![("<toy>".to_owned(), "learned_embeds-toy.safetensors".to_owned())];
+        let chosen =
+            Chosen { step: 10, validation_loss: Some(2.5), kohya: "toy.safetensors", adapters: 128, words };
         let card = compose(&facts, chosen);
         for part in [
             "---\nbase_model: \"org/sd\"\n",
@@ -95,6 +105,8 @@ mod tests {
             "A LoRA for `org/sd`, beside 128 layers of its UNet, trained with Ringtune 9.9.9, after step 10 of 20, with a loss \
              of 2.5 on held-out samples.\n",
             "| `toy.safetensors` | kohya's",
+            "| `learned_embeds-toy.safetensors` | the word `<toy>`: ",
+            "pipeline.load_textual_inversion(\"learned_embeds-toy.safetensors\", token=\"<toy>\")\n```",
             "StableDiffusionPipeline.from_pretrained(\"org/sd\")",
             "| lora.rank | `4` |\n",
             "| train.seed | `7` |\n",

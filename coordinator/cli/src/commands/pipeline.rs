@@ -5,7 +5,7 @@ use std::path::Path;
 
 use ringtune_shared::{
     embedding::FileNames,
-    job::{JobSpec, ModelLocation, ModelSpec},
+    job::{JobKind, JobSpec, ModelLocation, ModelSpec},
 };
 use serde::Serialize;
 use tokio::process::Command;
@@ -19,6 +19,8 @@ use crate::{
 
 /// The folder's name among a job's artifacts.
 const FOLDER: &str = "pipeline";
+/// A LoRA's file for diffusers.
+const LORA: &str = "pytorch_lora_weights.safetensors";
 /// What a folder in diffusers layout has.
 const MODEL_INDEX: &str = "model_index.json";
 
@@ -98,7 +100,7 @@ pub(super) fn say_how(spec: &JobSpec, folder: &Path) {
 /// What to do with the files of a job that learned something, as a line for a shell; of others nothing.
 pub(super) fn try_it(spec: &JobSpec, folder: &Path) -> Option<String> {
     let mut words = vec!["ringtune".to_owned()];
-    if let Some(token) = spec.learned_tokens().first() {
+    if let Some(prompt) = spec.prompt_to_try() {
         let model = &spec.common.model;
         words.push("generate".to_owned());
         words.extend(model_options(model));
@@ -113,8 +115,11 @@ pub(super) fn try_it(spec: &JobSpec, folder: &Path) -> Option<String> {
         for file in embeddings(spec) {
             words.extend(["--embeds".to_owned(), folder.join(file).display().to_string()]);
         }
+        if spec.kind() == JobKind::Lora {
+            words.extend(["--lora".to_owned(), folder.join(LORA).display().to_string()]);
+        }
         let picture = folder.join("picture.png").display().to_string();
-        words.extend(["--prompt".to_owned(), format!("a photo of {token}"), "-o".to_owned(), picture]);
+        words.extend(["--prompt".to_owned(), prompt, "-o".to_owned(), picture]);
     } else if spec.has_language_model() && spec.resume_option().is_some() {
         words.extend(["generate-text".to_owned(), folder.display().to_string()]);
         words.extend(["--prompt".to_owned(), "Once upon a time".to_owned()]);

@@ -32,7 +32,7 @@ pub(super) fn pictures(reader: &mut Reader) {
         .iter()
         .map(|folder| format!("{{ images = {}, repeats = {} }}", quoted(&folder.path), folder.repeats));
     let places = places.collect::<Vec<_>>().join(", ");
-    reader.set(shown, ("data", "folders"), format!("[{places}]"));
+    reader.set(("data", "folders"), format!("[{places}]"));
     // Captions, or the class for all of them: a job has one or the other.
     let ends =
         ["caption_prefix", "caption_suffix"].map(|name| reader.text(name).unwrap_or("").trim().to_owned());
@@ -44,7 +44,7 @@ pub(super) fn pictures(reader: &mut Reader) {
             write_around_captions(reader, &template);
         }
     } else if folders.iter().all(same_class) && !around(&first.class).is_empty() {
-        reader.set(shown, ("data", "instance_prompt"), quoted(&around(&first.class)));
+        reader.set(("data", "instance_prompt"), quoted(&around(&first.class)));
         one_tag_needs_no_order(reader, &first.class);
     } else if let Some(Folder { path, class, .. }) = folders.iter().find(|folder| !folder.has_captions) {
         let problem = format!(
@@ -67,7 +67,7 @@ fn write_around_captions(reader: &mut Reader, template: &str) {
             reader.refuse("", problem);
         }
     }
-    reader.set("--caption_prefix", ("train", "templates"), format!("[{}]", quoted(template)));
+    reader.set(("train", "templates"), format!("[{}]", quoted(template)));
 }
 
 /// A folder's name has no tags to shuffle, unless it has commas: then the job says that it cannot.
@@ -86,10 +86,10 @@ pub(super) fn class_pictures(reader: &mut Reader, shown: &str, words: &[String])
             // Told already.
             [] => {}
             [folder] => {
-                reader.set(shown, ("data", "class_images"), quoted(&folder.path));
-                reader.set(shown, ("data", "class_prompt"), quoted(&folder.class));
+                reader.set(("data", "class_images"), quoted(&folder.path));
+                reader.set(("data", "class_prompt"), quoted(&folder.class));
                 // All of them count, and none is drawn.
-                reader.set(shown, ("train", "num_class_images"), folder.pictures.to_string());
+                reader.set(("train", "num_class_images"), folder.pictures.to_string());
             }
             [_, _, ..] => reader.refuse(
                 "data.class_images",

@@ -43,7 +43,7 @@ const MAX_TRAIN_STEPS: &str = "5000";
 fn let_steps_count_more_than_passes(reader: &mut Reader) {
     let steps = ("train", "max_train_steps");
     if reader.has(("train", "num_train_epochs")) && !reader.has(steps) {
-        reader.set("", steps, MAX_TRAIN_STEPS.to_owned());
+        reader.set(steps, MAX_TRAIN_STEPS.to_owned());
         reader.remark(format!(
             "--num_train_epochs: as in the script, --max_train_steps takes precedence, and is {MAX_TRAIN_STEPS} if it is \
              not given; for passes over the pictures, take max_train_steps out of the job file"

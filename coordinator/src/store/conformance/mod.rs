@@ -8,8 +8,8 @@ use std::sync::Arc;
 use ringtune_shared::checkpoint::{Numerics, Resumed};
 use ringtune_shared::ids::{ContentHash, Epoch, JobId, WorkerId};
 use ringtune_shared::job::{
-    JobDraft, JobSpec, MixedPrecision, ModelDraft, QueueSpec, kinds::textual_inversion::WordDraft,
-    pictures::DataDraft,
+    JobDraft, JobSpec, MixedPrecision, ModelDraft, QueueSpec, pictures::DataDraft,
+    pictures::concepts::WordDraft,
 };
 use ringtune_shared::trace::TraceContext;
 

@@ -31,12 +31,11 @@ mod tests {
     use super::*;
     use crate::job::{
         JobDraft, ModelDraft,
-        kinds::{
-            generate::GenerateDraft,
-            generate_text::GenerateTextDraft,
-            textual_inversion::{ConceptDraft, WordDraft},
+        kinds::{generate::GenerateDraft, generate_text::GenerateTextDraft},
+        pictures::{
+            DataDraft, TrainDraft,
+            concepts::{ConceptDraft, WordDraft},
         },
-        pictures::{DataDraft, TrainDraft},
     };
 
     fn refused(draft: JobDraft) -> (String, String) {

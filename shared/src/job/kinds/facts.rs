@@ -10,7 +10,10 @@ use crate::{
     job::{
         ClusterSpec, ContentUse, FilePlace, ImageUse, JobFile, MixedPrecision, ModelLocation, PathUse,
         SpecError,
-        pictures::{self, DataSpec, DenoiserSpec, PromptSpec, TrainSpec},
+        pictures::{
+            self, DataSpec, DenoiserSpec, PromptSpec, TrainSpec,
+            concepts::{ConceptSpec, InitializerEmbedding},
+        },
         steps::Steps,
     },
     templates::use_captions,
@@ -98,12 +101,18 @@ pub(crate) trait Facts {
     /// The uploaded contents that it names, with repetitions.
     fn contents(&self) -> Vec<(ContentUse, ContentHash)> {
         let checkpoint = self.steps().map(|steps| (ContentUse::Checkpoint, steps.resume_from.to_owned()));
-        let folders = self.pictures().map(|(data, _)| data.folders()).unwrap_or_default();
+        let concepts = self.concepts();
+        let own = self.pictures().filter(|_| concepts.is_empty());
+        let folders = own.map(|(data, _)| data.folders()).unwrap_or_default();
+        let folders = folders.into_iter().chain(concepts.iter().flat_map(ConceptSpec::folders));
         let masks = self.pictures().map(|(data, _)| data.masks.clone());
         let class = self.class_pictures().map(|(prompt, _)| prompt.class_images.clone());
-        let pictures = folders.into_iter().map(|(_, folder)| folder.images).chain(masks).chain(class);
+        let pictures = folders.map(|(_, folder)| folder.images).chain(masks).chain(class);
         let pictures = pictures.map(|place| (ContentUse::Images, place));
+        let embeddings = concepts.iter().map(|concept| concept.initializer_embedding.clone());
+        let embeddings = embeddings.map(|place| (ContentUse::Embedding, place));
         let all = pictures
+            .chain(embeddings)
             .chain(checkpoint)
             .filter_map(|(used, uri)| Some((used, ContentHash::from_uri(&uri).ok()?)));
         let initializer = match FilePlace::parse(self.initializer()) {
@@ -150,8 +159,18 @@ pub(crate) trait Facts {
     /// See [`crate::job::JobSpec::forget_class`].
     fn forget_class(&mut self) {}
 
-    /// See [`crate::job::JobSpec::learned_tokens`].
-    fn learned_tokens(&self) -> Vec<String> {
+    /// What words it teaches, in the order of their rows.
+    fn concepts(&self) -> Vec<ConceptSpec> {
+        Vec::new()
+    }
+
+    /// See [`crate::job::JobSpec::prompt_to_try`].
+    fn prompt_to_try(&self) -> Option<String> {
+        self.concepts().first().map(|concept| format!("a photo of {}", concept.placeholder_token))
+    }
+
+    /// See [`crate::job::JobSpec::initializer_embeddings`].
+    fn initializer_embeddings(&mut self) -> Vec<InitializerEmbedding<'_>> {
         Vec::new()
     }
 

@@ -18,13 +18,16 @@ use self::{
     generate_text::{GenerateTextDraft, GenerateTextSpec},
     gpt2_finetune::{Gpt2Draft, Gpt2Spec},
     lora::{AdapterDraft, LoraSpec, TextEncoderDraft},
-    textual_inversion::{ConceptDraft, TextualInversionSpec, WordDraft},
+    textual_inversion::TextualInversionSpec,
 };
 use super::{
     ClusterDraft, CommonSpec, DebugDraft, ModelDraft,
     check::Check,
     choices::choice,
-    pictures::{DataDraft, DenoiserDraft, PromptDraft, TrainDraft},
+    pictures::{
+        DataDraft, DenoiserDraft, PromptDraft, TrainDraft,
+        concepts::{ConceptDraft, WordDraft},
+    },
     reader::{ForeignKeys, Keys, Reader, Section},
 };
 

@@ -26,7 +26,7 @@ impl StoredSections {
 }
 
 /// A section of two parts, as it is written: what only one kind has of it stands before what it shares with others.
-#[derive(Serialize, Deserialize)]
+#[derive(Default, Serialize, Deserialize)]
 pub(super) struct Joined<Own, Shared> {
     #[serde(flatten)]
     pub(super) own: Own,

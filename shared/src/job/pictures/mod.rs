@@ -6,6 +6,7 @@
 //! is run again. Three options that it lacks are those of its `train_text_to_image.py`.
 
 mod check;
+pub mod concepts;
 mod data;
 mod denoiser;
 mod facts;

@@ -14,7 +14,10 @@ mod validation;
 use std::path::Path;
 
 use super::*;
-use super::{kinds::textual_inversion::*, pictures::*};
+use super::{
+    kinds::textual_inversion::*,
+    pictures::{concepts::*, *},
+};
 
 /// A job with these lines in `[train]` and `[cluster]`.
 pub(crate) fn job_with(train: &str, cluster: &str) -> JobSpec {

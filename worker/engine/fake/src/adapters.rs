@@ -3,7 +3,8 @@
 use std::time::Instant;
 
 use ringtune_engine::{
-    AdaptableLayer, Adapter, Buckets, EngineError, LayerShape, OpenAdapters, Parameter, PassSummary,
+    AdaptableLayer, Adapter, Buckets, EngineError, LEARNED_ROWS, LayerShape, OpenAdapters, Parameter,
+    PassSummary, ROWS_RATE,
 };
 use ringtune_random::philox4x32;
 
@@ -43,10 +44,18 @@ impl FakeAdapters {
                 put(adapter.magnitude(), vec![layer.outputs]);
             }
         }
+        let width = width.unwrap_or(crate::FakeEngine::TEXT_WIDTH);
+        if !request.rows.is_empty() {
+            let rows = Parameter::new(LEARNED_ROWS.to_owned(), vec![request.rows.len() / width, width]);
+            list.push(Parameter { rate: ROWS_RATE, ..rows });
+        }
         let count = list.len();
         let key = [request.seed as u32, (request.seed >> 32) as u32];
         let initial = |parameter: &Parameter, number: usize| {
             let [word, ..] = philox4x32(key, [number as u32, 0, 0, 0]);
+            if parameter.name == LEARNED_ROWS {
+                return request.rows[number];
+            }
             let first = parameter.name.ends_with(".lora_A.weight");
             if first { word as f32 / u32::MAX as f32 - 0.5 } else { 0.0 }
         };

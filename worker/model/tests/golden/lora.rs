@@ -33,7 +33,15 @@ impl Buckets for Kept {
 
 /// Adapters without an average or dropout.
 fn request(adapters: Vec<Adapter>, seed: u64) -> OpenAdapters {
-    OpenAdapters { adapters, seed, buckets: SMALL, average: false, dropout: 0.0, rank_dropout: 0.0 }
+    OpenAdapters {
+        adapters,
+        seed,
+        buckets: SMALL,
+        average: false,
+        dropout: 0.0,
+        rank_dropout: 0.0,
+        rows: Vec::new(),
+    }
 }
 
 /// A model with the adapters of a golden case.

@@ -25,6 +25,8 @@ pub(crate) struct LoraModel {
     pub(super) schedule: LrSchedule,
     /// The text encoder's.
     pub(super) text_schedule: LrSchedule,
+    /// That of learned rows.
+    pub(super) rows_schedule: LrSchedule,
     pub(super) previews: Option<PreviewPlan>,
     pub(super) results: Results,
     pub(super) trace: Option<Trace>,
@@ -68,7 +70,7 @@ impl Model for LoraModel {
     async fn batch(&self, step: u64, microbatch: u32) -> Result<Microbatch, Error> {
         let batch = self.samples.build(step, microbatch, Arc::default()).await?;
         let Some(Trace { folder, layers }) = self.trace.clone() else { return Ok(batch) };
-        let rates = [self.schedule.at(step), self.text_schedule.at(step)];
+        let rates = [self.schedule.at(step), self.text_schedule.at(step), self.rows_schedule.at(step)];
         let write = move || {
             let about = json!({ "rates": rates, "layers": *layers });
             folder.write_inputs(step, microbatch, &batch, &about)?;
@@ -104,7 +106,7 @@ impl Model for LoraModel {
     }
 
     fn other_rates(&self, step: u64) -> [f64; 2] {
-        [self.text_schedule.at(step), 0.0]
+        [self.text_schedule.at(step), self.rows_schedule.at(step)]
     }
 
     fn average_decay(&self, number: u64) -> Option<f64> {

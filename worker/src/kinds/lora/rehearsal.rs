@@ -9,7 +9,7 @@ use crate::{
     data::ClipTokenizer,
     engine::{AlignedFloats, Buckets, EngineError},
     kinds::{
-        pictures::{PROMPTS_SHOWN, TIMED_MICROBATCHES, Timing, found},
+        pictures::{PROMPTS_SHOWN, TIMED_MICROBATCHES, Timing, found, name_of, rehearsed_words},
         rehearsal::{Alone, As, Found, ModelReport, alone},
     },
     rank::{Context, Error},
@@ -61,12 +61,15 @@ pub(in crate::kinds) async fn rehearse(
         }
     }
     samples.truncate(PROMPTS_SHOWN);
-    let (folder, length) = (ready.tokenizer, model.max_text_length);
+    let (folder, length, vocabulary) = (ready.tokenizer, model.max_text_length, model.vocab_size as i64);
+    let concepts = job.concepts.clone();
     let reading = move || {
         let tokenizer = ClipTokenizer::open(&folder, length)?;
-        Ok::<_, Error>(samples.iter().map(|ids| tokenizer.text_of(ids, |_| None)).collect())
+        let words = rehearsed_words(concepts, &tokenizer, vocabulary)?;
+        let prompts = samples.iter().map(|ids| tokenizer.text_of(ids, |id| name_of(id, &words))).collect();
+        Ok::<_, Error>((words, prompts))
     };
-    let prompts = ringtune_shared::tasks::spawn_blocking(reading).await??;
+    let (words, prompts) = ringtune_shared::tasks::spawn_blocking(reading).await??;
     let buckets = &ready.prepared.parameters.plan.buckets;
     let lengths: Vec<usize> = buckets.iter().map(|bucket| bucket.length).collect();
     let mut timing = None;
@@ -84,5 +87,5 @@ pub(in crate::kinds) async fn rehearse(
     // 4. What all of it comes to.
     let model = Some(ModelReport::of(&spec.common, &model, ready.prepared.origin.model_hash));
     let found = found(spec, &job.train, with, pictures, epoch_samples, timing);
-    Ok(Found { warnings, prompts, model, ..found })
+    Ok(Found { warnings, words, prompts, model, ..found })
 }

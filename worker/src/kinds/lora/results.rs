@@ -3,6 +3,7 @@
 use std::{borrow::Cow, collections::BTreeMap, path::Path, sync::Arc};
 
 use ringtune_shared::{
+    embedding::FileNames,
     floats::FloatKind,
     job::kinds::lora::LoraSpec,
     lora::{Base, Factor, Format, LoraFile, Pair},
@@ -11,10 +12,10 @@ use ringtune_shared::{
 use serde_json::{Value, json};
 
 use crate::{
-    engine::{AdaptableLayer, Adapter, ModelInfo},
+    engine::{AdaptableLayer, Adapter, LEARNED_ROWS, ModelInfo},
     lora_layers::kind_of,
     output::{
-        self, canonical_json,
+        self, Concept, EmbeddingFacts, canonical_json, embeds,
         lora_card::{self, Chosen},
         model_card,
         read_back::{self, different},
@@ -40,6 +41,47 @@ pub(super) struct Results {
     select_best: bool,
     /// The result is the average of what is learned.
     keeps_average: bool,
+    /// What is learned beside.
+    words: Option<LearnedWords>,
+}
+
+/// Words whose rows are learned beside adapters.
+#[derive(Clone, Debug)]
+pub(super) struct LearnedWords {
+    concepts: Arc<Vec<Concept>>,
+    facts: Arc<EmbeddingFacts>,
+}
+
+impl LearnedWords {
+    pub(super) fn new(concepts: Vec<Concept>, facts: EmbeddingFacts) -> Self {
+        Self { concepts: Arc::new(concepts), facts: Arc::new(facts) }
+    }
+
+    /// Writes the rows of each word, as a state has them, into the file that `name` says. Adds the names of the files that are
+    /// good. Blocks.
+    fn write(
+        &self,
+        folder: &Path,
+        name: impl Fn(&FileNames) -> String,
+        (which, judged): (Which, &StepJudged),
+        learned: &LearnedParameters,
+        names: &mut Vec<String>,
+    ) -> Result<(), output::Error> {
+        let parameters = learned.parameters(which).into_iter();
+        let Some((number, info)) = parameters.into_iter().find(|(_, info)| info.name() == LEARNED_ROWS)
+        else {
+            return Err(different(folder, format!("there are no numbers of {LEARNED_ROWS}")));
+        };
+        let rows = factor(folder, learned, number, &info)?;
+        let rows = rows.kind.widened(&rows.bytes);
+        for mut learned in Concept::split(&self.concepts, &rows, judged.step) {
+            learned.validation_loss = judged.validation_loss;
+            let name = name(&learned.concept.files);
+            embeds::write(&folder.join(&name), &learned, &self.facts)?;
+            names.push(name);
+        }
+        Ok(())
+    }
 }
 
 impl Results {
@@ -49,6 +91,7 @@ impl Results {
         model: &ModelInfo,
         adapters: Vec<(Adapter, AdaptableLayer)>,
         facts: Value,
+        words: Option<LearnedWords>,
     ) -> Self {
         let base = Base::of_text_width(model.text_width);
         let select_best = job.train.validation.select_best;
@@ -59,10 +102,11 @@ impl Results {
             facts: Arc::new(facts),
             select_best,
             keeps_average: job.denoiser.use_ema,
+            words,
         }
     }
 
-    /// The adapters as they are after the step. Gives the file's name.
+    /// The adapters, and learned words, as they are after the step. Gives the files' names.
     pub(super) async fn write_step(
         &self,
         folder: &Path,
@@ -70,10 +114,17 @@ impl Results {
         learned: LearnedParameters,
     ) -> Result<Vec<String>, Error> {
         let name = format!("{DIFFUSERS}-steps-{}.safetensors", judged.step);
-        let (this, file) = (self.clone(), folder.join(&name));
-        let write = move || this.write_adapters(&file, Format::Diffusers, (Which::Last, &judged), &learned);
-        ringtune_shared::tasks::spawn_blocking(write).await??;
-        Ok(vec![name])
+        let (this, folder) = (self.clone(), folder.to_owned());
+        let write = move || {
+            let state = (Which::Last, &judged);
+            this.write_adapters(&folder.join(&name), Format::Diffusers, state, &learned)?;
+            let mut names = vec![name];
+            if let Some(words) = &this.words {
+                words.write(&folder, |files| files.at_step(judged.step), state, &learned, &mut names)?;
+            }
+            Ok::<_, output::Error>(names)
+        };
+        Ok(ringtune_shared::tasks::spawn_blocking(write).await??)
     }
 
     /// The job's results. Adds the names of the files that are good: what went wrong with another one does not keep them back.
@@ -116,8 +167,17 @@ impl Results {
             self.write_adapters(&folder.join(&name), format, (which, &judged), learned)?;
             names.push(name);
         }
+        if let Some(words) = &self.words {
+            words.write(folder, FileNames::diffusers, (chosen.0, &chosen.1), learned, names)?;
+            if self.select_best {
+                words.write(folder, FileNames::last, (Which::Last, &of_last), learned, names)?;
+            }
+        }
         let (_, StepJudged { step, validation_loss, .. }) = chosen;
-        let card = Chosen { step, validation_loss, kohya: &self.kohya, adapters: self.adapters.len() };
+        let words = self.words.iter().flat_map(|words| words.concepts.iter());
+        let words =
+            words.map(|concept| (concept.placeholder_token.clone(), concept.files.diffusers())).collect();
+        let card = Chosen { step, validation_loss, kohya: &self.kohya, adapters: self.adapters.len(), words };
         lora_card::write(&folder.join(model_card::FILE_NAME), &self.facts, card)?;
         names.push(model_card::FILE_NAME.to_owned());
         Ok(())

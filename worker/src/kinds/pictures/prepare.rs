@@ -4,10 +4,11 @@ use std::{future::Future, path::Path, sync::Arc};
 
 use ringtune_shared::{
     ids::ContentHash,
-    job::pictures::{CLASS_IMAGES, DataSpec, DenoiserSpec, FolderSpec, PromptSpec, TrainSpec},
+    job::pictures::{
+        CLASS_IMAGES, DataSpec, DenoiserSpec, FolderSpec, PromptSpec, TrainSpec, concepts::ConceptSpec,
+    },
 };
 use ringtune_sources::LocalModel;
-use serde_json::{Map, Value, json};
 
 use super::{
     masks::{self, Masks},
@@ -54,6 +55,19 @@ pub(in crate::kinds) fn wanted(field: String, folder: FolderSpec, captions: bool
         captions: captions.then_some(folder.caption_column),
         repeats: folder.repeats,
     }
+}
+
+/// The folders of each concept. `field`: the full name of a concept's field, for messages.
+pub(in crate::kinds) fn wanted_concepts(
+    concepts: Vec<ConceptSpec>,
+    field: impl Fn(usize, &str) -> String,
+) -> Vec<Vec<PictureFolder>> {
+    let of_concept = |(index, concept): (usize, ConceptSpec)| {
+        let captions = concept.uses_captions();
+        let folders = concept.folders().into_iter();
+        folders.map(|(key, folder)| wanted(field(index, &key), folder, captions)).collect()
+    };
+    concepts.into_iter().enumerate().map(of_concept).collect()
 }
 
 /// The folder of the class, if the job has one.
@@ -248,17 +262,6 @@ fn framing(train: &TrainSpec) -> Framing {
         bucket_reso_steps: train.bucket_reso_steps,
         bucket_no_upscale: train.bucket_no_upscale,
     })
-}
-
-/// What of `[data]` decides bits beside the pictures themselves.
-pub(in crate::kinds) fn deciding_data(data: &DataSpec, prompt: &PromptSpec) -> Option<Value> {
-    let texts = [("class_prompt", &prompt.class_prompt), ("instance_prompt", &prompt.instance_prompt)];
-    let texts = texts.into_iter().filter(|(_, text)| !text.is_empty());
-    let mut deciding: Map<String, Value> = texts.map(|(key, text)| (key.to_owned(), json!(text))).collect();
-    if data.alpha_mask {
-        deciding.insert("alpha_mask".to_owned(), json!(true));
-    }
-    (!deciding.is_empty()).then_some(Value::Object(deciding))
 }
 
 /// The words of pictures.

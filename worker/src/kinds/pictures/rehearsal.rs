@@ -2,11 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use ringtune_shared::job::{JobSpec, pictures::TrainSpec};
+use ringtune_shared::job::{
+    JobSpec,
+    pictures::{TrainSpec, concepts::ConceptSpec},
+};
 
 use crate::{
-    data::{Target, images::ListedImage},
-    kinds::rehearsal::{As, Estimate, Found, SizeReport, TrainingReport},
+    data::{ClipTokenizer, Target, images::ListedImage},
+    kinds::rehearsal::{As, Estimate, Found, RehearsedWord, SizeReport, TrainingReport},
+    rank::Error,
 };
 
 /// Samples whose prompts are shown.
@@ -76,4 +80,36 @@ fn sizes(pictures: &[Vec<(ListedImage, Target)>]) -> Vec<SizeReport> {
         *sizes.entry(target.size()).or_default() += 1;
     }
     sizes.into_iter().map(|((width, height), pictures)| SizeReport { width, height, pictures }).collect()
+}
+
+/// Every concept's token with its ids, which count up from the rows of the text encoder's table.
+///
+/// # Errors
+/// A word that the tokenizer refuses.
+pub(in crate::kinds) fn rehearsed_words(
+    concepts: Vec<ConceptSpec>,
+    tokenizer: &ClipTokenizer,
+    mut next: i64,
+) -> Result<Vec<RehearsedWord>, Error> {
+    let word = |concept: ConceptSpec| {
+        let ids = (next..next + i64::from(concept.num_vectors)).collect();
+        next += i64::from(concept.num_vectors);
+        let initializer_ids = tokenizer.words_of(&concept.initializer_token)?;
+        let initializer = match concept.initializer_embedding.is_empty() {
+            true => concept.initializer_token,
+            false => concept.initializer_embedding,
+        };
+        let token = concept.placeholder_token;
+        Ok(RehearsedWord { token, ids, initializer, initializer_ids })
+    };
+    concepts.into_iter().map(word).collect()
+}
+
+/// "[<cat>]", and "[<cat> 2]" for the second vector.
+pub(in crate::kinds) fn name_of(id: i64, words: &[RehearsedWord]) -> Option<String> {
+    let word = words.iter().find(|word| word.ids.contains(&id))?;
+    Some(match word.ids.iter().position(|own| *own == id) {
+        Some(place) if place > 0 => format!("[{} {}]", word.token, place + 1),
+        _ => format!("[{}]", word.token),
+    })
 }

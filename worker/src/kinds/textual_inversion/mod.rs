@@ -1,12 +1,10 @@
 //! Textual inversion: rows of the text encoder's table are learned, everything else stays as it is.
 
 mod facts;
-mod initializers;
 mod prepare;
 pub(super) mod rehearsal;
 mod results;
 mod trainee;
-mod words;
 
 use ringtune_shared::job::kinds::textual_inversion::TextualInversionSpec;
 

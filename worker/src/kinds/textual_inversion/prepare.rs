@@ -3,20 +3,19 @@
 use std::{path::PathBuf, sync::Arc};
 
 use ringtune_shared::job::{
-    kinds::textual_inversion::{ConceptSpec, TextualInversionSpec},
-    pictures::{FolderSpec, TrainSpec},
+    kinds::textual_inversion::TextualInversionSpec,
+    pictures::{TrainSpec, concepts::ConceptSpec},
 };
 use ringtune_sources::LocalModel;
 
-use super::{initializers, words};
 use crate::{
     engine::{ModelInfo, PredictionType, TrainingSize},
     inputs::PictureFolder,
     kinds::pictures::{
-        Making, Material, above_zero, adamw, captions, check_resolution, fetch, material, named, schedule,
-        wanted, wanted_source,
+        Making, Material, above_zero, adamw, captions, check_resolution, fetch, fetch_initializers,
+        first_rows, material, named, read_words, schedule, taught, wanted_concepts, wanted_source,
     },
-    output::{Concept, Taught},
+    output::Concept,
     rank::{Error, Rank},
     train::{LrSchedule, TrainState},
     training::{self, Origin, PreviewPlan, Start},
@@ -60,7 +59,7 @@ pub(super) async fn prepare(
     let (spec, train) = (&assignment.spec, &job.train);
     // 1. Where it goes on or starts, so that a wrong file is told before anything long is begun; and the pictures.
     let others =
-        async { Ok::<_, Error>((training::fetch(rank).await?, initializers::fetch(spec, context).await?)) };
+        async { Ok::<_, Error>((training::fetch(rank).await?, fetch_initializers(spec, context).await?)) };
     let fetching = fetch(rank, others, &job.data, wanted_pictures(job));
     let ((checkpoint, embeddings), fetched) = Box::pin(fetching).await?;
     let data_hash = fetched.hash;
@@ -72,27 +71,19 @@ pub(super) async fn prepare(
     let mut loaded = rank.load_model(Some(training), train.rescale_betas_zero_snr).await?;
     let model = loaded.info.clone();
     check_resolution(train, &model)?;
-    let starts: Vec<Option<Vec<f32>>> = embeddings
-        .into_iter()
-        .map(|embedding| embedding.map(|embedding| embedding.rows(model.text_width)).transpose())
-        .collect::<Result<_, _>>()?;
     // 3. Words.
     let (owned, info, words_folder) = (job.clone(), model.clone(), loaded.tokenizer.clone());
     let captions = fetched.pictures.iter().map(captions).collect();
-    let (words, previews) =
-        ringtune_shared::tasks::spawn_blocking(move || words::read(&owned, &info, &words_folder, captions))
-            .await??;
+    let reading = move || {
+        let field = |index: usize, key: &str| owned.concept_field(index, key);
+        read_words(&owned.concepts(), field, &owned.train, &info, &words_folder, captions)
+    };
+    let (words, previews) = ringtune_shared::tasks::spawn_blocking(reading).await??;
     if assignment.is_first() && previews.as_ref().is_some_and(|plan| !plan.shows_learned(&model)) {
         let prompt = &train.previews.validation_prompt;
         journal.warn(format!("train.validation_prompt: {prompt:?} has no word that is learned")).await;
     }
-    let mut rows = Vec::new();
-    for (word, embedding) in words.iter().zip(starts) {
-        rows.extend(embedding.unwrap_or_default());
-        for initializer in &word.initializers {
-            rows.extend(context.engine.token_row(*initializer).await.map_err(Error::of_engine)?);
-        }
-    }
+    let rows = first_rows(&words, embeddings, model.text_width, &context.engine).await?;
     // 4. Which posteriors are known.
     let schedule = schedule(train, train.learning_rate, train.learning_rate_scale(&spec.common.cluster))?;
     let prompts = words.into_iter().map(|word| word.prompts).collect();
@@ -130,15 +121,6 @@ pub(super) async fn prepare(
     })
 }
 
-fn taught(concept: ConceptSpec) -> Taught {
-    Taught {
-        placeholder_token: concept.placeholder_token,
-        initializer_token: concept.initializer_token,
-        initializer_embedding: concept.initializer_embedding,
-        num_vectors: concept.num_vectors as usize,
-    }
-}
-
 /// Before the first step.
 fn fresh(train: &TrainSpec, rows: Vec<f32>) -> TrainState {
     TrainState::new(rows, adamw(train))
@@ -146,18 +128,12 @@ fn fresh(train: &TrainSpec, rows: Vec<f32>) -> TrainState {
         .with_patience(train.validation.early_stop_patience)
 }
 
-/// The folders of each concept.
+/// The folders of each concept, or the job's source.
 fn wanted_pictures(job: &TextualInversionSpec) -> Vec<Vec<PictureFolder>> {
-    let of_concept = |(index, concept): (usize, ConceptSpec)| {
-        let captions = concept.uses_captions();
-        let folder =
-            |(key, folder): (String, FolderSpec)| wanted(job.concept_field(index, &key), folder, captions);
-        let source = wanted_source(&job.data, captions);
-        if source.is_some() {
-            source.into_iter().collect()
-        } else {
-            concept.folders().into_iter().map(folder).collect()
-        }
-    };
-    job.concepts().into_iter().enumerate().map(of_concept).collect()
+    let concepts = job.concepts();
+    let captions = concepts.iter().any(ConceptSpec::uses_captions);
+    match wanted_source(&job.data, captions) {
+        Some(source) => vec![vec![source]],
+        None => wanted_concepts(concepts, |index, key| job.concept_field(index, key)),
+    }
 }

@@ -2,18 +2,15 @@
 
 use std::{path::Path, sync::Arc, time::Instant};
 
-use ringtune_shared::job::{
-    JobSpec,
-    kinds::textual_inversion::{ConceptSpec, TextualInversionSpec},
-};
+use ringtune_shared::job::{JobSpec, kinds::textual_inversion::TextualInversionSpec};
 
 use super::prepare::prepare;
 use crate::{
     data::ClipTokenizer,
     engine::EngineHandle,
     kinds::{
-        pictures::{PROMPTS_SHOWN, TIMED_MICROBATCHES, Timing, found},
-        rehearsal::{Alone, As, Found, ModelReport, RehearsedWord, alone},
+        pictures::{PROMPTS_SHOWN, TIMED_MICROBATCHES, Timing, found, name_of, rehearsed_words},
+        rehearsal::{Alone, As, Found, ModelReport, alone},
     },
     rank::{Context, Error},
     train::MicrobatchBuilder,
@@ -56,7 +53,7 @@ pub(in crate::kinds) async fn rehearse(
     let (length, vocabulary) = (model.max_text_length, model.vocab_size as i64);
     let (words, prompts) = ringtune_shared::tasks::spawn_blocking(move || {
         let tokenizer = ClipTokenizer::open(&folder, length)?;
-        let words = words(&owned, &tokenizer, vocabulary)?;
+        let words = rehearsed_words(owned.concepts(), &tokenizer, vocabulary)?;
         let prompts = samples.iter().map(|ids| tokenizer.text_of(ids, |id| name_of(id, &words))).collect();
         Ok::<_, Error>((words, prompts))
     })
@@ -90,33 +87,4 @@ async fn time_microbatches(
         seconds = began.elapsed().as_secs_f64();
     }
     Ok(seconds)
-}
-
-/// Every concept's token with its ids, which count up from the rows of the text encoder's table.
-fn words(
-    job: &TextualInversionSpec,
-    tokenizer: &ClipTokenizer,
-    mut next: i64,
-) -> Result<Vec<RehearsedWord>, Error> {
-    let word = |concept: ConceptSpec| {
-        let ids = (next..next + i64::from(concept.num_vectors)).collect();
-        next += i64::from(concept.num_vectors);
-        let initializer_ids = tokenizer.words_of(&concept.initializer_token)?;
-        let initializer = match concept.initializer_embedding.is_empty() {
-            true => concept.initializer_token,
-            false => concept.initializer_embedding,
-        };
-        let token = concept.placeholder_token;
-        Ok(RehearsedWord { token, ids, initializer, initializer_ids })
-    };
-    job.concepts().into_iter().map(word).collect()
-}
-
-/// "[<cat>]", and "[<cat> 2]" for the second vector.
-fn name_of(id: i64, words: &[RehearsedWord]) -> Option<String> {
-    let word = words.iter().find(|word| word.ids.contains(&id))?;
-    Some(match word.ids.iter().position(|own| *own == id) {
-        Some(place) if place > 0 => format!("[{} {}]", word.token, place + 1),
-        _ => format!("[{}]", word.token),
-    })
 }

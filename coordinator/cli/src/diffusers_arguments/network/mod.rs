@@ -78,7 +78,7 @@ fn choose_rates(reader: &mut Reader) {
         if rate.parse() == Ok(0.0) {
             reader.refuse("", "--unet_lr: got 0; the UNet is always trained".to_owned());
         }
-        reader.set("--unet_lr", RATE, rate);
+        reader.set(RATE, rate);
     }
     let own = reader.words("text_encoder_lr").map(<[String]>::to_vec);
     if reader.is_given("network_train_unet_only") {
@@ -108,8 +108,7 @@ fn choose_rates(reader: &mut Reader) {
     }
     reader.set_default(("train", "train_text_encoder"), "true");
     if reader.value(RATE).unwrap_or(LEARNING_RATE) != rate {
-        let from = if own.is_some() { "--text_encoder_lr" } else { "" };
-        reader.set(from, ("train", "text_encoder_learning_rate"), rate);
+        reader.set(("train", "text_encoder_learning_rate"), rate);
     }
 }
 
@@ -118,9 +117,9 @@ pub(super) fn resolution(reader: &mut Reader, shown: &str, words: &[String]) {
     for word in words {
         let sides: Option<Vec<String>> = word.split(',').map(|side| number(side.trim())).collect();
         match sides.as_deref() {
-            Some([side]) => reader.set(shown, ("train", "resolution"), side.clone()),
+            Some([side]) => reader.set(("train", "resolution"), side.clone()),
             Some([width, height]) if width == height => {
-                reader.set(shown, ("train", "resolution"), width.clone());
+                reader.set(("train", "resolution"), width.clone());
             }
             Some([_, _]) => {
                 let problem =
@@ -150,14 +149,14 @@ pub(super) fn warmup(reader: &mut Reader, shown: &str, words: &[String]) {
             (Err(_), _) => reader.refuse(KEY, format!("{shown}: {word:?} is not a number")),
             (Ok(share), _) if share == 0.0 || (share >= 1.0 && !word.ends_with('%')) => {
                 let steps = number(word).unwrap_or_default();
-                reader.set(shown, ("train", "lr_warmup_steps"), steps);
+                reader.set(("train", "lr_warmup_steps"), steps);
             }
             (Ok(_), _) if reader.is_given("max_train_epochs") => reader.refuse(
                 KEY,
                 format!("{shown}: got {word:?}, a share of steps that are not known before the pictures are counted: give a number of steps"),
             ),
             (Ok(share), Ok(steps)) => {
-                reader.set(shown, ("train", "lr_warmup_steps"), format!("{:.0}", (share * steps).floor()));
+                reader.set(("train", "lr_warmup_steps"), format!("{:.0}", (share * steps).floor()));
             }
             // Told already.
             (Ok(_), Err(_)) => {}
@@ -180,8 +179,8 @@ pub(super) fn betas(reader: &mut Reader, shown: &str, words: &[String]) {
         let betas: Option<Vec<String>> = inner.split(',').map(|beta| number(beta.trim())).collect();
         match betas.as_deref() {
             Some([first, second]) => {
-                reader.set(shown, ("train", "adam_beta1"), first.clone());
-                reader.set(shown, ("train", "adam_beta2"), second.clone());
+                reader.set(("train", "adam_beta1"), first.clone());
+                reader.set(("train", "adam_beta2"), second.clone());
             }
             _ => reader.refuse("", format!("{shown}: got {word:?}; allowed: two numbers, as in 0.9,0.999")),
         }

@@ -12,19 +12,14 @@ use super::{
 /// A key of the job: its section, "" for none, and its name.
 pub(in crate::diffusers_arguments) type Place = (&'static str, &'static str);
 
-struct Value {
-    /// The option that it is from, as it is shown; empty: a default of the script.
-    from: String,
-    toml: String,
-}
-
 /// What was read of a command line.
 pub(in crate::diffusers_arguments) struct Reader {
     script: &'static Script,
     pub(in crate::diffusers_arguments) list: List,
     /// The options in their order, each once: the last one counts, as for argparse.
     given: Vec<(Row, Vec<String>)>,
-    values: BTreeMap<Place, Value>,
+    /// In TOML.
+    values: BTreeMap<Place, String>,
     output_dir: Option<String>,
     remarks: Vec<String>,
     problems: Vec<String>,
@@ -128,7 +123,7 @@ impl Reader {
         let mut job = format!("kind = \"{}\"\n", self.script.kind);
         for section in ["", "model", "data", "train", "lora", "cluster"] {
             let values = self.values.iter().filter(|((of, _), _)| *of == section);
-            let lines: String = values.map(|((_, key), value)| format!("{key} = {}\n", value.toml)).collect();
+            let lines: String = values.map(|((_, key), value)| format!("{key} = {value}\n")).collect();
             if !lines.is_empty() && !section.is_empty() {
                 job.push_str(&format!("[{section}]\n"));
             }
@@ -178,14 +173,14 @@ impl Reader {
             return self.refuse(&key_of(row), format!("{shown}: {first:?} is not a number"));
         };
         match becomes {
-            Becomes::Key(section, key) => self.set(shown, (section, key), toml),
+            Becomes::Key(section, key) => self.set((section, key), toml),
             Becomes::KeyBeside(section, key, other) if self.is_given(other) => {
-                self.set(shown, (section, key), toml);
+                self.set((section, key), toml);
             }
             Becomes::KeyBeside(_, _, other) => {
                 self.remark(format!("{shown} is left out: it has no effect without --{other}"));
             }
-            Becomes::Sets(section, key, toml) => self.set(shown, (section, key), (*toml).to_owned()),
+            Becomes::Sets(section, key, toml) => self.set((section, key), (*toml).to_owned()),
             Becomes::By(_, read) => read(self, shown, words),
             Becomes::Noted(_) | Becomes::LeftOut(_) | Becomes::Only(..) | Becomes::Refused(_) => {}
         }
@@ -236,15 +231,15 @@ impl Reader {
 
     /// The value of a key, in TOML.
     pub(in crate::diffusers_arguments) fn value(&self, place: Place) -> Option<&str> {
-        self.values.get(&place).map(|value| value.toml.as_str())
+        self.values.get(&place).map(String::as_str)
     }
 
-    pub(in crate::diffusers_arguments) fn set(&mut self, from: &str, place: Place, toml: String) {
-        self.values.insert(place, Value { from: from.to_owned(), toml });
+    pub(in crate::diffusers_arguments) fn set(&mut self, place: Place, toml: String) {
+        self.values.insert(place, toml);
     }
 
     pub(in crate::diffusers_arguments) fn set_default(&mut self, place: Place, toml: &str) {
-        self.values.entry(place).or_insert_with(|| Value { from: String::new(), toml: toml.to_owned() });
+        self.values.entry(place).or_insert_with(|| toml.to_owned());
     }
 
     pub(in crate::diffusers_arguments) fn take_back(&mut self, place: Place) -> bool {
@@ -263,20 +258,20 @@ impl Reader {
 }
 
 /// The script takes a repository's name where no folder is.
-pub(in crate::diffusers_arguments) fn base(reader: &mut Reader, shown: &str, words: &[String]) {
+pub(in crate::diffusers_arguments) fn base(reader: &mut Reader, _: &str, words: &[String]) {
     for word in words {
         let is_repository = HubModel::is_repository(word) && (reader.list)(word).is_none();
         let base = if is_repository { format!("hf://{word}") } else { word.clone() };
-        reader.set(shown, ("model", "base"), quoted(&base));
+        reader.set(("model", "base"), quoted(&base));
     }
 }
 
 /// A set of the hub, unless there is a folder of that name.
-pub(in crate::diffusers_arguments) fn dataset(reader: &mut Reader, shown: &str, words: &[String]) {
+pub(in crate::diffusers_arguments) fn dataset(reader: &mut Reader, _: &str, words: &[String]) {
     for word in words {
         let is_repository = HubModel::is_repository(word) && (reader.list)(word).is_none();
         let source = if is_repository { format!("hf://datasets/{word}") } else { word.clone() };
-        reader.set(shown, ("data", "source"), quoted(&source));
+        reader.set(("data", "source"), quoted(&source));
     }
 }
 
@@ -289,9 +284,9 @@ pub(in crate::diffusers_arguments) fn report_to(reader: &mut Reader, shown: &str
     let place = ("train", "report_to");
     for word in words {
         match word.as_str() {
-            "tensorboard" | "none" => reader.set(shown, place, quoted(word)),
+            "tensorboard" | "none" => reader.set(place, quoted(word)),
             other => {
-                reader.set(shown, place, quoted("tensorboard"));
+                reader.set(place, quoted("tensorboard"));
                 reader.remark(format!(
                     "{shown} is left out: there is no {other} here; the job leaves TensorBoard's events"
                 ));

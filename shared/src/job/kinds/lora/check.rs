@@ -9,7 +9,9 @@ use crate::{
         check::Check,
         kinds::JobDraft,
         pictures::{
-            DataSpec, DenoiserDraft, DenoiserSpec, PromptSpec, TrainSpec, check_class, limits::LEARNING_RATE,
+            DataSpec, DenoiserDraft, DenoiserSpec, PromptSpec, TrainSpec, check_class,
+            concepts::{WordDraft, WordSpec, check_nameless},
+            limits::LEARNING_RATE,
         },
         section::Spec as _,
         text::shortened,
@@ -24,8 +26,12 @@ const WORDS: [&str; 2] = ["attention", "all"];
 /// diffusers' train_text_to_image_lora.py: passes over the pictures, each of which is shown once in one, and a clipped
 /// gradient.
 pub(super) fn checked(draft: JobDraft, check: &mut Check, common: &CommonSpec) -> LoraSpec {
-    let JobDraft { data, prompt, mut train, denoiser, text_encoder, lora, .. } = draft;
-    check_pairs(&denoiser, &text_encoder, &lora, check);
+    let JobDraft { mut data, prompt, mut train, denoiser, text_encoder, lora, concepts, .. } = draft;
+    let several = !concepts.is_empty();
+    if several {
+        check.nothing_beside_concepts(&mut data, &mut WordDraft::default());
+    }
+    check_pairs(&denoiser, &text_encoder, &lora, several, check);
     train.max_grad_norm.get_or_insert(1.0);
     train.repeats.get_or_insert(1);
     if train.max_train_steps.is_none() {
@@ -33,17 +39,25 @@ pub(super) fn checked(draft: JobDraft, check: &mut Check, common: &CommonSpec) -
     }
     let prompt = PromptSpec::checked(prompt, check, "data");
     check_class(check, &prompt, &denoiser, train.enable_bucket == Some(true));
+    let train = TrainSpec::checked(train, check, "train");
+    let word = WordSpec::checked(WordDraft::default(), check, "train");
     let spec = LoraSpec {
-        data: DataSpec::checked(data, check, "data"),
+        data: if several { DataSpec::default() } else { DataSpec::checked(data, check, "data") },
         prompt,
-        train: TrainSpec::checked(train, check, "train"),
+        concepts: check.concepts(concepts, &word, &train),
+        train,
         denoiser: DenoiserSpec::checked(denoiser, check, "train"),
         text_encoder: TextEncoderSpec::checked(text_encoder, check, "train"),
         lora: AdapterSpec::checked(lora, check, "lora"),
     };
     check_prompts(&spec, check);
     spec.data.check(check, spec.train.needs_image_count());
-    spec.train.check(check, common, spec.templates().iter());
+    let listed: Vec<String> = spec.concepts.iter().flat_map(|concept| concept.templates.clone()).collect();
+    if several {
+        check_nameless(check, &spec.train, listed.iter());
+    }
+    let templates = if several { listed } else { spec.templates() };
+    spec.train.check(check, common, templates.iter());
     if spec.train.save_as_full_pipeline {
         let problem = "got true; a job of kind \"lora\" leaves adapters: load them beside their base model";
         check.refuse("train.save_as_full_pipeline", problem);
@@ -56,6 +70,7 @@ fn check_pairs(
     denoiser: &DenoiserDraft,
     text_encoder: &TextEncoderDraft,
     lora: &AdapterDraft,
+    several: bool,
     check: &mut Check,
 ) {
     let alone = [
@@ -64,6 +79,11 @@ fn check_pairs(
             text_encoder.text_encoder_learning_rate.is_some()
                 && text_encoder.train_text_encoder != Some(true),
             "train.train_text_encoder = true",
+        ),
+        (
+            "train.embedding_learning_rate",
+            text_encoder.embedding_learning_rate.is_some() && !several,
+            "[[concepts]], whose rows it is about",
         ),
         ("train.ema_decay", denoiser.says_more_of_ema(), "train.use_ema = true"),
         ("lora.conv_alpha", lora.conv_alpha.is_some() && lora.conv_rank.unwrap_or(0) == 0, "lora.conv_rank"),
@@ -84,6 +104,14 @@ fn check_pairs(
 
 /// Pictures are described by captions, or by one prompt for all of them; no prompt has a word that is learned.
 fn check_prompts(spec: &LoraSpec, check: &mut Check) {
+    if !spec.concepts.is_empty() {
+        if !spec.prompt.instance_prompt.is_empty() {
+            let given = shortened(&spec.prompt.instance_prompt);
+            let problem = format!("got {given:?} together with [[concepts]]; give templates in each of them");
+            check.refuse("data.instance_prompt", problem);
+        }
+        return;
+    }
     if !spec.prompt.instance_prompt.is_empty() {
         if !spec.train.templates.is_empty() {
             let problem =

@@ -14,7 +14,7 @@ use super::{JobDraft, Kind, StoredSections, sections::Joined};
 use crate::job::{
     CommonSpec,
     check::Check,
-    pictures::{self, DataSpec, DenoiserSpec, PromptSpec, TrainSpec},
+    pictures::{self, DataSpec, DenoiserSpec, PromptSpec, TrainSpec, concepts::ConceptSpec},
     reader::ForeignKeys,
     section::{Spec, section},
 };
@@ -39,6 +39,9 @@ pub struct LoraSpec {
     pub text_encoder: TextEncoderSpec,
     /// What is learned.
     pub lora: AdapterSpec,
+    /// Words whose rows are learned beside it, each from pictures of its own (pivotal tuning); empty: none, and the pictures are
+    /// those of `data`.
+    pub concepts: Vec<ConceptSpec>,
 }
 
 section! {
@@ -89,6 +92,9 @@ section! {
         /// Their rate, before `scale_lr` and the schedule. Default: `learning_rate`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         text_encoder_learning_rate: Option<f64> = number.rate_if_given(),
+        /// That of the rows that `[[concepts]]` learn, alike. Default: `learning_rate`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        embedding_learning_rate: Option<f64> = number.rate_if_given(),
     }
 }
 
@@ -101,7 +107,8 @@ fn is_nothing(share: &f64) -> bool {
 }
 
 impl LoraSpec {
-    /// The prompts that pictures' captions stand in; none, where all pictures have the same prompt.
+    /// The prompts that pictures' captions stand in; none, where all pictures have the same prompt. Those of `[[concepts]]` have
+    /// theirs.
     pub fn templates(&self) -> Vec<String> {
         match (self.prompt.instance_prompt.is_empty(), self.train.templates.is_empty()) {
             (false, _) => Vec::new(),
@@ -112,7 +119,8 @@ impl LoraSpec {
 }
 
 impl Kind for LoraSpec {
-    const PARTS: &'static [&'static str] = &["data", "prompt", "train", "denoiser", "text_encoder", "lora"];
+    const PARTS: &'static [&'static str] =
+        &["data", "prompt", "train", "denoiser", "text_encoder", "lora", "concepts"];
     const FOREIGN_KEYS: ForeignKeys = pictures::FOREIGN_KEYS;
 
     fn checked(draft: JobDraft, check: &mut Check, common: &CommonSpec) -> Self {
@@ -126,20 +134,39 @@ impl Kind for LoraSpec {
         draft.denoiser = self.denoiser.draft();
         draft.text_encoder = self.text_encoder.draft();
         draft.lora = self.lora.draft();
+        draft.concepts = self.concepts.iter().map(Spec::draft).collect();
     }
 
     fn write<M: SerializeMap>(&self, sections: &mut M) -> Result<(), M::Error> {
-        sections.serialize_entry("data", &Joined { own: &self.prompt, shared: &self.data })?;
+        let joined = Joined { own: &self.prompt, shared: &self.data };
+        if !self.data.is_unused() || self.prompt != PromptSpec::default() {
+            sections.serialize_entry("data", &joined)?;
+        }
         let own = Joined { own: &self.text_encoder, shared: &self.denoiser };
         sections.serialize_entry("train", &Joined { own, shared: &self.train })?;
         sections.serialize_entry("lora", &self.lora)
     }
 
+    fn write_tables<M: SerializeMap>(&self, sections: &mut M) -> Result<(), M::Error> {
+        match self.concepts.is_empty() {
+            true => Ok(()),
+            false => sections.serialize_entry("concepts", &self.concepts),
+        }
+    }
+
     fn read(sections: &mut StoredSections) -> Result<Self, serde_json::Error> {
-        let Joined { own: prompt, shared: data } = sections.take("data")?;
+        let Joined { own: prompt, shared: data } = sections.take_or_default("data")?;
         let Joined { own: Joined { own: text_encoder, shared: denoiser }, shared: train } =
             sections.take("train")?;
-        Ok(Self { data, prompt, train, denoiser, text_encoder, lora: sections.take("lora")? })
+        Ok(Self {
+            data,
+            prompt,
+            train,
+            denoiser,
+            text_encoder,
+            lora: sections.take("lora")?,
+            concepts: sections.take_or_default("concepts")?,
+        })
     }
 }
 

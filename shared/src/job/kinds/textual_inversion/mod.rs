@@ -1,15 +1,8 @@
 //! Textual inversion: the embedding of a new word is learned from a few pictures (Gal et al. 2022).
 
 mod check;
-mod choices;
 mod concepts;
 mod facts;
-pub mod limits;
-mod word;
-
-pub use choices::LearnableProperty;
-pub use concepts::{ConceptDraft, ConceptSpec, InitializerEmbedding};
-pub use word::{WordDraft, WordSpec};
 
 use serde::ser::SerializeMap;
 
@@ -17,7 +10,10 @@ use super::{JobDraft, Kind, StoredSections, sections::Joined};
 use crate::job::{
     CommonSpec,
     check::Check,
-    pictures::{self, DataSpec, TrainSpec},
+    pictures::{
+        self, DataSpec, TrainSpec,
+        concepts::{ConceptSpec, WordSpec},
+    },
     reader::ForeignKeys,
     section::Spec,
 };

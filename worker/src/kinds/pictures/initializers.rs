@@ -13,7 +13,7 @@ use crate::{
 
 /// An embedding, and the job's field that names it.
 #[derive(Debug)]
-pub(super) struct Initializer {
+pub(in crate::kinds) struct Initializer {
     field: String,
     learned: LearnedEmbedding,
 }
@@ -35,7 +35,10 @@ impl Initializer {
 ///
 /// # Errors
 /// It cannot be fetched, is no embedding, or has another number of rows than the concept.
-pub(super) async fn fetch(spec: &JobSpec, context: &Context) -> Result<Vec<Option<Initializer>>, Error> {
+pub(in crate::kinds) async fn fetch_initializers(
+    spec: &JobSpec,
+    context: &Context,
+) -> Result<Vec<Option<Initializer>>, Error> {
     let mut spec = spec.clone();
     let mut all = Vec::new();
     for wanted in spec.initializer_embeddings() {

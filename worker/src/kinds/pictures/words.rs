@@ -1,10 +1,15 @@
-//! What the job's words are in the model's vocabulary.
+//! What words that a job learns are in the model's vocabulary.
 
 use std::{path::Path, sync::Arc};
 
-use ringtune_shared::job::{
-    kinds::textual_inversion::{ConceptSpec, LearnableProperty, TextualInversionSpec},
-    pictures::TrainSpec,
+use ringtune_shared::job::pictures::{
+    TrainSpec,
+    concepts::{ConceptSpec, LearnableProperty},
+};
+
+use super::{
+    initializers::Initializer,
+    prepare::{open_tokenizer, previews_of},
 };
 
 use crate::{
@@ -12,36 +17,38 @@ use crate::{
         self, ClipTokenizer, Placeholders, Prompts, caption_words::CaptionOptions, prompts::Caption,
         templates,
     },
-    engine::ModelInfo,
+    engine::{EngineHandle, ModelInfo},
     inputs,
-    kinds::pictures::{open_tokenizer, previews_of},
+    output::Taught,
     rank::Error,
     training::PreviewPlan,
 };
 
 /// One concept's words.
-pub(super) struct ConceptWords {
+#[derive(Debug)]
+pub(in crate::kinds) struct ConceptWords {
     /// Its templates, filled in and encoded.
-    pub(super) prompts: Prompts,
+    pub(in crate::kinds) prompts: Prompts,
     /// The tokens whose rows its rows start from, one for each; none where it starts from an embedding.
-    pub(super) initializers: Vec<i64>,
+    initializers: Vec<i64>,
 }
 
 /// Looks up and adds the words of all concepts, in their order; and what pictures are drawn from while training goes
-/// on. Blocks. `captions`: of each concept's pictures.
+/// on. Blocks. `field`: the full name of a concept's field, for messages. `captions`: of each concept's pictures.
 ///
 /// # Errors
 /// A word that the vocabulary makes impossible; a tokenizer that is not the text encoder's.
-pub(super) fn read(
-    job: &TextualInversionSpec,
+pub(in crate::kinds) fn read(
+    concepts: &[ConceptSpec],
+    field: impl Fn(usize, &str) -> String,
+    train: &TrainSpec,
     model: &ModelInfo,
     folder: &Path,
     captions: Vec<Vec<Caption>>,
 ) -> Result<(Vec<ConceptWords>, Option<PreviewPlan>), Error> {
     let mut tokenizer = open_tokenizer(folder, model)?;
-    let concepts = job.concepts();
     let blame = |index: usize, key: &str| {
-        let field = job.concept_field(index, key);
+        let field = field(index, key);
         move |error: data::Error| inputs::Error::from(error).in_field(&field)
     };
     // 1. The initializers, before the placeholders are there: they can never be one of them.
@@ -62,8 +69,7 @@ pub(super) fn read(
     }
     // 3. The prompts, in which all of them are known.
     let tokenizer = Arc::new(tokenizer);
-    let options =
-        CaptionOptions { shuffle_tags: job.train.shuffle_tags, keep_tags: job.train.keep_tags as usize };
+    let options = CaptionOptions { shuffle_tags: train.shuffle_tags, keep_tags: train.keep_tags as usize };
     let mut words = Vec::with_capacity(concepts.len());
     for (index, ((concept, initializers), captions)) in
         concepts.iter().zip(initializers).zip(captions).enumerate()
@@ -75,7 +81,7 @@ pub(super) fn read(
         words.push(ConceptWords { prompts: prompts.map_err(blame(index, "templates"))?, initializers });
     }
     // 4. What is drawn.
-    let previews = previews(&job.train, model, &tokenizer, &placeholders)?;
+    let previews = previews(train, model, &tokenizer, &placeholders)?;
     Ok((words, previews))
 }
 
@@ -109,4 +115,34 @@ fn prompts(concept: &ConceptSpec, words: &data::prompts::ConceptWords<'_>) -> Re
         LearnableProperty::Style => &templates::STYLE,
     };
     Prompts::encode(words, templates)
+}
+
+/// What the rows of all concepts are before the first step, [rows, width] flat.
+///
+/// # Errors
+/// An embedding was learned for a text encoder of another width; the engine's.
+pub(in crate::kinds) async fn first_rows(
+    words: &[ConceptWords],
+    starts: Vec<Option<Initializer>>,
+    width: usize,
+    engine: &EngineHandle,
+) -> Result<Vec<f32>, Error> {
+    let mut rows = Vec::new();
+    for (word, start) in words.iter().zip(starts) {
+        rows.extend(start.map(|start| start.rows(width)).transpose()?.unwrap_or_default());
+        for initializer in &word.initializers {
+            rows.extend(engine.token_row(*initializer).await.map_err(Error::of_engine)?);
+        }
+    }
+    Ok(rows)
+}
+
+/// As files have it.
+pub(in crate::kinds) fn taught(concept: ConceptSpec) -> Taught {
+    Taught {
+        placeholder_token: concept.placeholder_token,
+        initializer_token: concept.initializer_token,
+        initializer_embedding: concept.initializer_embedding,
+        num_vectors: concept.num_vectors as usize,
+    }
 }
