@@ -57,6 +57,21 @@ def drop_rows(place, layer, rate):
     return hook
 
 
+class Words(torch.nn.Module):
+    """A table whose last rows are learned."""
+
+    def __init__(self, table, rows):
+        super().__init__()
+        self.table, self.rows = table, torch.nn.Parameter(rows)
+
+    def forward(self, ids):
+        return F.embedding(ids, torch.cat([self.table, self.rows]))
+
+
+# The parameter of learned rows.
+LEARNED = "text_encoder.text_model.embeddings.token_embedding.learned"
+
+
 class Job:
     def __init__(self, out, trace, checkpoint):
         self.out, self.trace = out, trace
@@ -71,10 +86,17 @@ class Job:
         first = next(trace.glob("step-*-mb-0000.safetensors"))
         with safe_open(first, "pt") as file:
             self.layers = json.loads(file.metadata()["about"])["layers"]
+        first = load_file(out / "checkpoint-1.safetensors").get(f"model.{LEARNED}")
+        if first is not None:
+            table = self.reference.token_table.detach()
+            words = Words(table, first.clone())
+            self.reference.text_encoder.set_input_embeddings(words)
         for component, network in (("unet", self.reference.unet), ("text_encoder", self.reference.text_encoder)):
             own = {key.removeprefix(f"{component}."): value for key, value in adapters.items() if key.startswith(f"{component}.")}
             if own:
                 self.adapt(component, network, own)
+        if first is not None:
+            self.factors[LEARNED] = words.rows
 
     def adapt(self, component, network, own):
         network.add_adapter(LoraConfig(**own))
@@ -123,12 +145,12 @@ class Job:
     def replay(self, step):
         """The state after a step, from that before it."""
         before, train = self.state(step - 1), self.train
-        groups = {"unet.": [], "text_encoder.": []}
+        groups = {"unet": [], "text_encoder": [], "words": []}
         for name, factor in self.factors.items():
             factor.data.copy_(before[f"model.{name}"].view(factor.shape))
             factor.grad = None
             factor.requires_grad_(True)
-            groups[name.split(".")[0] + "."].append(factor)
+            groups["words" if name == LEARNED else name.split(".")[0]].append(factor)
         rates = dict(zip(groups, self.rates(step)))
         optimizer = torch.optim.AdamW(
             [{"params": own, "lr": rates[component]} for component, own in groups.items() if own],
