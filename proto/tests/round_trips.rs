@@ -33,6 +33,8 @@ fn any_training() -> impl Strategy<Value = JobDraft> {
                 folders: None,
                 source: None,
                 caption_column: flags[0].then(|| "words".into()),
+                masks: flags[1].then(|| path.clone()),
+                alpha_mask: Some(!flags[1]),
             },
             word: WordDraft {
                 placeholder_token: Some(format!("<{placeholder}>1")),

@@ -2,13 +2,15 @@
 """Time our training step and the one it replaces in turns, and judge what they say by the bounds of the project.
 
 usage: bench.sh [--resolution 512] [--batch 1] [--rounds 5] [--steps 4] [--warm-up 1] [--threads N] [--precision bf16|fp32]
-                [--max-ratio R] [--max-ratio-tuned R] [--min-roofline 0.4] [--max-memory 4.0] [--json FILE]
+                [--lora RANK] [--max-ratio R] [--max-ratio-tuned R] [--min-roofline 0.4] [--max-memory 4.0] [--json FILE]
 
 Every round runs each contender once (turns.py says why):
 
   ours         ringtune-worker bench step: latents from cached moments, gradient of the learned rows only
   as it is     old_step.py: diffusers' script
   tuned        old_step.py with channels-last weights and tcmalloc
+
+With --lora it is a LoRA's step: gradient and update of adapters beside the UNet's attention, and train_text_to_image_lora.py's.
 
 The first --warm-up steps of each process are left out. What of ours the machine allows (the roofline) is measured by the
 worker between its steps. The bounds of the ratios depend on what multiplies: see BOUNDS. Prints a table and the bounds,
@@ -26,12 +28,17 @@ OLD_STEP = HERE / "old_step.py"
 # At most this of the step as it is and of the tuned one, by the worker's matrix instructions.
 BOUNDS = {"amx_bf16": (1 / 6, 1 / 3.5)}
 WITHOUT_AMX = (0.3, 0.4)
+# Of a LoRA's, and of the peak memory of the step as it is.
+LORA_BOUNDS = {"amx_bf16": (0.3, 0.45)}
+LORA_WITHOUT_AMX = (0.4, 0.45)
+LORA_MEMORY = 0.8
 
 
 def contenders(options):
     """{name: (command, extra environment)}."""
     size = ["--resolution", options.resolution, "--batch", options.batch, "--threads", options.threads,
             "--precision", options.precision]
+    size += ["--lora", options.lora] if options.lora else []
     old = [sys.executable, OLD_STEP, options.checkpoint, *size, "--steps", options.steps + options.warm_up]
     ours = [options.worker, "bench", "step", options.checkpoint, *size, "--steps", options.steps, "--warm-up",
             options.warm_up, "--output", "json"]
@@ -60,16 +67,20 @@ def machine(summaries, steps):
     }
 
 
-def judge(options, instructions, times, found, peak_bytes):
+def judge(options, instructions, times, found, peaks):
     """Prints each bound; all of them."""
-    of_old, of_tuned = BOUNDS.get(instructions, WITHOUT_AMX) if options.precision == "bf16" else WITHOUT_AMX
+    by_instructions, otherwise = (LORA_BOUNDS, LORA_WITHOUT_AMX) if options.lora else (BOUNDS, WITHOUT_AMX)
+    of_old, of_tuned = by_instructions.get(instructions, otherwise) if options.precision == "bf16" else otherwise
     tuned = next(name for name in times if name.startswith("tuned"))
     bounds = {"as it is": options.max_ratio or of_old, tuned: options.max_ratio_tuned or of_tuned}
     judged = [turns.judged(f"ours of {name}, by {way}", ratio, bound)
               for name, bound in bounds.items()
               for way, ratio in zip(("medians", "minima"), turns.ratios(times["ours"], times[name]))]
+    if options.lora:
+        judged.append(turns.judged("peak memory of that as it is", peaks["ours"] / peaks["as it is"], LORA_MEMORY))
+        return judged
     judged.append(turns.judged("of the roofline, by medians", found["of_roofline"], options.min_roofline, at_most=False))
-    judged.append(turns.judged("peak private memory, GB", peak_bytes / 1e9, options.max_memory))
+    judged.append(turns.judged("peak private memory, GB", peaks["ours"] / 1e9, options.max_memory))
     return judged
 
 
@@ -85,6 +96,7 @@ def main():
     parser.add_argument("--warm-up", type=int, default=1, help="untimed steps before them")
     parser.add_argument("--threads", type=int, default=turns.physical_cores(), help="default: one a physical core")
     turns.add_precision(parser, "; in fp32 the bounds are those without AMX")
+    parser.add_argument("--lora", type=int, metavar="RANK", help="a LoRA's step instead of textual inversion's")
     parser.add_argument("--max-ratio", type=float, help="ours of the step as it is [default: 1/6 with AMX, else 0.3]")
     parser.add_argument("--max-ratio-tuned", type=float, help="ours of the tuned one [default: 1/3.5 with AMX, else 0.4]")
     parser.add_argument("--min-roofline", type=float, default=0.4, help="the step's work at the best rate, of the step")
@@ -101,16 +113,17 @@ def main():
              for name, each in lines.items()}
     instructions = lines["ours"][0][0]["matrix_instructions"]
     found = machine([rows[-1] for rows in lines["ours"]], times["ours"])
-    print(f"textual inversion, {options.resolution} px, batch {options.batch}, {options.precision} ({instructions}), {options.threads} threads, "
+    what = f"LoRA of rank {options.lora}" if options.lora else "textual inversion"
+    print(f"{what}, {options.resolution} px, batch {options.batch}, {options.precision} ({instructions}), {options.threads} threads, "
           f"{options.rounds} rounds of {options.steps} steps (peak: ours private memory, the others resident)")
     turns.print_table(times, "as it is", {"peak GB": {name: f"{peak / 1e9:.2f}" for name, peak in peaks.items()}})
     print(f"work of a step {found['flop'] / 1e12:.3f} TFLOP; this machine at best {found['convolution_flops_per_second'] / 1e12:.3f} "
           f"TFLOP/s convolution, {found['product_flops_per_second'] / 1e12:.3f} TFLOP/s product, "
           f"{found['copy_bytes_per_second'] / 1e9:.1f} GB/s copy; {found['page_faults']:.0f} page faults a step")
-    judged = judge(options, instructions, times, found, peaks["ours"])
+    judged = judge(options, instructions, times, found, peaks)
     ok = all(bound["met"] for bound in judged)
     turns.write(options.json, {
-        "resolution": options.resolution, "batch": options.batch, "threads": options.threads, "rounds": options.rounds,
+        "lora": options.lora, "resolution": options.resolution, "batch": options.batch, "threads": options.threads, "rounds": options.rounds,
         "precision": options.precision,
         "matrix_instructions": instructions, "step_seconds": times, "peak_bytes": peaks, "machine": found,
         "bounds": judged, "ok": ok,

@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
 """Time the textual-inversion step of diffusers' own script on a checkpoint, part by part.
 
-usage: old_step.py CHECKPOINT [--resolution 512] [--batch 1] [--steps 4] [--threads N] [--channels-last]
+usage: old_step.py CHECKPOINT [--resolution 512] [--batch 1] [--steps 4] [--threads N] [--channels-last] [--lora RANK]
 
 What Ringtune replaces: textual_inversion.py under accelerate with mixed_precision="bf16", its work for one step and
 nothing else (no data loading). The VAE encodes in every step, and AdamW and the restoring of the other rows go over
 the whole token table, as in the script. For the tuned figure add --channels-last and run it under
 LD_PRELOAD=libtcmalloc_minimal.so.4.
+
+With --lora it is the step of train_text_to_image_lora.py instead: adapters in fp32 beside the UNet's attention, the text encoder in
+the precision of the others, and AdamW over the adapters.
 
 Prints a JSON line a step with the seconds of its parts and `step_seconds`; last {"peak_resident_bytes"}.
 """
@@ -19,10 +22,13 @@ import argparse
 import json
 import resource
 import time
+from contextlib import nullcontext
 
 import torch
 import torch.nn.functional as F
 from diffusers import AutoencoderKL, DDPMScheduler, UNet2DConditionModel
+from diffusers.training_utils import cast_training_params
+from peft import LoraConfig
 from transformers import CLIPTextModel
 
 TYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
@@ -40,6 +46,26 @@ class Script:
         if options.channels_last:
             self.unet.to(memory_format=torch.channels_last)
             self.vae.to(memory_format=torch.channels_last)
+        if options.lora:
+            self.adapt(folder)
+        else:
+            self.teach(folder)
+        self.noise_schedule = DDPMScheduler.from_pretrained(folder, subfolder="scheduler")
+        self.ids = torch.randint(0, 49000, (options.batch, 77))
+        if not options.lora:
+            self.ids[:, 4] = self.learned
+        self.pixels = torch.randn(options.batch, 3, options.resolution, options.resolution).to(self.type)
+
+    def adapt(self, folder):
+        """As the script does, of which only adapters are left in fp32."""
+        self.text = CLIPTextModel.from_pretrained(folder, subfolder="text_encoder").to(self.type).requires_grad_(False)
+        rank, targets = self.options.lora, ["to_k", "to_q", "to_v", "to_out.0"]
+        self.unet.add_adapter(LoraConfig(r=rank, lora_alpha=rank, init_lora_weights="gaussian", target_modules=targets))
+        if self.type == torch.bfloat16:
+            cast_training_params(self.unet, dtype=torch.float32)
+        self.optimizer = torch.optim.AdamW([one for one in self.unet.parameters() if one.requires_grad], lr=1e-4)
+
+    def teach(self, folder):
         self.text = CLIPTextModel.from_pretrained(folder, subfolder="text_encoder", dtype=torch.float32).train()
         for name, parameter in self.text.named_parameters():
             parameter.requires_grad_("token_embedding" in name)
@@ -47,10 +73,6 @@ class Script:
         self.original = self.table.data.clone()
         self.learned = self.table.shape[0] - 1
         self.optimizer = torch.optim.AdamW([self.table], lr=1e-3)
-        self.noise_schedule = DDPMScheduler.from_pretrained(folder, subfolder="scheduler")
-        self.ids = torch.randint(0, 49000, (options.batch, 77))
-        self.ids[:, 4] = self.learned
-        self.pixels = torch.randn(options.batch, 3, options.resolution, options.resolution).to(self.type)
 
     def step(self):
         """One step; the seconds of its parts in order."""
@@ -62,23 +84,30 @@ class Script:
         noise = torch.randn_like(latents)
         timesteps = torch.randint(0, self.noise_schedule.config.num_train_timesteps, (self.options.batch,))
         noisy_latents = self.noise_schedule.add_noise(latents, noise, timesteps)
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.type == torch.bfloat16):
+        # accelerate prepares the model that is trained: it runs under autocast.
+        trained = torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.type == torch.bfloat16)
+        with nullcontext() if self.options.lora else trained:
             hidden = self.text(self.ids)[0]
         hidden = hidden.float().to(self.type)
         mark("text_seconds")
-        predicted = self.unet(noisy_latents, timesteps, hidden).sample
+        with trained if self.options.lora else nullcontext():
+            predicted = self.unet(noisy_latents, timesteps, hidden).sample
         mark("unet_seconds")
         F.mse_loss(predicted.float(), noise.float(), reduction="mean").backward()
         mark("backward_seconds")
         self.optimizer.step()
         self.optimizer.zero_grad()
+        if not self.options.lora:
+            self.restore_others()
+        mark("optimizer_seconds")
+        parts = {name: after - before for (_, before), (name, after) in zip(marks, marks[1:])}
+        return {**parts, "step_seconds": marks[-1][1] - marks[0][1]}
+
+    def restore_others(self):
         others = torch.ones(self.table.shape[0], dtype=torch.bool)
         others[self.learned] = False
         with torch.no_grad():
             self.table[others] = self.original[others]
-        mark("optimizer_seconds")
-        parts = {name: after - before for (_, before), (name, after) in zip(marks, marks[1:])}
-        return {**parts, "step_seconds": marks[-1][1] - marks[0][1]}
 
 
 def main():
@@ -90,6 +119,7 @@ def main():
     parser.add_argument("--threads", type=int, help="default: torch's own")
     parser.add_argument("--precision", choices=TYPES, default="bf16", help="the script's --mixed_precision; fp32: no")
     parser.add_argument("--channels-last", action="store_true")
+    parser.add_argument("--lora", type=int, metavar="RANK")
     options = parser.parse_args()
     if options.threads:
         torch.set_num_threads(options.threads)

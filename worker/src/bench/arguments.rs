@@ -60,6 +60,9 @@ pub struct StepArguments {
     /// Take each step with one concept and with so many, and compare
     #[arg(long, default_value_t = 1, value_name = "N", allow_negative_numbers = true, value_parser = number(1..=64))]
     pub concepts: u32,
+    /// Time the step of a LoRA of this rank beside the UNet's attention, with its update, instead of textual inversion's gradient
+    #[arg(long, value_name = "RANK", allow_negative_numbers = true, value_parser = number(1..=1024), conflicts_with = "concepts")]
+    pub lora: Option<u32>,
     /// Record the timed steps: show where their time goes, and write a Chrome trace into this file
     #[arg(long, value_name = "FILE")]
     pub profile: Option<PathBuf>,

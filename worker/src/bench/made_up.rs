@@ -50,6 +50,14 @@ impl Inputs {
         self.info.vocab_size as i64 - 1
     }
 
+    /// The microbatch of a step, in whose prompts is nothing that is learned.
+    pub(super) fn of_known_words(&self, step: usize) -> Microbatch {
+        let mut microbatch = self.microbatch(step, 1, &Arc::default());
+        let last = self.last_word();
+        microbatch.input_ids.iter_mut().for_each(|id| *id = (*id).min(last));
+        microbatch
+    }
+
     /// The microbatch of a step: sample i of it shows one of the concepts, of which `rows` has one each.
     pub(super) fn microbatch(&self, step: usize, concepts: usize, rows: &Arc<Vec<f32>>) -> Microbatch {
         let Self { info, batch, side, latents, noise } = self;

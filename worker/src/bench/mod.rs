@@ -5,7 +5,7 @@
 //!
 //! Measurements of step, library and machine are taken in turns. With `--profile` libtorch calls back at each operator
 //! (`csrc/profile.cpp` of the model crate); our kernels announce themselves with `RINGTUNE_RECORD`, and `class.rs` says
-//! what each is. `make bench` runs the step beside diffusers' own, in turns, `make bench-draw` a picture, `make
+//! what each is. `make bench` and `make bench-lora` run the step beside diffusers' own, in turns, `make bench-draw` a picture, `make
 //! bench-gpt2` a GPT-2's step; `make bench-first` times a job from its submission to its first step.
 //!
 //! Invariant: a new kernel announces itself, forward and backward, with the tensors that say how much there is to do; a
@@ -15,6 +15,7 @@ mod account;
 mod arguments;
 mod class;
 mod error;
+mod lora;
 mod made_up;
 mod report;
 mod summary;
@@ -38,12 +39,13 @@ pub use error::Error;
 use crate::{
     capabilities::default_threads,
     engine::{
-        EngineError, EngineHandle, Library, LoadModel, MachineRates, Meter, ModelInfo, ModelOptions,
-        Precision, Recording, StartEngine, Threads,
+        EngineError, EngineHandle, Library, LoadModel, MachineRates, Meter, Microbatch, ModelInfo,
+        ModelOptions, Precision, Recording, StartEngine, Threads,
     },
     node::{Claim, Node, Wish},
     settings::ComputeSettings,
 };
+use lora::LoraSteps;
 use made_up::Inputs;
 use summary::{Measured, Step, Summary};
 use trace::Trace;
@@ -199,6 +201,10 @@ impl<'a> Bench<'a> {
     async fn steps(&self, inputs: &Inputs) -> Result<(Measured, Vec<Recording>), Error> {
         let (mut measured, mut recordings) = (Measured::default(), Vec::new());
         let arguments = self.arguments;
+        let mut lora = match arguments.lora {
+            Some(rank) => Some(LoraSteps::open(&self.engine, rank as usize).await?),
+            None => None,
+        };
         let row = self.engine.token_row(FIRST_ROW.min(inputs.last_word())).await?;
         let several = arguments.concepts as usize;
         let mut variants = vec![(1, Arc::new(row.clone()))];
@@ -212,7 +218,12 @@ impl<'a> Bench<'a> {
                 // The first counts the work.
                 let counts = number == 1 && *concepts == 1;
                 let record = counts || (!is_warm_up && arguments.profile.is_some());
-                let (mut step, recording) = self.one(inputs, number, *concepts, rows, record).await?;
+                let microbatch = match &lora {
+                    Some(_) => inputs.of_known_words(number),
+                    None => inputs.microbatch(number, *concepts, rows),
+                };
+                let (mut step, recording) =
+                    self.one(microbatch, (number, *concepts), lora.as_mut(), record).await?;
                 step.warm_up = is_warm_up;
                 self.say_step(&step)?;
                 measured.steps.push(step);
@@ -237,19 +248,20 @@ impl<'a> Bench<'a> {
     /// Runs a step, recorded or not.
     async fn one(
         &self,
-        inputs: &Inputs,
-        number: usize,
-        concepts: usize,
-        rows: &Arc<Vec<f32>>,
+        microbatch: Microbatch,
+        (number, concepts): (usize, usize),
+        lora: Option<&mut LoraSteps>,
         record: bool,
     ) -> Result<(Step, Option<Recording>), Error> {
-        let microbatch = inputs.microbatch(number, concepts, rows);
         let meter = self.meter;
         if record {
             self.engine.run(move |_, _| (meter.start_recording)()).await?;
         }
         let (before, started) = (Counts::now(), Instant::now());
-        let gradient = self.engine.gradient(microbatch).await;
+        let gradient = match lora {
+            Some(lora) => lora.step(&self.engine, microbatch).await,
+            None => self.engine.gradient(microbatch).await.map_err(Error::from),
+        };
         let (step_seconds, counts) = (started.elapsed().as_secs_f64(), Counts::now().since(before));
         let recording = match record {
             true => Some(self.engine.run(move |_, _| (meter.stop_recording)()).await?),

@@ -98,7 +98,7 @@ mod tests {
         let words = vec![("<toy>".to_owned(), "learned_embeds-toy.safetensors".to_owned())];
         let chosen =
             Chosen { step: 10, validation_loss: Some(2.5), kohya: "toy.safetensors", adapters: 128, words };
-        let card = compose(&facts, chosen);
+        let card = compose(&facts, chosen.clone());
         for part in [
             "---\nbase_model: \"org/sd\"\n",
             "# my \\| toy\n",

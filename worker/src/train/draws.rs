@@ -249,7 +249,7 @@ mod tests {
         assert_eq!(bits(draws.picture_noise(1, 2)), [0x3fc8_0eb7, 0xbf1c_3275]);
         let offset = [0xbfa5_f30c, 0xbe5a_1162, 0x3e8e_8abd, 0x3eea_f407];
         assert_eq!(bits(draws.noise_offset(4, 5, 4)), offset);
-        assert_eq!(draws.image_order(7, 10), [0, 9, 1, 5, 8, 4, 3, 2, 7, 6]);
+        assert_eq!(draws.image_order(7, 0, 10), [0, 9, 1, 5, 8, 4, 3, 2, 7, 6]);
         let held_out = [(true, 169, 11), (true, 295, 2), (false, 545, 22), (true, 761, 9), (false, 908, 13)]
             .map(|(flip, timestep, template)| HeldOutDraw { flip, timestep, template });
         assert_eq!([0, 1, 2, 3, 4].map(|i| draws.held_out(i, 5, 27, 1000)), held_out);
@@ -336,7 +336,7 @@ mod tests {
     fn all_orders_of_three_images_are_equally_likely() {
         let draws = Draws::new(13);
         let mut counts = std::collections::BTreeMap::new();
-        (0..6000).for_each(|pass| *counts.entry(draws.image_order(pass, 3)).or_insert(0.0) += 1.0);
+        (0..6000).for_each(|pass| *counts.entry(draws.image_order(pass, 0, 3)).or_insert(0.0) += 1.0);
         assert_eq!(counts.len(), 6);
         let chi_squared: f64 = counts.values().map(|count: &f64| (count - 1000.0).powi(2) / 1000.0).sum();
         assert!(chi_squared < 5.0 + 5.0 * 3.2, "{chi_squared}");
@@ -345,7 +345,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_pass_shows_every_image_once(seed in any::<u64>(), pass in any::<u32>(), count in 0usize..200) {
-            let mut order = Draws::new(seed).image_order(u64::from(pass), count);
+            let mut order = Draws::new(seed).image_order(u64::from(pass), 0, count);
             order.sort_unstable();
             prop_assert_eq!(order, (0..count).collect::<Vec<_>>());
         }

@@ -151,7 +151,7 @@ impl DataSpec {
     /// How the masks are used, where there are some in a folder.
     pub(in crate::job) fn masks_used(&self) -> Option<ImageUse> {
         let has_some = !self.masks.is_empty() && self.source.is_empty();
-        has_some.then(|| ImageUse { repeats: 0, captions: None, drawn: None })
+        has_some.then_some(ImageUse { repeats: 0, captions: None, drawn: None })
     }
 }
 
@@ -165,7 +165,11 @@ impl PromptSpec {
 
     /// How its pictures are used, of which there have to be `wanted`.
     pub(in crate::job) fn class_used(&self, wanted: u32) -> Option<ImageUse> {
-        (!self.class_images.is_empty()).then(|| ImageUse { repeats: 0, captions: None, drawn: Some(wanted) })
+        (!self.class_images.is_empty()).then_some(ImageUse {
+            repeats: 0,
+            captions: None,
+            drawn: Some(wanted),
+        })
     }
 }
 

@@ -2,10 +2,7 @@
 
 use super::*;
 use crate::job::{
-    kinds::{
-        generate::GenerateDraft,
-        lora::{AdapterDraft, PromptDraft},
-    },
+    kinds::{generate::GenerateDraft, lora::AdapterDraft},
     reader::Keys as _,
 };
 

@@ -48,7 +48,7 @@ pub(super) fn checked(draft: JobDraft, check: &mut Check, common: &CommonSpec) -
         train,
         denoiser: DenoiserSpec::checked(denoiser, check, "train"),
         text_encoder: TextEncoderSpec::checked(text_encoder, check, "train"),
-        lora: AdapterSpec::checked(lora, check, "lora"),
+        lora: Box::new(AdapterSpec::checked(lora, check, "lora")),
     };
     check_prompts(&spec, check);
     spec.data.check(check, spec.train.needs_image_count());

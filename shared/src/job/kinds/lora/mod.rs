@@ -37,8 +37,8 @@ pub struct LoraSpec {
     pub denoiser: DenoiserSpec,
     /// What of it is about the text encoder.
     pub text_encoder: TextEncoderSpec,
-    /// What is learned.
-    pub lora: AdapterSpec,
+    /// What is learned. On the heap: works of other kinds are far smaller.
+    pub lora: Box<AdapterSpec>,
     /// Words whose rows are learned beside it, each from pictures of its own (pivotal tuning); empty: none, and the pictures are
     /// those of `data`.
     pub concepts: Vec<ConceptSpec>,
@@ -229,6 +229,40 @@ mod tests {
         assert_eq!(captions(&format!("{JOB}instance_prompt = \"a toy\"\n")), None);
     }
 
+    const WORDS: &str = "kind = \"lora\"\n[model]\nbase = \"/m\"\n[[concepts]]\nplaceholder_token = \"<a>\"\n\
+                         initializer_token = \"toy\"\nimages = \"/i\"\n";
+
+    #[test]
+    fn words_are_learned_beside_and_have_pictures_of_their_own() {
+        let text = WORDS.replace(
+            "[[concepts]]",
+            "[data]\nclass_images = \"/c\"\nclass_prompt = \"a toy\"\n[train]\nmax_train_steps = 5\n\
+             embedding_learning_rate = 1e-3\n[[concepts]]",
+        );
+        let mut spec = parse_job_toml(&text).unwrap();
+        let written = spec.to_toml().unwrap();
+        assert_eq!(parse_job_toml(&written).unwrap(), spec);
+        let json = serde_json::to_string(&spec).unwrap();
+        assert_eq!(JobSpec::from_stored(STORED_VERSION, &json).unwrap(), spec);
+        assert_eq!(spec.learned_tokens(), ["<a>"]);
+        let uses: Vec<(u32, Option<u32>)> =
+            spec.image_uses().iter().map(|used| (used.repeats, used.drawn)).collect();
+        assert_eq!(uses, [(1, None), (0, Some(100))]);
+        let fields: Vec<String> = spec.image_sources().into_iter().map(|(field, _)| field).collect();
+        assert_eq!(fields, ["concepts[0].images", "data.class_images"]);
+        for (wrong, field) in [
+            ("[data]\nimages = \"/i\"\n", "data.images"),
+            ("[data]\nmasks = \"/i\"\n", "data.masks"),
+            ("[data]\nalpha_mask = true\n", "data.alpha_mask"),
+            ("[data]\ninstance_prompt = \"a\"\n", "data.instance_prompt"),
+            ("[train]\nnum_vectors = 2\n", "train.num_vectors"),
+        ] {
+            let error =
+                parse_job_toml(&WORDS.replace("[[concepts]]", &format!("{wrong}[[concepts]]"))).unwrap_err();
+            assert!(error.violations.iter().any(|one| one.field == field), "{field}: {error}");
+        }
+    }
+
     #[test]
     fn wrong_values_and_foreign_sections_are_named() {
         for (options, field) in [
@@ -267,6 +301,26 @@ mod tests {
             ("instance_prompt = \"a\"\ncaption_column = \"words\"", "data.caption_column"),
             ("[train]\nsave_as_full_pipeline = true", "train.save_as_full_pipeline"),
             ("[train]\nplaceholder_token = \"<a>\"", "train.placeholder_token"),
+            ("class_images = \"/c\"", "data.class_prompt"),
+            ("class_prompt = \"a thing\"", "data.class_images"),
+            ("class_images = \"s3://b/k\"\nclass_prompt = \"a thing\"", "data.class_images"),
+            ("[train]\nprior_loss_weight = 0.5", "train.prior_loss_weight"),
+            ("[train]\nnum_class_images = 5", "train.num_class_images"),
+            (
+                "class_images = \"/c\"\nclass_prompt = \"a thing\"\n[train]\nnum_class_images = 1001",
+                "train.num_class_images",
+            ),
+            (
+                "class_images = \"/c\"\nclass_prompt = \"a thing\"\n[train]\nprior_loss_weight = -1",
+                "train.prior_loss_weight",
+            ),
+            (
+                "class_images = \"/c\"\nclass_prompt = \"a thing\"\n[train]\nenable_bucket = true",
+                "train.enable_bucket",
+            ),
+            ("masks = \"/m\"\nalpha_mask = true", "data.alpha_mask"),
+            ("masks = \"s3://b/k\"", "data.masks"),
+            ("[train]\nembedding_learning_rate = 1e-4", "train.embedding_learning_rate"),
             ("[gpt2]\nseed = 1", "gpt2"),
         ] {
             let error = parse_job_toml(&format!("{JOB}{options}\n")).unwrap_err();
