@@ -315,7 +315,7 @@ fn a_command_line_of_kohyas_script_is_a_job_too() {
         assert!(text.contains(written), "{written} is missing in: {text}");
     }
     let wrong = format!("{line} --masked_loss --caption_dropout_rate=2");
-    let says = ["train_network.py:", "--masked_loss: ", "train.caption_dropout"];
+    let says = ["train_network.py:", "--masked_loss needs --conditioning_data_dir", "train.caption_dropout"];
     folder.refused(&["run", "--from-diffusers-args", &wrong], &says);
     let other = line.replace("train_network", "sdxl_train_network");
     folder.refused(

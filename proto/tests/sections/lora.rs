@@ -14,7 +14,6 @@ fn adapters_go_over_the_wire_unchanged() {
             images: "/i".to_owned(),
             instance_prompt: "a toy".to_owned(),
             masks: "/m".to_owned(),
-            alpha_mask: Some(false),
             class_images: "/c".to_owned(),
             class_prompt: "a thing".to_owned(),
             ..Default::default()
@@ -54,6 +53,7 @@ fn adapters_go_over_the_wire_unchanged() {
     let source = "hf://datasets/acme/toys@v1".to_owned();
     let sent = v1::JobSpec {
         data: Some(v1::DataSpec { source, alpha_mask: Some(true), ..Default::default() }),
+        train: Some(v1::TrainSpec { max_train_steps: Some(3), ..Default::default() }),
         ..sent
     };
     let wire = spec_to_wire(&spec_from_wire(sent.clone()).unwrap());

@@ -299,7 +299,7 @@ impl StableDiffusion {
     pub fn adapter_loss(&mut self, microbatch: &Microbatch) -> Result<f32> {
         self.check_microbatch(microbatch)?;
         self.trained()?.refresh()?;
-        let _no_gradient = tch::no_grad_guard();
+        // Its graph is made and thrown away: where no gradient can be wanted, libtorch's convolutions choose other kernels.
         let rows = self.learned_rows()?;
         let microbatch = &Microbatch { rows: rows.as_deref().unwrap_or(microbatch.rows), ..*microbatch };
         let (text, _) = self.caption_states(microbatch, false)?;

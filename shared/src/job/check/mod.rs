@@ -113,6 +113,11 @@ impl Check {
         given.unwrap_or(default)
     }
 
+    /// None: it is not set.
+    pub(super) fn flag_if_set(&mut self, _field: &str, given: Option<bool>) -> Option<bool> {
+        given.filter(|given| *given)
+    }
+
     pub(super) fn choice<T: FromStr<Err: Display>>(
         &mut self,
         field: &str,

@@ -30,9 +30,10 @@ section! {
         /// the loss, and what is black does not. Default none: all of a picture counts alike.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         masks: String = string.folder_if_given(),
-        /// Instead: a picture's own transparency is its mask; one without any counts whole. Default false.
-        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-        alpha_mask: bool = boolean.flag(false),
+        /// Instead: a picture's own transparency is its mask; one without any counts whole. Default false, which is not sent:
+        /// workers of earlier releases know jobs without it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        alpha_mask: Option<bool> = boolean.flag_if_set(),
     }
 }
 
@@ -76,7 +77,7 @@ impl DataSpec {
             && self.source.is_empty()
             && self.caption_column.is_empty()
             && self.masks.is_empty()
-            && !self.alpha_mask
+            && self.alpha_mask.is_none()
     }
 
     /// Where the pictures are: folders, each with its key ("images" or "folders[0].images"); none where they have a source.
@@ -106,7 +107,7 @@ impl DataSpec {
 
     /// What is checked of it and `[train]` together. `counts`: the steps follow from the number of pictures.
     pub(in crate::job) fn check(&self, check: &mut Check, counts: bool) {
-        if !self.masks.is_empty() && self.alpha_mask {
+        if !self.masks.is_empty() && self.alpha_mask.is_some() {
             check.refuse("data.alpha_mask", "got true beside data.masks; give one of the two");
         }
         if !self.masks.is_empty() && !self.source.is_empty() {

@@ -17,7 +17,7 @@ pub(in crate::kinds) fn deciding_data(data: &DataSpec, prompt: &PromptSpec) -> O
     let texts = [("class_prompt", &prompt.class_prompt), ("instance_prompt", &prompt.instance_prompt)];
     let texts = texts.into_iter().filter(|(_, text)| !text.is_empty());
     let mut deciding: Map<String, Value> = texts.map(|(key, text)| (key.to_owned(), json!(text))).collect();
-    if data.alpha_mask {
+    if data.alpha_mask.is_some() {
         deciding.insert("alpha_mask".to_owned(), json!(true));
     }
     (!deciding.is_empty()).then_some(Value::Object(deciding))

@@ -50,7 +50,7 @@ impl Masks {
     /// Two masks of one picture.
     pub(super) fn of(data: &DataSpec, folder: Option<&Pictures>) -> Result<Self, Refusal> {
         let Some(folder) = folder else {
-            return Ok(if data.alpha_mask { Self::Alpha } else { Self::None });
+            return Ok(if data.alpha_mask.is_some() { Self::Alpha } else { Self::None });
         };
         let mut files: BTreeMap<String, ListedImage> = BTreeMap::new();
         for image in &folder.files {

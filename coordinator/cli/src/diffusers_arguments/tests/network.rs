@@ -140,7 +140,7 @@ fn folders_say_how_often_and_what() {
     let masked = format!("{UNET}--conditioning_data_dir masks");
     assert_eq!(lora(&format!("{masked} --masked_loss")).data.masks, "masks");
     assert!(remarks(&masked).contains("without --masked_loss"));
-    assert!(lora(&format!("{UNET}--alpha_mask --masked_loss")).data.alpha_mask);
+    assert!(lora(&format!("{UNET}--alpha_mask --masked_loss")).data.alpha_mask.is_some());
     assert!(remarks(&format!("{UNET}--prior_loss_weight=0.5")).contains("without --reg_data_dir"));
 }
 
