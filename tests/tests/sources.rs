@@ -82,6 +82,7 @@ async fn pictures_in_a_shard_teach_what_the_same_pictures_in_a_folder_do() -> Re
     let run = finish(&mut command).await?.expect_code(0)?;
     ensure!(!run.stderr.contains(Bucket::SECRET), "the key was said:\n{}", run.stderr);
     expect_same(&sandbox.path("folder"), &sandbox.path("bucket"), &RESULTS)?;
+    drop(bucket);
     // 3. What was begun with the folder goes on with the shard.
     copy_alone(&sandbox.path("folder"), "checkpoint-2.safetensors", &sandbox.path("resumed"))?;
     let resumed = job.clone().set("data.source", "./shards").set("train.resume_from_checkpoint", "latest");

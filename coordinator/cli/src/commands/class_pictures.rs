@@ -10,9 +10,8 @@ use ringtune_shared::{job::JobSpec, manifest::is_image_name};
 use uuid::Uuid;
 
 use super::{
-    follow::{Follow, OnInterrupt, Steps},
+    follow::{Follow, OnInterrupt, Steps, job_id},
     plural,
-    submit::{CheckedJob, job_id},
 };
 use crate::{
     client::Client,
@@ -20,6 +19,7 @@ use crate::{
     error::Error,
     images::ImageFolder,
     interrupt::Interrupts,
+    job_file::JobFile,
     output::{Output, remark},
 };
 
@@ -50,7 +50,7 @@ impl Lacking {
     /// The job that draws what is missing, and the beginning of its pictures' names.
     ///
     /// What is drawn first has the job's seed, and what is drawn later another one: else the same pictures would come again.
-    fn drawing(&self, spec: &JobSpec) -> Option<Result<(JobSpec, String), Error>> {
+    fn drawing(&self, spec: &JobSpec) -> Result<(JobSpec, String), Error> {
         let name = |seed: u64| format!("class-{seed}-");
         let names: Vec<String> = fs::read_dir(&self.folder)
             .into_iter()
@@ -58,27 +58,29 @@ impl Lacking {
             .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
             .collect();
         let is_free = |seed: &u64| !names.iter().any(|known| known.starts_with(&name(*seed)));
-        let seed = (spec.class_seed()..).find(is_free)?;
-        let drawing = spec.drawing_of_class(self.wanted - self.there, seed)?;
-        let refused = |error| Error::Usage(format!("{}: its pictures cannot be drawn: {error}", self.field));
-        Some(drawing.map(|drawing| (drawing, name(seed))).map_err(refused))
+        let seed = (spec.class_seed()..).find(is_free).unwrap_or_default();
+        let refused = |problem: String| {
+            Error::Usage(format!("{}: its pictures cannot be drawn: {problem}", self.field))
+        };
+        let drawing = spec.drawing_of_class(self.wanted - self.there, seed);
+        let drawing = drawing.ok_or_else(|| refused("the job has no class".to_owned()))?;
+        Ok((drawing.map_err(|error| refused(error.to_string()))?, name(seed)))
     }
 }
 
-/// Has the pictures drawn that the job's class lacks, by a job of its own, and puts them into its folder.
+/// Has the pictures drawn that a job's class lacks, by a job of its own, and puts them into its folder. Gives all of that.
 ///
 /// # Errors
 /// They cannot be drawn, or the folder cannot be written.
-pub(super) async fn complete(
-    checked: &mut CheckedJob,
+pub(super) async fn draw(
+    lacking: Lacking,
+    file: &JobFile,
     client: &Client,
     cluster: Option<&mut LocalCluster>,
     output: Output,
     interrupts: &Interrupts,
-) -> Result<(), Error> {
-    let Some((place, lacking)) = checked.lacking.take() else { return Ok(()) };
-    let Some(drawing) = lacking.drawing(&checked.file.spec) else { return Ok(()) };
-    let (drawing, beginning) = drawing?;
+) -> Result<ImageFolder, Error> {
+    let (drawing, beginning) = lacking.drawing(&file.spec)?;
     // 1. The job.
     let Lacking { field, folder, there, wanted } = lacking;
     let count = wanted - there;
@@ -87,7 +89,7 @@ pub(super) async fn complete(
         folder.display(),
         plural(count, "other")
     ));
-    let queue = queue_to_wire(&checked.file.queue);
+    let queue = queue_to_wire(&file.queue);
     let job = client.create_job(spec_to_wire(&drawing), queue, &Uuid::new_v4().to_string()).await?;
     let job = job_id(&job)?;
     let follow = Follow {
@@ -109,15 +111,14 @@ pub(super) async fn complete(
     let fetched = tempfile::tempdir_in(&folder).map_err(failed("cannot write in", &folder))?;
     for artifact in client.list_artifacts(job).await? {
         let Some(number) = artifact.name.strip_prefix(DRAWN) else { continue };
-        let file = client.download(&artifact, fetched.path()).await?;
+        let saved = client.download(&artifact, fetched.path()).await?;
         let path = folder.join(format!("{beginning}{number}"));
-        fs::rename(&file.path, &path).map_err(failed("cannot write", &path))?;
+        fs::rename(&saved.path, &path).map_err(failed("cannot write", &path))?;
     }
     // 3. All of them, for the job.
     let images = ImageFolder::scan(&field, &folder, None)?;
     remark(&format!("{field}: kept {count} {} in {}", plural(count, "picture"), folder.display()));
-    checked.images[place] = Some(images);
-    Ok(())
+    Ok(images)
 }
 
 #[cfg(test)]
@@ -136,7 +137,7 @@ mod tests {
         ))
         .expect("a job");
         let lacking = || Lacking::of("data.class_images", &class, 3);
-        let drawing = || lacking().expect("too few").drawing(&spec).expect("a class").expect("a job");
+        let drawing = || lacking().expect("too few").drawing(&spec).expect("a job");
         let (first, name) = drawing();
         assert_eq!(name, "class-5-");
         let text = first.to_toml().expect("a text");

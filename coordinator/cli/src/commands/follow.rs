@@ -56,6 +56,16 @@ pub(super) struct Follow<'a> {
     pub(super) keeper: Option<&'a Keeper>,
 }
 
+/// The id of a job that the coordinator answered with.
+pub(super) fn job_id(job: &v1::Job) -> Result<Uuid, Error> {
+    job.job_id.parse().map_err(|_| {
+        Error::JobEnded(format!(
+            "the coordinator answered with a job id that is not a UUID: {:?}",
+            job.job_id
+        ))
+    })
+}
+
 /// How a job ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Outcome {

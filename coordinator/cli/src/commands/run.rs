@@ -7,12 +7,11 @@ use ringtune_shared::job::{JobRequest, JobSpec};
 use uuid::Uuid;
 
 use super::{
-    class_pictures,
     fetch::{output_folder, prepare_folder, save_job, saved_text},
-    follow::{Follow, OnInterrupt, Outcome},
+    follow::{Follow, OnInterrupt, Outcome, job_id},
     keep::Keeper,
     pipeline, plural,
-    submit::{CheckedJob, job_id, steps},
+    submit::{CheckedJob, steps},
 };
 use crate::{
     argument_values::MOST_WORKERS,
@@ -119,7 +118,7 @@ async fn run_job(
         joined = cluster.wait_for_workers(&client, joined) => joined?,
         () = interrupts.first() => return Err(stopped_early()),
     }
-    Box::pin(class_pictures::complete(checked, &client, Some(&mut *cluster), output, interrupts)).await?;
+    Box::pin(checked.complete_class(&client, Some(&mut *cluster), output, interrupts)).await?;
     let request_id = Uuid::new_v4().to_string();
     let submitted = tokio::select! {
         job = Box::pin(checked.submit(&client, &request_id)) => job,

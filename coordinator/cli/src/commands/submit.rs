@@ -15,7 +15,7 @@ use uuid::Uuid;
 
 use super::{
     class_pictures::{self, Lacking},
-    follow::{Follow, OnInterrupt, Steps},
+    follow::{Follow, OnInterrupt, Steps, job_id},
     reach::client_of,
     resolve,
 };
@@ -23,6 +23,7 @@ use crate::{
     arguments::SubmitArguments,
     checkpoints::{Start, find_start, others_warning},
     client::{Client, ClientError, Content},
+    cluster::LocalCluster,
     embeddings,
     error::Error,
     images::ImageFolder,
@@ -42,9 +43,9 @@ pub(super) struct CheckedJob {
     /// As it was asked for: with paths where the job that is submitted has addresses.
     asked: JobSpec,
     /// In the order of the job's image sources; none: uploaded already.
-    pub(super) images: Vec<Option<ImageFolder>>,
+    images: Vec<Option<ImageFolder>>,
     /// The folder of the class, and its place among `images`, as long as it lacks pictures.
-    pub(super) lacking: Option<(usize, Lacking)>,
+    lacking: Option<(usize, Lacking)>,
     /// The embeddings that its concepts start from; the job names their contents already.
     initializers: Vec<Content>,
     pub(super) start: Start,
@@ -109,6 +110,23 @@ impl CheckedJob {
             remark(&format!("warning: {warning}"));
         }
         Ok(Self { file, asked, images, lacking, initializers, start })
+    }
+
+    /// Has the pictures drawn that its class lacks.
+    ///
+    /// # Errors
+    /// They cannot be drawn, or its folder cannot be written.
+    pub(super) async fn complete_class(
+        &mut self,
+        client: &Client,
+        cluster: Option<&mut LocalCluster>,
+        output: Output,
+        interrupts: &Interrupts,
+    ) -> Result<(), Error> {
+        let Some((place, lacking)) = self.lacking.take() else { return Ok(()) };
+        let drawn = class_pictures::draw(lacking, &self.file, client, cluster, output, interrupts).await?;
+        self.images[place] = Some(drawn);
+        Ok(())
     }
 
     /// Keeps in `folder`, beside its job.toml, where what was uploaded for `job` came from.
@@ -219,14 +237,8 @@ async fn send(
         checked = CheckedJob::check(file, None) => checked?,
         () = interrupts.first() => return Err(Error::Interrupted("stopped before the job was submitted".to_owned())),
     };
-    class_pictures::complete(
-        &mut checked,
-        &client,
-        None,
-        Output::new(arguments.ask.output.output),
-        interrupts,
-    )
-    .await?;
+    let output = Output::new(arguments.ask.output.output);
+    checked.complete_class(&client, None, output, interrupts).await?;
     let request_id = arguments.request_id.clone().unwrap_or_else(|| Uuid::new_v4().to_string());
     let job = tokio::select! {
         job = checked.submit(&client, &request_id) => job?,
@@ -266,16 +278,6 @@ pub(super) async fn follow(
         keeper: None,
     };
     follow.until_the_end(interrupts).await?.into_result(job_id)
-}
-
-/// The id of a job that the coordinator answered with.
-pub(super) fn job_id(job: &v1::Job) -> Result<Uuid, Error> {
-    job.job_id.parse().map_err(|_| {
-        Error::JobEnded(format!(
-            "the coordinator answered with a job id that is not a UUID: {:?}",
-            job.job_id
-        ))
-    })
 }
 
 /// The steps of a job; none is negative. Before its first one a job has done only those of its checkpoint.

@@ -5,10 +5,10 @@ use ringtune_shared::trace::TraceContext;
 use uuid::Uuid;
 
 use super::{
-    follow::{Follow, OnInterrupt},
+    follow::{Follow, OnInterrupt, job_id},
     reach::client_of,
     resolve,
-    submit::{job_id, steps},
+    submit::steps,
     title,
 };
 use crate::{

@@ -219,12 +219,9 @@ impl FakeParameters {
         let clip = step.max_grad_norm.map_or(1.0, |most| (most / (grad_norm + 1e-6)).min(1.0));
         for (bucket, memory) in buckets.iter_mut().enumerate() {
             for (held, piece) in pieces(&self.plan, bucket, shares.held(bucket)) {
-                let parameter = &self.list[piece.parameter];
-                for place in held {
-                    let gradient = f64::from(memory[place]) * share * clip;
-                    let number = piece.first + place - piece.offset;
-                    memory[place] = move_one(&mut self.state, parameter, number, gradient, step);
-                }
+                let first = piece.first + held.start - piece.offset;
+                let memory = &mut memory[held];
+                move_part(&mut self.state, &self.list[piece.parameter], first, memory, [share, clip], step);
             }
         }
         Ok(Applied { grad_norm, skipped: false })
@@ -348,32 +345,50 @@ fn pieces(
     places.flat_map(of).collect()
 }
 
-/// AdamW of one number, and what it then is.
-fn move_one(
+/// Moves a part of a parameter by plain AdamW: its numbers from `first` on, whose gradients times both `factors` are in `memory`,
+/// which then has what they are moved to.
+fn move_part(
     state: &mut Tensors,
     parameter: &Parameter,
-    number: usize,
-    gradient: f64,
+    first: usize,
+    memory: &mut [f32],
+    factors: [f64; 2],
     step: &OptimizerStep,
-) -> f32 {
-    let mut changed = |kind: &str, change: &dyn Fn(f64) -> f64| {
-        let values = state.get_mut(&state_name(kind, parameter)).and_then(Arc::get_mut);
-        let value = values.and_then(|values| values.get_mut(number));
-        value.map_or(0.0, |value| {
-            *value = change(f64::from(*value)) as f32;
-            f64::from(*value)
-        })
-    };
-    let corrected = |beta: f64| 1.0 - beta.powf(step.number as f64);
-    let mean = changed("adamw.mean", &|mean| step.beta1 * mean + (1.0 - step.beta1) * gradient);
-    let square = changed("adamw.square", &|old| step.beta2 * old + (1.0 - step.beta2) * gradient * gradient);
-    let deviation = (square / corrected(step.beta2)).sqrt() + step.epsilon;
+) {
+    let corrected = [step.beta1, step.beta2].map(|beta| 1.0 - beta.powf(step.number as f64));
     let rate = step.rate(parameter.rate);
     let decay = if parameter.decayed { rate * step.weight_decay } else { 0.0 };
-    let moved =
-        changed("model", &|value| value * (1.0 - decay) - rate * mean / corrected(step.beta1) / deviation);
-    if let Some(kept) = step.average_decay {
-        changed("average", &|average| average - (1.0 - kept) * (average - moved));
+    let changed = |value: &mut f32, to: f64| {
+        *value = to as f32;
+        f64::from(*value)
+    };
+    // Out of the map meanwhile: a name is not looked up for each number.
+    let mut taken = STATES.map(|kind| state.remove(&state_name(kind, parameter)));
+    let all = first..first + memory.len();
+    let [model, mean, square, average] = taken.each_mut().map(|values| {
+        values
+            .as_mut()
+            .and_then(Arc::get_mut)
+            .and_then(|values| values.get_mut(all.clone()))
+            .unwrap_or_default()
+    });
+    let mut averages = average.iter_mut();
+    for (((memory, model), mean), square) in memory.iter_mut().zip(model).zip(mean).zip(square) {
+        let gradient = f64::from(*memory) * factors[0] * factors[1];
+        let old = f64::from(*mean);
+        let mean = changed(mean, step.beta1 * old + (1.0 - step.beta1) * gradient);
+        let old = f64::from(*square);
+        let square = changed(square, step.beta2 * old + (1.0 - step.beta2) * gradient * gradient);
+        let deviation = (square / corrected[1]).sqrt() + step.epsilon;
+        let old = f64::from(*model);
+        let moved = changed(model, old * (1.0 - decay) - rate * mean / corrected[0] / deviation);
+        if let (Some(kept), Some(average)) = (step.average_decay, averages.next()) {
+            let old = f64::from(*average);
+            changed(average, old - (1.0 - kept) * (old - moved));
+        }
+        *memory = moved as f32;
     }
-    moved as f32
+    for (kind, values) in STATES.into_iter().zip(taken) {
+        state.extend(values.map(|values| (state_name(kind, parameter), values)));
+    }
 }
