@@ -172,7 +172,7 @@ fn say_what_is_drawn(folders: &mut [FolderReport], uses: &[ImageUse], spec: &mut
             "{field}: {there} of {wanted} pictures are there; the others are drawn before the job begins"
         );
         if *there == 0 && folder.broken.is_empty() {
-            warning += ", and this dry run goes without: with them a step takes twice as long";
+            warning += ", and this dry run goes without: with them a step has twice as many samples";
             folder.unusable = None;
             spec.forget_class();
         }
