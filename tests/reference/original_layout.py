@@ -4,6 +4,7 @@
 usage: original_layout.py write FOLDER OUT.safetensors [--dtype fp32|fp16|bf16]
        original_layout.py tiny OUT_DIR
        original_layout.py sizes PRESET OUT.safetensors
+       original_layout.py same FILE OTHER
        original_layout.py check
 
 write   the checkpoint in diffusers' layout in FOLDER, as one file
@@ -12,6 +13,7 @@ tiny    OUT_DIR/one and OUT_DIR/two, checkpoints of random weights with what no 
         and half-two.safetensors, in fp16 and bf16, with folders half-one and half-two of the same weights
 sizes   a file with the names and shapes of a whole checkpoint (PRESET: sd15 or sd2base, see make_sd.py) and no content:
         it takes no room on the disk
+same    whether both files have the same tensors to the bit, but for the block of open_clip that is not used
 check   the mapping here against diffusers' own: its converters make of the file what the folder holds, at tiny size by
         StableDiffusionPipeline.from_single_file, and name by name at the real sizes; which it also takes for "v1" and "v2"
 
@@ -28,7 +30,7 @@ import sys
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 import make_sd
 
@@ -205,6 +207,14 @@ def write_sizes(preset_name, out):
         file.truncate(8 + len(text) + end)
 
 
+def same(file, other):
+    file, other = load_file(file), load_file(other)
+    assert file.keys() == other.keys(), file.keys() ^ other.keys()
+    for name, tensor in file.items():
+        unused = ".resblocks.23." in name
+        assert unused or tensor.dtype == other[name].dtype and torch.equal(tensor, other[name]), name
+
+
 def check_converters(models, kind):
     """diffusers' converters make of the file what the models hold."""
     from diffusers.loaders import single_file_utils as theirs
@@ -264,6 +274,9 @@ def main():
     command = commands.add_parser("sizes")
     command.add_argument("preset", choices=("sd15", "sd2base"))
     command.add_argument("out", type=Path)
+    command = commands.add_parser("same")
+    command.add_argument("file", type=Path)
+    command.add_argument("other", type=Path)
     commands.add_parser("check")
     options = parser.parse_args()
     if options.command == "write":
@@ -272,6 +285,8 @@ def main():
         make_tiny(options.out)
     elif options.command == "sizes":
         write_sizes(options.preset, options.out)
+    elif options.command == "same":
+        same(options.file, options.other)
     else:
         check()
 

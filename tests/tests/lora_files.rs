@@ -81,6 +81,33 @@ async fn a_merged_model_is_what_diffusers_fuses() -> Result<()> {
     let vae = "vae/diffusion_pytorch_model.safetensors";
     ensure!(inode(&format!("{fp32}/{vae}"))? == inode(&text(&sandbox.path(&format!("both/{vae}"))))?);
 
+    // A model in one file becomes what its folder becomes, in that layout.
+    let one = sandbox.path("one");
+    let layout =
+        async |line: &[&str]| reference::run_script("original_layout.py", line).await?.expect_code(0);
+    layout(&["tiny", &text(&one)]).await?;
+    let file = |name: &str| text(&one.join(name));
+    for (name, kind) in [("half-one", "fp16"), ("two", "fp32")] {
+        let loras = sandbox.path(&format!("loras-{name}"));
+        fs::create_dir(&loras)?;
+        reference::run_script("merge_loras.py", &["make", &file(name), &text(&loras)])
+            .await?
+            .expect_code(0)?;
+        let (kohya, dora) = (text(&loras.join("kohya.safetensors")), text(&loras.join("dora.safetensors")));
+        let (of_folder, of_file) =
+            (file(&format!("{name}-merged")), file(&format!("{name}-merged.safetensors")));
+        let single = file(&format!("{name}.safetensors"));
+        for (model, out) in [(&file(name), &of_folder), (&single, &of_file)] {
+            let line = ["lora", "merge", &kohya, &format!("{dora}:0.5"), "--model", model, "-o", out];
+            sandbox.finish(&line).await?.expect_code(0)?.expect_said(&["layers of the UNet"])?;
+        }
+        let expected = file("expected.safetensors");
+        layout(&["write", &of_folder, &expected, "--dtype", kind]).await?;
+        layout(&["same", &expected, &of_file]).await?;
+        ensure!(fs::read(&of_file)? != fs::read(&single)?, "nothing was merged");
+    }
+    let single = file("two.safetensors");
+
     // What is refused leaves nothing.
     reference::run_script("check_loras.py", &["make", &folder]).await?.expect_code(0)?;
     let without = sandbox.path("without");
@@ -96,13 +123,20 @@ async fn a_merged_model_is_what_diffusers_fuses() -> Result<()> {
         ("kohya.safetensors", &fp32, &inside, "within the model's folder"),
         ("kohya.safetensors", &without, "new", "there are diffusion_pytorch_model.fp16.safetensors"),
         ("kohya.safetensors:1e30", &toy, "new", "which F16 has no place for"),
+        ("kohya.safetensors", &single, "new", "give an -o that ends in .safetensors"),
+        (
+            "kohya.safetensors",
+            &text(&sandbox.path("kohya.safetensors")),
+            "new.safetensors",
+            "has no tensor 'model.diffusion_model.",
+        ),
     ] {
         let line = ["lora", "merge", lora, "--model", model, "-o", out];
         sandbox.finish(&line).await?.expect_code(2)?.expect_said(&[part])?;
     }
     let left =
         fs::read_dir(sandbox.folder())?.map(|entry| Ok(text(&entry?.path()))).collect::<Result<Vec<_>>>()?;
-    ensure!(!left.iter().any(|path| path.contains(".merge-") || path.ends_with("/new")), "{left:?}");
+    ensure!(!left.iter().any(|path| path.contains(".merge-") || path.contains("/new")), "{left:?}");
     ensure!(!sandbox.path("fp32/merged").exists());
     Ok(())
 }

@@ -78,6 +78,7 @@ pub struct LoraResizeArguments {
 Examples:
   ringtune lora merge style.safetensors --model ./sd15 -o ./sd15-style
   ringtune lora merge style.safetensors:0.8 figure.safetensors --model ./sd15 -o ./sd15-both
+  ringtune lora merge style.safetensors --model v1-5-pruned.safetensors -o v1-5-style.safetensors
 
 Each layer becomes W + weight · alpha / rank · up · down, computed in fp32 and rounded once to the
 type that the model is stored in. Weights are 1 unless they are given. Files that no LoRA changes
@@ -86,13 +87,13 @@ pub struct LoraMergeArguments {
     /// LoRAs' .safetensors files, each with how strongly it counts; added in this order
     #[arg(required = true, value_name = "FILE[:WEIGHT]")]
     pub files: Vec<WeightedFile>,
-    /// The model: a folder in diffusers layout
+    /// The model: a folder in diffusers layout, or a .safetensors file in the original layout
     #[arg(long, value_name = "MODEL")]
     pub model: PathBuf,
     /// Copy the model's other files instead of linking them (hard links, where they are on the same file system)
     #[arg(long)]
     pub copy: bool,
-    /// The folder to make, which must not be there
+    /// The folder to make, or of a single file the file, which must not be there
     #[arg(short, long, value_name = "OUT")]
     pub output: PathBuf,
 }

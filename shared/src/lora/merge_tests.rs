@@ -1,7 +1,6 @@
 use std::borrow::Cow;
 
 use super::*;
-use crate::state::{Dtype, TensorInfo};
 
 fn factor(kind: FloatKind, numbers: &[f32]) -> Factor<'static> {
     Factor { kind, bytes: Cow::Owned(kind.narrowed(numbers)) }
@@ -92,11 +91,8 @@ fn a_sum_is_rounded_once_to_the_type_that_is_stored() {
 
 #[test]
 fn layers_are_those_that_a_models_own_tensors_have() {
-    let place = |component, name: &str, shape: &[u64]| {
-        Place::in_folder(component, &TensorInfo::new(name, Dtype::F16, shape.to_vec()).unwrap())
-    };
-    let unet = |name: &str, shape: &[u64]| place(Component::Unet, name, shape);
-    let text = |name: &str, shape: &[u64]| place(Component::TextEncoder, name, shape);
+    let unet = |name: &str, shape: &[usize]| Place::of(Component::Unet, name, shape, 0);
+    let text = |name: &str, shape: &[usize]| Place::of(Component::TextEncoder, name, shape, 0);
     let found = [
         unet("mid_block.attentions.0.proj_in.weight", &[8, 8]),
         unet("up_blocks.0.attentions.0.proj_in.weight", &[8, 8, 1, 1]),

@@ -3,7 +3,6 @@
 use std::ops::Range;
 
 use super::{Base, Layer, LayerKind, ModelLayers};
-use crate::state::TensorInfo;
 
 /// A part of a model that LoRAs are for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,10 +25,11 @@ pub struct Place {
 }
 
 impl Place {
-    /// Of a tensor in diffusers' layout, if it is the weight of such a layer: a matrix, or a convolution of 1 or 3 pixels' side.
-    /// transformers writes the text encoder with its inner name, `text_model`, and without it.
-    pub fn in_folder(component: Component, tensor: &TensorInfo) -> Option<Self> {
-        let name = tensor.name().strip_suffix(".weight")?;
+    /// Of a tensor with a name and `shape` of diffusers' layout, if it is the weight of such a layer: a matrix, or a convolution
+    /// of 1 or 3 pixels' side. It begins at `first_row` of the tensor that is stored. transformers writes the text encoder with
+    /// its inner name, `text_model`, and without it.
+    pub fn of(component: Component, name: &str, shape: &[usize], first_row: usize) -> Option<Self> {
+        let name = name.strip_suffix(".weight")?;
         let module = match component {
             Component::Unet => format!("unet.{name}"),
             Component::TextEncoder => {
@@ -38,15 +38,14 @@ impl Place {
                 name.starts_with("encoder.layers.").then(|| format!("text_encoder.text_model.{name}"))?
             }
         };
-        let (outputs, inputs, kind) = match *tensor.shape() {
+        let (outputs, inputs, kind) = match *shape {
             [outputs, inputs] => (outputs, inputs, LayerKind::Linear),
             [outputs, inputs, 1, 1] => (outputs, inputs, LayerKind::Conv1x1),
             [outputs, inputs, 3, 3] => (outputs, inputs, LayerKind::Conv3x3),
             _ => return None,
         };
-        let (outputs, inputs) = (outputs as usize, inputs as usize);
         let layer = Layer { kind, inputs, outputs };
-        (outputs > 0 && inputs > 0).then_some(Self { module, layer, rows: 0..outputs })
+        (outputs > 0 && inputs > 0).then_some(Self { module, layer, rows: first_row..first_row + outputs })
     }
 }
 

@@ -172,9 +172,3 @@ impl TextEncoder {
         self.final_norm.forward(&x)
     }
 }
-
-/// Legacy names: `text_model.` in front, and the `position_ids` buffer that old versions saved.
-pub fn rename(name: &str) -> Option<String> {
-    let name = name.strip_prefix("text_model.").unwrap_or(name);
-    (name != "embeddings.position_ids").then(|| name.to_string())
-}

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use memmap2::{Advice, Mmap, MmapOptions};
+use ringtune_layout::Shapes;
 use safetensors::tensor::SafeTensors;
 use tch::{Kind, Tensor};
 
@@ -92,7 +93,7 @@ impl Stored {
 /// Names and shapes of a safetensors file, and what it says of itself.
 #[derive(Debug)]
 pub(crate) struct Header {
-    shapes: BTreeMap<String, Vec<usize>>,
+    pub(crate) shapes: Shapes,
     metadata: BTreeMap<String, String>,
 }
 
@@ -104,16 +105,6 @@ impl Header {
         let shapes = metadata.tensors().into_iter().map(|(name, info)| (name, info.shape.clone())).collect();
         let metadata = metadata.metadata().clone().into_iter().flatten().collect();
         Ok(Header { shapes, metadata })
-    }
-
-    pub(crate) fn shape(&self, name: &str) -> Option<&[usize]> {
-        self.shapes.get(name).map(Vec::as_slice)
-    }
-
-    /// Whether there is a tensor whose name begins so.
-    pub(crate) fn any(&self, prefix: &str) -> bool {
-        let from = (std::ops::Bound::Included(prefix), std::ops::Bound::Unbounded);
-        self.shapes.range::<str, _>(from).next().is_some_and(|(name, _)| name.starts_with(prefix))
     }
 
     pub(crate) fn metadata(&self, key: &str) -> Option<&str> {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use ringtune_engine::{ModelInfo, ModelOptions, PredictionType, SamplerKind};
 use tch::Kind;
 
-use crate::clip::{self, TextEncoder};
+use crate::clip::TextEncoder;
 use crate::config::{Keys, SamplerConfig, SchedulerConfig, TextConfig, UNetConfig, VaeConfig, pipeline};
 use crate::error::{Error, Result};
 use crate::layers::Products;
@@ -146,7 +146,9 @@ impl ModelFiles {
     /// The text encoder's tensors.
     pub fn text_weights(&self) -> Result<Weights> {
         match &self.source {
-            Source::Folder(folder) => self.weights(folder, "text_encoder", TEXT_STEM, clip::rename),
+            Source::Folder(folder) => {
+                self.weights(folder, "text_encoder", TEXT_STEM, ringtune_layout::text_name)
+            }
             Source::SingleFile(file) => file.text_weights(),
         }
     }

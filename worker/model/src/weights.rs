@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ringtune_engine::LayerShape;
+use ringtune_layout::TensorPlace;
 use safetensors::tensor::Dtype;
 use tch::{Kind, Tensor};
 
@@ -24,23 +25,6 @@ const ALIGNMENT: usize = 64;
 
 /// Maps a file's tensor name to the name this crate asks for; `None` drops the tensor.
 pub type Rename = fn(&str) -> Option<String>;
-
-/// The name that this crate asks for, and which part of the stored tensor it is.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct TensorPlace {
-    pub(crate) name: String,
-    pub(crate) part: Part,
-}
-
-/// A part of a stored tensor that lies in one piece.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Part {
-    Whole,
-    /// The tensor as a matrix: dimensions after the second have length 1.
-    Matrix,
-    /// One of three equal parts of the rows, counted from 0.
-    Third(u8),
-}
 
 /// The tensors of one component (text encoder, UNet or VAE) of a model.
 pub struct Weights {
@@ -92,7 +76,7 @@ impl Weights {
     /// Opens one safetensors file whose tensors of a name and shape belong in several places, or in none.
     pub(crate) fn open_placed(
         path: &Path,
-        places: impl Fn(&str, &[i64]) -> Vec<TensorPlace>,
+        places: impl Fn(&str, &[usize]) -> Vec<TensorPlace>,
     ) -> Result<Self> {
         let mut weights = Self::empty(path);
         weights.placed = true;
@@ -165,31 +149,28 @@ impl Weights {
     fn add_file(
         &mut self,
         path: &Path,
-        places: impl Fn(&str, &[i64]) -> Vec<TensorPlace>,
+        places: impl Fn(&str, &[usize]) -> Vec<TensorPlace>,
     ) -> Result<BTreeSet<String>> {
         let file = Arc::new(map_file(path)?);
         let (header, metadata) = read_metadata(&file)?;
         let mut found = BTreeSet::new();
         // In which order the library has them is left to chance.
         for (name, info) in BTreeMap::from_iter(metadata.tensors()) {
-            let shape: Vec<i64> = info
-                .shape
-                .iter()
-                .map(|&side| i64::try_from(side))
-                .collect::<std::result::Result<_, _>>()
-                .map_err(|_| Error::BadSafetensors {
+            let (start, end) = info.data_offsets;
+            for place in places(&name, &info.shape) {
+                let (shape, first_row) = place.part.of(&info.shape);
+                let shape = shape.into_iter().map(i64::try_from).collect::<std::result::Result<_, _>>();
+                let shape = shape.map_err(|_| Error::BadSafetensors {
                     file: path.to_path_buf(),
                     reason: format!("tensor '{name}' has an impossible shape {:?}", info.shape),
                 })?;
-            let (start, end) = info.data_offsets;
-            for place in places(&name, &shape) {
-                let (shape, skipped) = place.part.of(&shape, end - start);
+                let rows = info.shape.first().copied().unwrap_or(1).max(1);
                 let entry = Entry {
                     file: file.clone(),
                     stored_name: name.clone(),
                     dtype: info.dtype,
                     shape,
-                    start: 8 + header + start + skipped,
+                    start: 8 + header + start + (end - start) / rows * first_row,
                 };
                 if let Some(other) = self.entries.insert(place.name, entry) {
                     // In which order a header's names come is left to chance.
@@ -388,28 +369,11 @@ impl Entry {
     }
 }
 
-impl Part {
-    /// Its shape, and the bytes before it, of a tensor of `shape` and `bytes`. A shape that does not fit stays as it
-    /// is, so that it is found to be wrong where the tensor is asked for.
-    fn of(self, shape: &[i64], bytes: usize) -> (Vec<i64>, usize) {
-        match (self, shape) {
-            (Part::Matrix, [rows, columns, rest @ ..]) if rest.iter().all(|side| *side == 1) => {
-                (vec![*rows, *columns], 0)
-            }
-            (Part::Third(which), [rows, rest @ ..]) if rows % 3 == 0 => {
-                let shape = [rows / 3].into_iter().chain(rest.iter().copied()).collect();
-                (shape, bytes / 3 * usize::from(which))
-            }
-            _ => (shape.to_vec(), 0),
-        }
-    }
-}
-
 /// The places that a renaming makes of the names that `wanted` accepts.
-fn renamed(rename: Rename, wanted: impl Fn(&str) -> bool) -> impl Fn(&str, &[i64]) -> Vec<TensorPlace> {
+fn renamed(rename: Rename, wanted: impl Fn(&str) -> bool) -> impl Fn(&str, &[usize]) -> Vec<TensorPlace> {
     move |name, _| {
         let name = if wanted(name) { rename(name) } else { None };
-        name.map(|name| TensorPlace { name, part: Part::Whole }).into_iter().collect()
+        name.map(TensorPlace::whole).into_iter().collect()
     }
 }
 

@@ -8,10 +8,12 @@ use std::{
     sync::Weak,
 };
 
+use ringtune_layout::{self as layout, Shapes, Sizes, TensorPlace};
 use ringtune_shared::{
     files::{parent_of, rename_durably},
     lora::{Component, LoraFile, ModelLayers, Place},
     model_folder::{self, How},
+    state::{Header, TensorInfo},
 };
 
 use super::{
@@ -42,8 +44,16 @@ pub(super) fn merge(arguments: &LoraMergeArguments, wanted: Weak<()>) -> Result<
         loras.iter().flat_map(|(lora, _)| lora.modules.keys()).map(String::as_str).collect();
     weights.retain(|file| file.places().any(|place| changed.contains(place.module.as_str())));
     // 2. The model.
-    let progress = Progress::new(2 * weights.iter().map(Weights::bytes).sum::<u64>(), wanted);
-    make_folder(arguments, &weights, &loras, progress)?;
+    let mut progress = Progress::new(2 * weights.iter().map(Weights::bytes).sum::<u64>(), wanted);
+    match &weights[..] {
+        [file] if file.name == *model => {
+            let parent = parent_of(output);
+            fs::create_dir_all(parent).map_err(failed("cannot make", parent))?;
+            model_folder::check_space(parent, &[], How::Copy, file.bytes())?;
+            file.write_merged(&loras, output, &mut progress)?;
+        }
+        _ => make_folder(arguments, &weights, &loras, progress)?,
+    }
     let in_unet = changed.iter().filter(|module| module.starts_with("unet.")).count();
     let (in_text, made) = (changed.len() - in_unet, output.display());
     remark(&format!(
@@ -64,13 +74,20 @@ fn check_output(model: &Path, output: &Path) -> Result<(), Error> {
     if fs::canonicalize(model).is_ok_and(within) {
         return Err(wrong("it is within the model's folder; give another -o"));
     }
+    if model.is_file() && output.extension().is_none_or(|ending| ending != "safetensors") {
+        return Err(wrong("of a model in one file another is made; give an -o that ends in .safetensors"));
+    }
     Ok(())
 }
 
-/// The weights of a model.
+/// The weights of a model: of a single file that file, whose name is the whole path.
 fn opened(model: &Path) -> Result<Vec<Weights>, Error> {
+    if model.is_file() {
+        return Ok(vec![Weights::open(Path::new(""), model, single_file_places)?]);
+    }
     if !model.is_dir() {
-        let problem = "it is not there, or no folder; allowed: a folder in diffusers' layout on this machine";
+        let problem = "it is not there; allowed: a folder in diffusers' layout, or a .safetensors file in the original one, on \
+                       this machine";
         return Err(Error::Usage(format!("--model {}: {problem}", model.display())));
     }
     let open = |(component, part, stem): (Component, &str, &str)| {
@@ -79,11 +96,37 @@ fn opened(model: &Path) -> Result<Vec<Weights>, Error> {
             return Err(missing(model, &name, stem));
         }
         Weights::open(model, &name, |header| {
-            let place = |tensor| Place::in_folder(component, tensor).into_iter().collect();
-            Ok(header.tensors.tensors().iter().map(place).collect())
+            let place = |tensor: &TensorInfo| Place::of(component, tensor.name(), &shape_of(tensor), 0);
+            let tensors = header.tensors.tensors().iter();
+            Ok(tensors.map(|tensor| place(tensor).into_iter().collect()).collect())
         })
     };
     PARTS.into_iter().map(open).collect()
+}
+
+/// Of each tensor of a file in the original layout, the layers that it is the weight of.
+fn single_file_places(header: &Header) -> Result<Vec<Vec<Place>>, String> {
+    let tensors = header.tensors.tensors();
+    let shapes: Shapes = tensors.iter().map(|tensor| (tensor.name().to_owned(), shape_of(tensor))).collect();
+    let sizes = Sizes::of(&shapes).map_err(|problem| format!("it {problem}"))?;
+    let networks =
+        [(layout::Component::UNet, Component::Unet), (layout::Component::Text, Component::TextEncoder)];
+    let places = |tensor: &TensorInfo| {
+        let shape = shape_of(tensor);
+        let of = |(network, component)| {
+            let place = |TensorPlace { name, part }: TensorPlace| {
+                let (shape, first_row) = part.of(&shape);
+                Place::of(component, &name, &shape, first_row)
+            };
+            sizes.places(network, tensor.name(), &shape).into_iter().filter_map(place).collect::<Vec<_>>()
+        };
+        networks.into_iter().flat_map(of).collect()
+    };
+    Ok(tensors.iter().map(places).collect())
+}
+
+fn shape_of(tensor: &TensorInfo) -> Vec<usize> {
+    tensor.shape().iter().map(|side| *side as usize).collect()
 }
 
 /// What is there instead of a part's weights.

@@ -1,12 +1,11 @@
 //! The sizes of a network by the shapes of its tensors.
 
-use std::path::{Path, PathBuf};
-
 use serde_json::{Value, json};
 
-use super::layout::{CLIP, Generation, OPEN_CLIP, UNET, VAE, used_text_blocks};
-use crate::error::{Error, Result};
-use crate::mapped_file::Header;
+use crate::prefixes::{CLIP, Generation, OPEN_CLIP, UNET, VAE, used_text_blocks};
+use crate::{NotThisLayout, Shapes};
+
+type Result<T> = std::result::Result<T, NotThisLayout>;
 
 /// Width of an attention head of CLIP, of open_clip, and of the UNet in 2.x.
 const HEAD_WIDTH: usize = 64;
@@ -17,14 +16,15 @@ const NORM_GROUPS: usize = 32;
 /// Scaling factor of latents in Stable Diffusion 1.x and 2.x.
 const SCALING_FACTOR: f64 = 0.18215;
 
-/// Sizes of the three networks in a file's header.
+/// Sizes of the three networks, by the shapes of a file's tensors.
 #[derive(Debug)]
-pub(super) struct Sizes {
-    pub(super) generation: Generation,
+pub struct Sizes {
+    /// 1.x or 2.x.
+    pub generation: Generation,
     /// `input_blocks.1` and on.
-    pub(super) input_blocks: Vec<InputBlock>,
+    pub(crate) input_blocks: Vec<InputBlock>,
     /// Block and layer of each of `output_blocks`.
-    pub(super) output_blocks: Vec<(usize, usize)>,
+    pub(crate) output_blocks: Vec<(usize, usize)>,
     levels: Vec<Level>,
     unet_channels: (usize, usize),
     context_width: usize,
@@ -35,7 +35,7 @@ pub(super) struct Sizes {
 
 /// Kinds of the UNet's `input_blocks`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum InputBlock {
+pub(crate) enum InputBlock {
     Layer { level: usize, layer: usize },
     Downsampler { level: usize },
 }
@@ -69,28 +69,29 @@ struct VaeSizes {
 }
 
 impl Sizes {
-    /// Errors: [`Error::NotAModel`] names what the file lacks.
-    pub(super) fn of(path: &Path, header: &Header) -> Result<Self> {
-        let look = Look { path: path.to_path_buf(), header };
+    /// # Errors
+    /// What the file lacks.
+    pub fn of(shapes: &Shapes) -> Result<Self> {
+        let look = Look(shapes);
         // 1. Which kind of model, if any.
-        if header.any("conditioner.") {
-            return Err(look.refuse("is a model of Stable Diffusion XL; allowed are 1.x and 2.x"));
+        if shapes.any("conditioner.") {
+            return Err(refused("is a model of Stable Diffusion XL; allowed are 1.x and 2.x"));
         }
-        if !header.any(UNET) {
-            return Err(look.refuse(&format!(
+        if !shapes.any(UNET) {
+            return Err(refused(&format!(
                 "has no tensor '{UNET}…': not a model in the original layout of Stable Diffusion 1.x or 2.x"
             )));
         }
-        if !header.any(VAE) {
-            return Err(look.refuse(&format!("holds no VAE: no tensor '{VAE}…'")));
+        if !shapes.any(VAE) {
+            return Err(refused(&format!("holds no VAE: no tensor '{VAE}…'")));
         }
-        let generation = match (header.any(CLIP), header.any(OPEN_CLIP)) {
+        let generation = match (shapes.any(CLIP), shapes.any(OPEN_CLIP)) {
             (true, false) => Generation::One,
             (false, true) => Generation::Two,
-            (true, true) => return Err(look.refuse("holds two text encoders")),
+            (true, true) => return Err(refused("holds two text encoders")),
             (false, false) => {
                 let reason = format!("holds no text encoder: neither '{CLIP}…' nor '{OPEN_CLIP}…'");
-                return Err(look.refuse(&reason));
+                return Err(refused(&reason));
             }
         };
         // 2. The UNet, from the highest resolution down, and up again.
@@ -118,12 +119,13 @@ impl Sizes {
         })
     }
 
-    pub(super) fn vae_levels(&self) -> usize {
+    pub(crate) fn vae_levels(&self) -> usize {
         self.vae.channels.len()
     }
 
     /// text_encoder/config.json.
-    pub(super) fn text_config(&self) -> Value {
+    #[must_use]
+    pub fn text_config(&self) -> Value {
         let text = &self.text;
         json!({
             "vocab_size": text.vocabulary,
@@ -141,7 +143,8 @@ impl Sizes {
     }
 
     /// unet/config.json of a model for pictures of `side` pixels.
-    pub(super) fn unet_config(&self, side: usize) -> Value {
+    #[must_use]
+    pub fn unet_config(&self, side: usize) -> Value {
         let each = |value: &dyn Fn(&Level) -> Value| Value::Array(self.levels.iter().map(value).collect());
         let kind = |attention, with, without| if attention { with } else { without };
         let up: Vec<&str> = self
@@ -172,7 +175,8 @@ impl Sizes {
     }
 
     /// vae/config.json.
-    pub(super) fn vae_config(&self) -> Value {
+    #[must_use]
+    pub fn vae_config(&self) -> Value {
         let vae = &self.vae;
         let levels = vae.channels.len();
         json!({
@@ -190,34 +194,31 @@ impl Sizes {
     }
 }
 
-/// A header, and errors that name its file.
-struct Look<'a> {
-    path: PathBuf,
-    header: &'a Header,
+fn refused(reason: &str) -> NotThisLayout {
+    NotThisLayout(reason.to_string())
 }
 
-impl Look<'_> {
-    fn refuse(&self, reason: &str) -> Error {
-        Error::NotAModel { folder: self.path.clone(), reason: reason.to_string() }
-    }
+/// Looks a file's tensors up; an error names what is not there.
+struct Look<'a>(&'a Shapes);
 
+impl Look<'_> {
     fn has(&self, name: &str) -> bool {
-        self.header.shape(name).is_some()
+        self.0.of(name).is_some()
     }
 
     fn shape(&self, name: &str) -> Result<&[usize]> {
-        self.header.shape(name).ok_or_else(|| self.refuse(&format!("has no tensor '{name}'")))
+        self.0.of(name).ok_or_else(|| refused(&format!("has no tensor '{name}'")))
     }
 
     fn side(&self, name: &str, dimension: usize) -> Result<usize> {
         let shape = self.shape(name)?;
         let side = shape.get(dimension).copied().filter(|side| *side > 0);
-        side.ok_or_else(|| self.refuse(&format!("has a tensor '{name}' of the impossible shape {shape:?}")))
+        side.ok_or_else(|| refused(&format!("has a tensor '{name}' of the impossible shape {shape:?}")))
     }
 
     /// Number of indices i with tensors of `prefix`i.
     fn count(&self, prefix: &str) -> usize {
-        (0..).take_while(|index| self.header.any(&format!("{prefix}{index}."))).count()
+        (0..).take_while(|index| self.0.any(&format!("{prefix}{index}."))).count()
     }
 
     fn input_blocks(&self) -> Result<(Vec<Level>, Vec<InputBlock>)> {
@@ -247,7 +248,7 @@ impl Look<'_> {
             Generation::One => {
                 // Some files leave this part of the name out.
                 let inner = format!("{CLIP}text_model.");
-                let model = if self.header.any(&inner) { inner } else { CLIP.to_string() };
+                let model = if self.0.any(&inner) { inner } else { CLIP.to_string() };
                 (
                     format!("{model}embeddings.token_embedding.weight"),
                     format!("{model}embeddings.position_embedding.weight"),
@@ -285,7 +286,7 @@ impl Look<'_> {
             channels,
             layers: self.count(&format!("{down}0.block.")),
             latent_channels: self.side(&format!("{VAE}decoder.conv_in.weight"), 1)?,
-            mid_attention: self.header.any(&format!("{VAE}encoder.mid.attn_1.")),
+            mid_attention: self.0.any(&format!("{VAE}encoder.mid.attn_1.")),
             quant_conv: self.has(&format!("{VAE}quant_conv.weight")),
             post_quant_conv: self.has(&format!("{VAE}post_quant_conv.weight")),
         })

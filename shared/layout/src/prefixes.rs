@@ -1,16 +1,16 @@
-//! Names of the three networks in the original layout.
+//! Where the names of the three networks begin.
 
-pub(super) const UNET: &str = "model.diffusion_model.";
-pub(super) const VAE: &str = "first_stage_model.";
-pub(super) const CLIP: &str = "cond_stage_model.transformer.";
-pub(super) const OPEN_CLIP: &str = "cond_stage_model.model.";
+pub(crate) const UNET: &str = "model.diffusion_model.";
+pub(crate) const VAE: &str = "first_stage_model.";
+pub(crate) const CLIP: &str = "cond_stage_model.transformer.";
+pub(crate) const OPEN_CLIP: &str = "cond_stage_model.model.";
 
 /// open_clip's last block, which Stable Diffusion 2.x leaves out: it takes the output of the one before.
-pub(super) const UNUSED_TEXT_BLOCK: usize = 23;
+pub(crate) const UNUSED_TEXT_BLOCK: usize = 23;
 
 /// Generation of a file, by its text encoder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Generation {
+pub enum Generation {
     /// Stable Diffusion 1.x: CLIP ViT-L as transformers has it.
     One,
     /// Stable Diffusion 2.x: CLIP ViT-H as open_clip has it.
@@ -18,6 +18,6 @@ pub(super) enum Generation {
 }
 
 /// Number of the text encoder's blocks that are used.
-pub(super) fn used_text_blocks(blocks: usize) -> usize {
+pub(crate) fn used_text_blocks(blocks: usize) -> usize {
     blocks.min(UNUSED_TEXT_BLOCK)
 }

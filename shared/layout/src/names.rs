@@ -3,16 +3,18 @@
 //! Source: diffusers `loaders/single_file_utils.py` (convert_ldm_unet_checkpoint, convert_ldm_vae_checkpoint,
 //! convert_open_clip_checkpoint).
 
-use super::layout::{CLIP, Generation, OPEN_CLIP, UNET, UNUSED_TEXT_BLOCK, VAE};
-use super::sizes::{InputBlock, Sizes};
-use crate::clip;
-use crate::weights::{Part, TensorPlace};
+use crate::prefixes::{CLIP, Generation, OPEN_CLIP, UNET, UNUSED_TEXT_BLOCK, VAE};
+use crate::sizes::{InputBlock, Sizes};
+use crate::{Part, TensorPlace};
 
 /// A part of a model that is loaded by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Component {
+pub enum Component {
+    /// `text_encoder`.
     Text,
+    /// `unet`.
     UNet,
+    /// `vae`.
     Vae,
 }
 
@@ -20,7 +22,7 @@ impl Sizes {
     /// Places of a file's tensor in a component: none (other components, running averages, the schedule),
     /// in one place, or, where query, key and value are one tensor, in three. A name of the component that is not
     /// known keeps its own, so that it is found to be too many.
-    pub(super) fn places(&self, component: Component, name: &str, shape: &[i64]) -> Vec<TensorPlace> {
+    pub fn places(&self, component: Component, name: &str, shape: &[usize]) -> Vec<TensorPlace> {
         match component {
             Component::UNet => {
                 let Some(rest) = name.strip_prefix(UNET) else { return Vec::new() };
@@ -42,7 +44,7 @@ impl Sizes {
                     // Not needed by the text encoder.
                     let needed = |rest: &&str| !["text_projection.weight", "logit_scale"].contains(rest);
                     let rest = name.strip_prefix(CLIP).filter(needed);
-                    rest.and_then(clip::rename).map_or_else(Vec::new, whole)
+                    rest.and_then(text_name).map_or_else(Vec::new, whole)
                 }
                 Generation::Two => {
                     name.strip_prefix(OPEN_CLIP).map_or_else(Vec::new, |rest| open_clip_places(name, rest))
@@ -52,8 +54,16 @@ impl Sizes {
     }
 }
 
+/// The name of a tensor of the text encoder: older files have `text_model.` in front, and the `position_ids` buffer, which is
+/// left out.
+#[must_use]
+pub fn text_name(name: &str) -> Option<String> {
+    let name = name.strip_prefix("text_model.").unwrap_or(name);
+    (name != "embeddings.position_ids").then(|| name.to_string())
+}
+
 fn whole(name: String) -> Vec<TensorPlace> {
-    vec![TensorPlace { name, part: Part::Whole }]
+    vec![TensorPlace::whole(name)]
 }
 
 /// "12.1.norm.weight" -> 12 and "1.norm.weight".

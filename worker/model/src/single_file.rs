@@ -1,30 +1,20 @@
-//! A model in one safetensors file, in the layout of the original Stable Diffusion code (CompVis latent-diffusion
-//! for 1.x, Stability-AI's stablediffusion for 2.x).
+//! A model in one safetensors file, in the layout of the original Stable Diffusion code ([`ringtune_layout`]).
 //!
-//! Nothing is rewritten: the file's header says what the network's sizes are, every tensor keeps its place on the
-//! mapping, and gets the name and shape that it has in diffusers' layout (see `names`). What no tensor can say is what
-//! diffusers' `from_single_file` assumes: 8 attention heads in 1.x and heads of 64 in 2.x, groups of 32, the scaling
-//! factor and the schedule of Stable Diffusion.
-//!
-//! Source: diffusers `loaders/single_file_utils.py` and `scripts/convert_original_stable_diffusion_to_diffusers.py`.
-
-mod layout;
-mod names;
-mod sizes;
+//! Nothing is rewritten: the shapes in the file's header say what the network's sizes are, every tensor keeps its place on the
+//! mapping, and gets the name and shape that it has in diffusers' layout. The schedule is Stable Diffusion's, as diffusers'
+//! `from_single_file` assumes.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ringtune_engine::PredictionType;
+use ringtune_layout::{Component, Generation, Sizes};
 use serde_json::{Map, Value, json};
 
 use crate::config::Keys;
 use crate::error::{Error, Result};
 use crate::mapped_file::Header;
 use crate::weights::Weights;
-use layout::Generation;
-use names::Component;
-use sizes::Sizes;
 
 /// File names that end so are pickles.
 const PICKLES: [&str; 4] = ["ckpt", "pt", "pth", "bin"];
@@ -49,7 +39,8 @@ impl SingleFile {
             return Err(Error::NotAModel { folder: path.to_path_buf(), reason: reason.to_string() });
         }
         let header = Header::read(path)?;
-        let sizes = Sizes::of(path, &header)?;
+        let sizes = Sizes::of(&header.shapes)
+            .map_err(|error| Error::NotAModel { folder: path.to_path_buf(), reason: error.to_string() })?;
         let prediction = match (prediction, header.metadata("modelspec.prediction_type"), sizes.generation) {
             (Some(prediction), _, _) => prediction,
             (None, Some("epsilon"), _) => PredictionType::Epsilon,
