@@ -25,6 +25,8 @@ CHECKPOINT-step.safetensors        loss and gradient of whole microbatches
 CHECKPOINT-lora.safetensors        loss and gradients of whole microbatches with adapters, by PEFT
     metadata "cases": {case: {rank, alpha, snr_gamma (0: none)}}. Keys: CASE/in/{latents, noise, timesteps, input_ids},
     CASE/factors/NAME (as unet.….to_q.lora_A.weight), CASE/{fp32,bf16}/{loss [1], grad/NAME}.
+CHECKPOINT-whole.safetensors       loss and gradients of whole microbatches with respect to all of the UNet's parameters
+    metadata "cases": {case: {snr_gamma (0: none)}}. Keys: CASE/in/… as before, CASE/{fp32,bf16}/{loss [1], grad/NAME}.
 CHECKPOINT-pipeline.safetensors    pictures by every sampler with classifier-free guidance, fp32
     metadata "cases": {case: {sampler, prompt, guidance_scale, steps}}. Keys: CASE/{input_ids, negative_input_ids, noise,
     step_noise (of a sampler that takes some, [steps, …]), latents (final, scaled), pixels (decoded, before the clamp
@@ -78,7 +80,7 @@ import diffusers
 import torch
 import transformers
 
-from goldens import attention, blocks, data, dropout, gpt2, lora, samplers, sampling, text, trace, training, write_json
+from goldens import attention, blocks, data, dropout, gpt2, lora, samplers, sampling, text, trace, training, whole_unet, write_json
 from make_sd import make_checkpoint
 
 TOY = Path(__file__).resolve().parent.parent / "fixtures/toy-sd"
@@ -93,6 +95,7 @@ def make_goldens(out):
         blocks.make_unet_goldens(folder, out / f"{name}-unet.safetensors")
         training.make_step_goldens(folder, out / f"{name}-step.safetensors")
         lora.make_lora_goldens(folder, out / f"{name}-lora.safetensors")
+        whole_unet.make_whole_goldens(folder, out / f"{name}-whole.safetensors")
         sampling.make_pipeline_goldens(folder, out / f"{name}-pipeline.safetensors")
         trace.write_reference_trace(folder, out / f"{name}-trace")
     attention.make_attention_goldens(out / "attention.safetensors", out / "attention-weights.safetensors")

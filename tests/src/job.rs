@@ -62,16 +62,6 @@ impl Job {
         Self(table)
     }
 
-    /// Takes a key out, as in "train.num_vectors".
-    pub fn unset(mut self, key: &str) -> Self {
-        if let Some((section, key)) = key.split_once('.')
-            && let Some(table) = self.0.get_mut(section).and_then(Value::as_table_mut)
-        {
-            table.remove(key);
-        }
-        self
-    }
-
     /// Sets a key, as in "train.num_vectors".
     pub fn set(mut self, key: &str, value: impl Into<Value>) -> Self {
         let (table, key) = match key.split_once('.') {

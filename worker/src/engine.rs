@@ -6,14 +6,15 @@ use std::path::Path;
 pub use ringtune_engine::{
     Activity, AdamWScalars, AdaptLayers, AdaptableLayer, Adapter, AlignedFloats, Applied, Bucket, BucketPlan,
     BucketSizes, Buckets, DrawPictures, Dropout, EmbeddingRows, EncodeImages, Engine, EngineError,
-    EngineHandle, EngineIdentity, Extras, FeedTokens, FixedAdapter, GenerateText, Gradient, HeldState,
-    HoldParameters, ImageRequest, InstructionSet, LEARNED_ROWS, LanguageModelFolder, LanguageModelInfo,
-    LanguageModelSource, LayerShape, LoadModel, MOST_CHUNKS, MOST_PICTURES, MachineRates, Microbatch,
-    ModelInfo, ModelOptions, Moments, NewLanguageModel, OpenAdapters, OpenLanguageModel, OpenTextModel,
-    Operator, OperatorScope, OptimizerStep, Parameter, ParametersInfo, PassSummary, Piece, Pixels, Precision,
-    PredictionType, ROWS_RATE, Recording, RgbImage, STEP, SamplePlace, SamplerKind, Shares, StateTensor,
-    TEXT_ENCODER, TensorShape, TextContext, TextModelInfo, TextualInversion, Threads, TokenBatch,
-    TrainLanguageModel, TrainPictures, TrainingSize, Wanted, WorkerEngine, common,
+    EngineHandle, EngineIdentity, Extras, FeedTokens, FirstValues, FixedAdapter, GenerateText, Gradient,
+    HeldState, HoldParameters, ImageRequest, InstructionSet, LEARNED_ROWS, LanguageModelFolder,
+    LanguageModelInfo, LanguageModelSource, LayerShape, LoadModel, MOST_CHUNKS, MOST_PICTURES, MachineRates,
+    Microbatch, ModelInfo, ModelOptions, Moments, NewLanguageModel, OpenAdapters, OpenLanguageModel,
+    OpenTextModel, OpenUnet, Operator, OperatorScope, OptimizerStep, Parameter, ParametersInfo, PassSummary,
+    Piece, Pixels, Precision, PredictionType, ROWS_RATE, Recording, RgbImage, STEP, SamplePlace, SamplerKind,
+    Shares, Shows, StateTensor, TEXT_ENCODER, TensorShape, TextContext, TextModelInfo, TextualInversion,
+    Threads, TokenBatch, TrainLanguageModel, TrainPictures, TrainingSize, UnetTensor, Wanted, WorkerEngine,
+    common,
 };
 #[cfg(test)]
 pub(crate) use ringtune_fake_engine::{FakeEngine, FakeScript};

@@ -14,6 +14,7 @@ use ringtune_proto::v1::{
 };
 use ringtune_shared::ids::ContentHash;
 use serde::{Deserialize, Serialize};
+use toml::{Table, Value};
 
 use super::{
     row::Row,
@@ -28,7 +29,7 @@ use crate::{
     wait::{SOON, until},
 };
 
-/// The files that are compared, of a textual inversion and of a LoRA.
+/// The files that are compared: of a textual inversion the first, of a LoRA both.
 const LEARNED: [&str; 2] = ["learned_embeds.safetensors", "pytorch_lora_weights.safetensors"];
 /// Options that only a textual inversion has.
 const WORDS: [&str; 4] =
@@ -42,7 +43,7 @@ static WRITERS: AtomicU32 = AtomicU32::new(0);
 /// A finished job's results.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Results {
-    /// SHA-256 of the learned embedding's or LoRA's file.
+    /// SHA-256 of what was learned.
     pub learned: String,
     /// SHA-256 of the state after each step, from step 1.
     pub states: Vec<String>,
@@ -54,7 +55,7 @@ pub struct Results {
     pub checkpoints: BTreeMap<String, String>,
 }
 
-/// The job file of a row.
+/// The job file of a row. A LoRA's learns a word too.
 pub fn job(row: &Row) -> Result<Job> {
     let workers = i64::try_from(row.workers.len())?;
     let plain = Job::toy()?
@@ -67,10 +68,13 @@ pub fn job(row: &Row) -> Result<Job> {
         return Ok(whole);
     }
     let is_large = row.keys.iter().any(|(key, _)| *key == "train.num_vectors");
-    let plain = WORDS.iter().fold(whole, |job, key| job.without(key));
+    let plain = WORDS.iter().fold(whole, |job, key| job.without(key)).set("data", Table::new());
+    let images = text(&places::green_star());
+    let word = [("placeholder_token", "<green-star>"), ("initializer_token", "star"), ("images", &images)];
+    let concept: Table = word.into_iter().map(|(key, value)| (key.to_owned(), value.into())).collect();
     // About as large as the rows are, of layers as wide.
     let plain = if is_large { plain.set("lora.rank", 8) } else { plain };
-    Ok(plain.set("kind", "lora").set("data.instance_prompt", "a green star"))
+    Ok(plain.set("kind", "lora").set("concepts", Value::Array(vec![concept.into()])))
 }
 
 /// The results of a job that has succeeded, from a coordinator that may be away for a while.
@@ -78,8 +82,9 @@ pub async fn results(sandbox: &Sandbox, row: &Row, coordinator: &Door, job_id: &
     let output = sandbox.path(&format!("output-{job_id}"));
     let mut fetch = sandbox.ringtune(&["fetch", job_id, "-o", &text(&output)])?;
     finish(fetch.envs(coordinator.variables())).await?.expect_code(0)?;
-    let file = LEARNED[usize::from(row.lora)];
-    let learned = fs::read(output.join(file)).context(file)?;
+    let files = &LEARNED[..1 + usize::from(row.lora)];
+    let read = |file: &&str| fs::read(output.join(file)).context(file.to_string());
+    let learned = files.iter().map(read).collect::<Result<Vec<_>>>()?.concat();
     let metrics = fs::read_to_string(output.join("metrics.csv")).context("metrics.csv")?;
     let number = |line: &str| line.split(',').next().and_then(|number| number.parse().ok());
     let measured_steps = metrics.lines().skip(1).map(|line| number(line).context(line.to_owned()));

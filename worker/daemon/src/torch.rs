@@ -9,9 +9,9 @@ use ringtune_engine::{
     AdaptLayers, AdaptableLayer, AlignedFloats, Applied, Buckets, DrawPictures, EmbeddingRows, EncodeImages,
     Engine, EngineError, EngineIdentity, FeedTokens, FixedAdapter, GenerateText, Gradient, HeldState,
     HoldParameters, ImageRequest, LanguageModelInfo, LoadModel, Microbatch, ModelInfo, Moments, OpenAdapters,
-    OpenLanguageModel, OpenTextModel, OptimizerStep, ParametersInfo, PassSummary, Pixels, RgbImage, Shares,
-    StateTensor, TextModelInfo, TextualInversion, Threads, TokenBatch, TrainLanguageModel, TrainPictures,
-    TrainingSize, Wanted,
+    OpenLanguageModel, OpenTextModel, OpenUnet, OptimizerStep, ParametersInfo, PassSummary, Pixels, RgbImage,
+    Shares, Shows, StateTensor, TextModelInfo, TextualInversion, Threads, TokenBatch, TrainLanguageModel,
+    TrainPictures, TrainingSize, UnetTensor, Wanted,
 };
 use ringtune_model::{Error, Gpt2, Gpt2Text, Parameters, Runtime, StableDiffusion};
 use ringtune_worker::fault::{Fault, of_path};
@@ -109,6 +109,7 @@ impl Engine for TorchEngine {
         if let Some(loaded) = &mut self.loaded
             && loaded.request == *request
             && loaded.files == files
+            && !loaded.model.has_own_unet()
         {
             loaded.model.remove_adapters();
             return Ok(loaded.model.info());
@@ -172,17 +173,26 @@ impl TrainPictures for TorchEngine {
         self.model()?.open_adapters(request).map_err(engine_error)
     }
 
+    fn unet_tensors(&mut self) -> Result<Vec<UnetTensor>, EngineError> {
+        let tensors = self.model()?.unet_tensors().map_err(engine_error)?;
+        Ok(tensors.into_iter().map(|(name, shape)| UnetTensor { name, shape }).collect())
+    }
+
+    fn open_unet(&mut self, request: &OpenUnet) -> Result<ParametersInfo, EngineError> {
+        self.model()?.open_unet(request).map_err(engine_error)
+    }
+
     fn picture_gradient(
         &mut self,
         microbatch: &Microbatch,
         add: bool,
         buckets: &mut dyn Buckets,
     ) -> Result<PassSummary, EngineError> {
-        self.model()?.adapter_gradient(&microbatch.into(), add, buckets).map_err(engine_error)
+        self.model()?.picture_gradient(&microbatch.into(), add, buckets).map_err(engine_error)
     }
 
     fn picture_loss(&mut self, microbatch: &Microbatch) -> Result<f32, EngineError> {
-        self.model()?.adapter_loss(&microbatch.into()).map_err(engine_error)
+        self.model()?.picture_loss(&microbatch.into()).map_err(engine_error)
     }
 }
 
@@ -254,8 +264,12 @@ impl HoldParameters for TorchEngine {
         self.parameters()?.keep_moments(shares).map_err(engine_error)
     }
 
-    fn show_average(&mut self, average: bool) -> Result<(), EngineError> {
-        self.parameters()?.show_average(average).map_err(engine_error)
+    fn show(&mut self, shows: Shows) -> Result<(), EngineError> {
+        self.parameters()?.show(shows).map_err(engine_error)
+    }
+
+    fn give_shown(&mut self, parameter: &str, offset: u64, bytes: &[u8]) -> Result<(), EngineError> {
+        self.parameters()?.give_shown(parameter, offset, bytes).map_err(engine_error)
     }
 
     fn state_tensors(&mut self) -> Result<Vec<StateTensor>, EngineError> {

@@ -3,8 +3,9 @@
 use crate::{
     Activity, AdaptableLayer, AlignedFloats, Applied, Buckets, EmbeddingRows, EngineError, EngineHandle,
     EngineIdentity, FeedTokens, FixedAdapter, Gradient, HeldState, ImageRequest, LanguageModelInfo,
-    LoadModel, Microbatch, ModelInfo, Moments, OpenAdapters, OpenLanguageModel, OpenTextModel, OptimizerStep,
-    ParametersInfo, PassSummary, Pixels, RgbImage, Shares, StateTensor, TextModelInfo, TokenBatch,
+    LoadModel, Microbatch, ModelInfo, Moments, OpenAdapters, OpenLanguageModel, OpenTextModel, OpenUnet,
+    OptimizerStep, ParametersInfo, PassSummary, Pixels, RgbImage, Shares, Shows, StateTensor, TextModelInfo,
+    TokenBatch, UnetTensor,
 };
 
 /// What every engine does.
@@ -63,6 +64,16 @@ impl EngineHandle {
 
 /// Training a part of a model that draws pictures.
 impl EngineHandle {
+    /// See [`crate::TrainPictures::unet_tensors`].
+    pub async fn unet_tensors(&self) -> Result<Vec<UnetTensor>, EngineError> {
+        self.run(|engine, _| engine.unet_tensors()).await
+    }
+
+    /// See [`crate::TrainPictures::open_unet`].
+    pub async fn open_unet(&self, request: OpenUnet) -> Result<ParametersInfo, EngineError> {
+        self.run(move |engine, _| engine.open_unet(&request)).await
+    }
+
     /// See [`crate::TrainPictures::open_adapters`].
     pub async fn open_adapters(&self, request: OpenAdapters) -> Result<ParametersInfo, EngineError> {
         self.run(move |engine, _| engine.open_adapters(&request)).await
@@ -217,9 +228,18 @@ impl EngineHandle {
         self.run_anyway(move |engine| engine.keep_moments(&shares)).await
     }
 
-    /// See [`crate::HoldParameters::show_average`].
-    pub async fn show_average(&self, average: bool) -> Result<(), EngineError> {
-        self.run(move |engine, _| engine.show_average(average)).await
+    /// See [`crate::HoldParameters::show`].
+    pub async fn show(&self, shows: Shows) -> Result<(), EngineError> {
+        self.run(move |engine, _| engine.show(shows)).await
+    }
+
+    /// See [`crate::HoldParameters::give_shown`]: gives the bytes back. Blocks.
+    pub fn give_shown(&self, parameter: &str, offset: u64, bytes: Vec<u8>) -> Result<Vec<u8>, EngineError> {
+        let parameter = parameter.to_owned();
+        self.run_blocking(move |engine| {
+            engine.give_shown(&parameter, offset, &bytes)?;
+            Ok(bytes)
+        })
     }
 
     /// See [`crate::HoldParameters::state_tensors`].

@@ -63,7 +63,7 @@ pub use language_model::{
 };
 pub use model::{LoadModel, ModelInfo, ModelOptions, Precision, PredictionType, TrainingSize};
 pub use optimizer_step::{AdamWScalars, Applied, OptimizerStep, WrongStep};
-pub use parameters::{Buckets, HeldState, HoldParameters, ParametersInfo, PassSummary, StateTensor};
+pub use parameters::{Buckets, HeldState, HoldParameters, ParametersInfo, PassSummary, Shows, StateTensor};
 pub use recording::{MachineRates, Operator, OperatorScope, Recording, STEP, TEXT_ENCODER, TensorShape};
 pub use sampler_kind::SamplerKind;
 pub use shares::{Shares, common};
@@ -71,6 +71,8 @@ pub use text_context::TextContext;
 pub use textual_inversion::{Extras, Gradient, Microbatch, SamplePlace, TextualInversion};
 pub use thread::EngineHandle;
 pub use threads::Threads;
-pub use train_pictures::{Adapter, LEARNED_ROWS, OpenAdapters, ROWS_RATE, TrainPictures};
+pub use train_pictures::{
+    Adapter, FirstValues, LEARNED_ROWS, OpenAdapters, OpenUnet, ROWS_RATE, TrainPictures, UnetTensor,
+};
 pub use wanted::Wanted;
 pub use worker_engine::WorkerEngine;

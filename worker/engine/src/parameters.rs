@@ -31,6 +31,18 @@ use crate::{
     AlignedFloats, Applied, BucketPlan, EmbeddingRows, Engine, EngineError, OptimizerStep, Parameter, Shares,
 };
 
+/// What losses and pictures go by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Shows {
+    /// The parameters.
+    #[default]
+    Parameters,
+    /// Their average.
+    Average,
+    /// Other values of them, which [`HoldParameters::give_shown`] brings: of models that were opened for it.
+    Given,
+}
+
 /// Holds the parameters of the model that is open for training, and their optimizer. Without one each method's error is
 /// [`EngineError::NothingLoaded`].
 pub trait HoldParameters: Engine {
@@ -87,12 +99,18 @@ pub trait HoldParameters: Engine {
     /// Shares of another plan; [`EngineError::Held`].
     fn keep_moments(&mut self, shares: &Shares) -> Result<(), EngineError>;
 
-    /// Whether losses and pictures go by the average of the parameters, where one is kept, instead of the parameters. A gradient is
-    /// always the parameters'.
+    /// What losses and pictures go by from then on, until the next gradient or step, which are always the parameters'.
     ///
     /// # Errors
-    /// No average is kept.
-    fn show_average(&mut self, average: bool) -> Result<(), EngineError>;
+    /// No average is kept; nothing can be given.
+    fn show(&mut self, shows: Shows) -> Result<(), EngineError>;
+
+    /// Writes the bytes (little-endian, fp32) of a part of what is shown in a parameter's place, from byte `offset` of the parameter
+    /// on. The state stays as it is.
+    ///
+    /// # Errors
+    /// [`Shows::Given`] is not what is shown; no such parameter; a place that is not whole numbers of it.
+    fn give_shown(&mut self, parameter: &str, offset: u64, bytes: &[u8]) -> Result<(), EngineError>;
 
     /// The tensors of the state, all fp32: parameters as `model.NAME`, the optimizer's moments as `adamw.mean.NAME` and
     /// `adamw.square.NAME`, an average that is kept as `average.NAME`.

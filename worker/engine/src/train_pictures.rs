@@ -1,6 +1,8 @@
 //! Training of a model that draws pictures: gradients of parameters that the engine holds ([`HoldParameters`]), on the
 //! microbatches of textual inversion.
 
+use std::path::PathBuf;
+
 use crate::{
     AdaptLayers, BucketSizes, Buckets, EngineError, HoldParameters, Microbatch, ParametersInfo, PassSummary,
 };
@@ -21,6 +23,19 @@ pub trait TrainPictures: HoldParameters + AdaptLayers {
     /// number or 0.
     fn open_adapters(&mut self, request: &OpenAdapters) -> Result<ParametersInfo, EngineError>;
 
+    /// The UNet's own tensors, in the order of the forward pass.
+    ///
+    /// # Errors
+    /// The model's files'.
+    fn unet_tensors(&mut self) -> Result<Vec<UnetTensor>, EngineError>;
+
+    /// Opens tensors of the UNet for training, in the place of any adapters. They are the parameters, by their names, in the order of
+    /// the forward pass.
+    ///
+    /// # Errors
+    /// None; one that the UNet does not have; the disk's, of `folder`.
+    fn open_unet(&mut self, request: &OpenUnet) -> Result<ParametersInfo, EngineError>;
+
     /// Loss of a microbatch, and its gradient with respect to every parameter, in the plan's buckets; behind them comes an empty
     /// one. With `add` it is added to what a bucket holds. Buckets are taken and given as by
     /// [`language_gradient`](crate::TrainLanguageModel::language_gradient).
@@ -38,6 +53,51 @@ pub trait TrainPictures: HoldParameters + AdaptLayers {
     fn picture_loss(&mut self, microbatch: &Microbatch) -> Result<f32, EngineError>;
 }
 
+/// A tensor of a UNet, as diffusers names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnetTensor {
+    /// Such as "mid_block.resnets.0.conv1.weight".
+    pub name: String,
+    /// Its sides.
+    pub shape: Vec<usize>,
+}
+
+impl UnetTensor {
+    /// Its numbers.
+    pub fn elements(&self) -> usize {
+        self.shape.iter().product()
+    }
+}
+
+/// What of a UNet is trained, and how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpenUnet {
+    /// Names of [`UnetTensor`]s, at least one.
+    pub trained: Vec<String>,
+    /// What they are first.
+    pub first: FirstValues,
+    /// How their gradients are cut.
+    pub buckets: BucketSizes,
+    /// An average of the parameters is kept: [`OptimizerStep::average_decay`](crate::OptimizerStep::average_decay).
+    pub average: bool,
+    /// Only what is between the network's segments is kept for the backward pass, which computes the rest again: the same bits.
+    pub checkpointing: bool,
+    /// Where moments and averages are mapped files; none: they are memory. The same bits.
+    pub folder: Option<PathBuf>,
+}
+
+/// What parameters are before the first step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FirstValues {
+    /// As the model's files have them.
+    Stored,
+    /// Drawn as torch.nn draws them, by the job's seed.
+    Drawn {
+        /// Decides every bit.
+        seed: u64,
+    },
+}
+
 /// Adapters to train, and how.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OpenAdapters {
@@ -50,6 +110,8 @@ pub struct OpenAdapters {
     pub buckets: BucketSizes,
     /// An average of the parameters is kept: [`OptimizerStep::average_decay`](crate::OptimizerStep::average_decay).
     pub average: bool,
+    /// Other values can be shown in the parameters' place: [`Shows::Given`](crate::Shows::Given).
+    pub shows_given: bool,
     /// Share of an adapted layer's input that its adapter does not see, from 0 up to, but not, 1. Source: PEFT, `lora_dropout`.
     pub dropout: f64,
     /// Share of an adapter's rows that a sample goes without, as `dropout`. Source: kohya's scripts, `rank_dropout`.

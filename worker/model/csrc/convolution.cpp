@@ -264,12 +264,9 @@ at::Tensor *ringtune_pack_convolution(const at::Tensor *weight, const int64_t *i
 at::Tensor *ringtune_packed_convolution(const at::Tensor *input, const at::Tensor *forward_weight,
                                         const at::Tensor *backward_weight, const at::Tensor *bias,
                                         const at::Tensor *residual, int64_t stride, int64_t padding, bool transposed) {
-    const auto given = [](const at::Tensor *tensor) {
-        return tensor == nullptr ? std::nullopt : std::optional<at::Tensor>(*tensor);
-    };
     return ringtune::guarded<at::Tensor *>(nullptr, [&] {
-        return new at::Tensor(ringtune::packed_convolution(*input, *forward_weight, given(backward_weight), *bias,
-                                                           given(residual), {stride, padding, transposed}));
+        return new at::Tensor(ringtune::packed_convolution(*input, *forward_weight, ringtune::present(backward_weight), *bias,
+                                                           ringtune::present(residual), {stride, padding, transposed}));
     });
 }
 

@@ -1,5 +1,5 @@
-// Layer normalisation and GEGLU as libtorch sees them: autograd functions around fused_kernels.h. Weights are frozen:
-// they have no gradient.
+// Layer normalisation and GEGLU as libtorch sees them: autograd functions around fused_kernels.h. Weights that are trained have
+// handles (weight_gradient.cpp).
 #include "fused_tensors.h"
 
 #include <torch/csrc/autograd/custom_function.h>
@@ -15,7 +15,8 @@ using torch::autograd::variable_list;
 // Gives the input back beside the result: whoever goes on with that one has its gradient added in the same sweep.
 struct LayerNormFunction : torch::autograd::Function<LayerNormFunction> {
     static variable_list forward(AutogradContext *context, const Tensor &x_in, const Tensor &weight_in,
-                                 const Tensor &bias_in, double epsilon) {
+                                 const Tensor &bias_in, double epsilon, const std::optional<Tensor> &weight_end,
+                                 const std::optional<Tensor> &bias_end) {
         at::AutoDispatchBelowADInplaceOrView below;
         context->set_materialize_grads(false);
         const Tensor x = x_in.contiguous();
@@ -32,12 +33,16 @@ struct LayerNormFunction : torch::autograd::Function<LayerNormFunction> {
             });
         });
         context->save_for_backward({x, weight, statistics});
+        context->saved_data["trains_weight"] = weight_end.has_value();
+        context->saved_data["trains_bias"] = bias_end.has_value();
         return {y, at::alias(x_in)};
     }
 
     static variable_list backward(AutogradContext *context, const variable_list &gradients) {
+        variable_list results(6);
         if (!gradients[0].defined()) {
-            return {gradients[1], Tensor(), Tensor(), Tensor()};
+            results[0] = gradients[1];
+            return results;
         }
         const auto saved = context->get_saved_variables();
         const Tensor &x = saved[0], &weight = saved[1], &statistics = saved[2];
@@ -55,7 +60,16 @@ struct LayerNormFunction : torch::autograd::Function<LayerNormFunction> {
                                            mutable_elements<Element>(result) + first);
             });
         });
-        return {result, Tensor(), Tensor(), Tensor()};
+        results[0] = result;
+        const Tensor each = gradient.reshape({rows, width});
+        if (context->saved_data["trains_weight"].toBool()) {
+            const Tensor mean = statistics.narrow(1, 0, 1), inverse = statistics.narrow(1, 1, 1);
+            results[4] = ((x.reshape({rows, width}).to(at::kFloat) - mean) * inverse * each).sum(0);
+        }
+        if (context->saved_data["trains_bias"].toBool()) {
+            results[5] = at::sum(each, 0, false, at::kFloat);
+        }
+        return results;
     }
 };
 
@@ -96,7 +110,7 @@ struct GegluFunction : torch::autograd::Function<GegluFunction> {
 };
 
 // The result, and `x` for whoever goes on with it.
-variable_list layer_norm(const Tensor &x, const Tensor &weight, const Tensor &bias, double epsilon) {
+variable_list layer_norm(const Tensor &x, const Tensor &weight, const Tensor &bias, const Ends &ends, double epsilon) {
     check_frozen("layer norm", "weight", weight);
     check_frozen("layer norm", "bias", bias);
     TORCH_CHECK(x.dim() >= 1, "layer norm takes [.., width], not ", x.sizes());
@@ -106,9 +120,9 @@ variable_list layer_norm(const Tensor &x, const Tensor &weight, const Tensor &bi
                     " values takes as many weights and biases, not ", each.sizes());
     }
     if (is_fused(x)) {
-        return LayerNormFunction::apply(x, weight, bias, epsilon);
+        return LayerNormFunction::apply(x, weight, bias, epsilon, ends.weight, ends.bias);
     }
-    return {at::layer_norm(x, {width}, weight, bias, epsilon), x};
+    return {at::layer_norm(x, {width}, with_end(weight, ends.weight), with_end(bias, ends.bias), epsilon), x};
 }
 
 at::Tensor geglu(const Tensor &x) {
@@ -127,10 +141,11 @@ at::Tensor geglu(const Tensor &x) {
 
 extern "C" {
 
-bool ringtune_layer_norm(const at::Tensor *x, const at::Tensor *weight, const at::Tensor *bias, double epsilon,
-                         at::Tensor **results) {
+bool ringtune_layer_norm(const at::Tensor *x, const at::Tensor *weight, const at::Tensor *bias,
+                         const at::Tensor *weight_end, const at::Tensor *bias_end, double epsilon, at::Tensor **results) {
     return ringtune::guarded(false, [&] {
-        return ringtune::hand_over(ringtune::layer_norm(*x, *weight, *bias, epsilon), results);
+        const ringtune::Ends ends{ringtune::present(weight_end), ringtune::present(bias_end)};
+        return ringtune::hand_over(ringtune::layer_norm(*x, *weight, *bias, ends, epsilon), results);
     });
 }
 

@@ -25,4 +25,14 @@ template <typename Element> Element *mutable_elements(const at::Tensor &tensor) 
     return static_cast<Element *>(tensor.data_ptr());
 }
 
+// Handles of a norm's weight and bias, where they are trained (weight_gradient.cpp).
+struct Ends {
+    std::optional<at::Tensor> weight, bias;
+};
+
+// The values, with the gradient of their handle.
+inline at::Tensor with_end(const at::Tensor &values, const std::optional<at::Tensor> &end) {
+    return end ? values + (*end - end->detach()) : values;
+}
+
 } // namespace ringtune

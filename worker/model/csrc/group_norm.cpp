@@ -1,5 +1,5 @@
 // Group normalisation with SiLU as libtorch sees it: an autograd function around fused_kernels.h that keeps only its
-// input for the backward pass. Weights are frozen: they have no gradient. Sums are over fixed stretches of rows, added
+// input for the backward pass. Weights that are trained have handles (weight_gradient.cpp). Sums are over fixed stretches of rows, added
 // up in order, so that the bits do not depend on the number of threads.
 #include "fused_tensors.h"
 
@@ -172,10 +172,10 @@ template <typename Element> fused::Kept<Element> kept_rows(const Tensor &kept, i
 
 // With g the gradient of the normalised values times the weight and n values a group:
 // dx = (g - mean(g) - xhat * mean(g * xhat)) / deviation. `results`: to write to, undefined where nobody wants it;
-// `kept`: added to them, where it is defined; each has_rows().
+// `kept`: added to them, where it is defined; each has_rows(). Gives the gradients of weight and bias, [channels] each.
 template <typename Element>
-void group_norm_backward(const NormState &state, const Parts &parts, const Tensor &gradient, const Parts &kept,
-                         const Parts &results) {
+std::pair<Tensor, Tensor> group_norm_backward(const NormState &state, const Parts &parts, const Tensor &gradient,
+                                              const Parts &kept, const Parts &results) {
     RECORD_FUNCTION("ringtune::group_norm_backward", (std::vector<c10::IValue>(parts.begin(), parts.end())));
     const Pictures pictures(parts);
     const Norm &norm = state.norm;
@@ -193,17 +193,20 @@ void group_norm_backward(const NormState &state, const Parts &parts, const Tenso
     const std::vector<double> moments = totals(pictures, partial);
     // 2. From them what multiplies x and what is added, per channel.
     std::vector<float> slope(pictures.batch * channels), offset_of(pictures.batch * channels);
+    std::vector<double> of_weight(channels, 0.0), of_bias(channels, 0.0);
     for (int64_t group = 0; group < pictures.batch * norm.groups; ++group) {
         const int64_t picture = group / norm.groups, first = group % norm.groups * each;
         const double *sums = &moments[picture * 2 * channels], *products = sums + channels;
-        const double mean = known.mean[group], inverse = known.inverse[group];
         const auto added_to = [&](int64_t c) {
             return norm.added.empty() ? 0.0 : static_cast<double>(norm.added[picture * channels + c]);
         };
         double sum = 0.0, product = 0.0;
+        const double mean = known.mean[group], inverse = known.inverse[group];
         for (int64_t c = first; c < first + each; ++c) {
             sum += norm.weight[c] * sums[c];
             product += norm.weight[c] * (products[c] + added_to(c) * sums[c]);
+            of_weight[c] += (products[c] + (added_to(c) - mean) * sums[c]) * inverse;
+            of_bias[c] += sums[c];
         }
         const double count = static_cast<double>(pictures.positions * each);
         const double factor = -(product - sum * mean) * inverse * inverse * inverse / count;
@@ -224,12 +227,14 @@ void group_norm_backward(const NormState &state, const Parts &parts, const Tenso
                                     {&slope[at], &offset_of[at]}, kept_rows<Element>(kept[part], stretch.first),
                                     mutable_elements<Element>(results[part]) + place);
     });
+    return {at::tensor(of_weight, at::kFloat), at::tensor(of_bias, at::kFloat)};
 }
 
 // Gives the inputs back behind the result: whoever goes on with those has their gradients added in the same sweep.
 struct GroupNormFunction : torch::autograd::Function<GroupNormFunction> {
     static variable_list forward(AutogradContext *context, const Tensor &x, const std::optional<Tensor> &skip,
-                                 const c10::intrusive_ptr<NormState> &state) {
+                                 const c10::intrusive_ptr<NormState> &state, const std::optional<Tensor> &weight_end,
+                                 const std::optional<Tensor> &bias_end) {
         at::AutoDispatchBelowADInplaceOrView below;
         context->set_materialize_grads(false);
         Parts inputs{x};
@@ -249,11 +254,13 @@ struct GroupNormFunction : torch::autograd::Function<GroupNormFunction> {
         }
         context->save_for_backward(parts);
         context->saved_data["state"] = c10::IValue::make_capsule(state);
+        context->saved_data["trains_weight"] = weight_end.has_value();
+        context->saved_data["trains_bias"] = bias_end.has_value();
         return outputs;
     }
 
     static variable_list backward(AutogradContext *context, const variable_list &gradients) {
-        variable_list results(3);
+        variable_list results(5);
         if (!gradients[0].defined()) {
             std::copy(gradients.begin() + 1, gradients.end(), results.begin());
             return results;
@@ -273,9 +280,15 @@ struct GroupNormFunction : torch::autograd::Function<GroupNormFunction> {
         }
         const auto state = context->saved_data["state"].toCapsule();
         const Tensor gradient = channels_last(gradients[0]);
-        by_kind(gradient, [&]<typename Element>(Element) {
-            group_norm_backward<Element>(static_cast<const NormState &>(*state), parts, gradient, kept, wanted);
+        const auto [of_weight, of_bias] = by_kind(gradient, [&]<typename Element>(Element) {
+            return group_norm_backward<Element>(static_cast<const NormState &>(*state), parts, gradient, kept, wanted);
         });
+        if (context->saved_data["trains_weight"].toBool()) {
+            results[3] = of_weight;
+        }
+        if (context->saved_data["trains_bias"].toBool()) {
+            results[4] = of_bias;
+        }
         return results;
     }
 };
@@ -305,7 +318,7 @@ void check_group_norm(const Tensor &x, const Tensor &skip, const Tensor &added, 
 
 // The result, and the inputs for whoever goes on with them. `skip` and `added` may be undefined.
 variable_list group_norm(const Tensor &x, const Tensor &skip, const Tensor &added, Norm norm, const Tensor &weight,
-                         const Tensor &bias) {
+                         const Tensor &bias, const Ends &ends) {
     check_group_norm(x, skip, added, norm, weight, bias);
     if (x.dim() == 4 && is_fused(x) && (!skip.defined() || is_fused(skip))) {
         auto state = c10::make_intrusive<NormState>();
@@ -316,7 +329,7 @@ variable_list group_norm(const Tensor &x, const Tensor &skip, const Tensor &adde
         }
         state->norm = std::move(norm);
         variable_list results =
-            GroupNormFunction::apply(x, skip.defined() ? std::optional(skip) : std::nullopt, state);
+            GroupNormFunction::apply(x, skip.defined() ? std::optional(skip) : std::nullopt, state, ends.weight, ends.bias);
         // Behind the function even an input without a gradient would have one.
         for (size_t part = 1; part < results.size(); ++part) {
             const Tensor &input = part == 1 ? x : skip;
@@ -329,7 +342,8 @@ variable_list group_norm(const Tensor &x, const Tensor &skip, const Tensor &adde
     // What is added may be more exact than x; the sum is then normalised before it is rounded.
     const Tensor whole = skip.defined() ? at::cat({x, skip}, 1) : x;
     const Tensor input = added.defined() ? whole + added.unsqueeze(-1).unsqueeze(-1) : whole;
-    const Tensor y = at::group_norm(input, norm.groups, weight, bias, norm.epsilon).to(x.scalar_type());
+    const Tensor y = at::group_norm(input, norm.groups, with_end(weight, ends.weight), with_end(bias, ends.bias), norm.epsilon)
+                         .to(x.scalar_type());
     variable_list results{norm.silu ? at::silu(y) : y, x};
     if (skip.defined()) {
         results.push_back(skip);
@@ -342,12 +356,14 @@ variable_list group_norm(const Tensor &x, const Tensor &skip, const Tensor &adde
 } // namespace ringtune
 
 extern "C" bool ringtune_group_norm(const at::Tensor *x, const at::Tensor *skip, const at::Tensor *added,
-                                    int64_t groups, const at::Tensor *weight, const at::Tensor *bias, double epsilon,
-                                    bool silu, at::Tensor **results) {
+                                    int64_t groups, const at::Tensor *weight, const at::Tensor *bias,
+                                    const at::Tensor *weight_end, const at::Tensor *bias_end, double epsilon, bool silu,
+                                    at::Tensor **results) {
     return ringtune::guarded(false, [&] {
         const auto or_none = [](const at::Tensor *tensor) { return tensor == nullptr ? at::Tensor() : *tensor; };
         return ringtune::hand_over(ringtune::group_norm(*x, or_none(skip), or_none(added),
-                                                        {groups, epsilon, silu, {}, {}, {}}, *weight, *bias),
+                                                        {groups, epsilon, silu, {}, {}, {}}, *weight, *bias,
+                                                        {ringtune::present(weight_end), ringtune::present(bias_end)}),
                                    results);
     });
 }

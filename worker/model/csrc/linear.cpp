@@ -228,10 +228,6 @@ at::Tensor pack_linear(const at::Tensor &weight, bool backward) {
     return onednn::ordered(ordered, PACKED_FOR_ROWS);
 }
 
-std::optional<at::Tensor> present(const at::Tensor *tensor) {
-    return tensor == nullptr ? std::nullopt : std::optional<at::Tensor>(*tensor);
-}
-
 } // namespace
 
 } // namespace ringtune

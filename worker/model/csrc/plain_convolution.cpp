@@ -113,11 +113,8 @@ extern "C" {
 
 at::Tensor *ringtune_convolution(const at::Tensor *input, const at::Tensor *weight, const at::Tensor *bias,
                                  const at::Tensor *residual, int64_t stride, int64_t padding) {
-    const auto given = [](const at::Tensor *tensor) {
-        return tensor == nullptr ? std::nullopt : std::optional<at::Tensor>(*tensor);
-    };
     return ringtune::guarded<at::Tensor *>(nullptr, [&] {
-        return new at::Tensor(ringtune::convolution(*input, *weight, given(bias), given(residual), stride, padding));
+        return new at::Tensor(ringtune::convolution(*input, *weight, ringtune::present(bias), ringtune::present(residual), stride, padding));
     });
 }
 

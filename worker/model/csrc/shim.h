@@ -39,6 +39,11 @@ template <typename Result, typename Body> Result guarded(Result failure, Body bo
 // left without. An undefined tensor is frozen.
 void check_frozen(const char *operation, const char *name, const at::Tensor &weight);
 
+// None of a null pointer.
+inline std::optional<at::Tensor> present(const at::Tensor *tensor) {
+    return tensor == nullptr ? std::nullopt : std::optional<at::Tensor>(*tensor);
+}
+
 // Writes tensors to `results`, whose owner they get; true.
 bool hand_over(at::TensorList tensors, at::Tensor **results);
 
@@ -116,15 +121,16 @@ void ringtune_free_string(char *text);
 
 // Of `x` and `skip` side by side; `skip` may be null, and so may `added`: [batch, channels], added to them first.
 // Gives the result and its inputs, two tensors or three: going on with those, their gradients are added in one sweep.
+// `weight_end` and `bias_end` may be null: the handles of a weight and a bias that are trained (weight_gradient.cpp).
 bool ringtune_group_norm(const at::Tensor *x, const at::Tensor *skip, const at::Tensor *added, int64_t groups,
-                         const at::Tensor *weight, const at::Tensor *bias, double epsilon, bool silu,
-                         at::Tensor **results);
+                         const at::Tensor *weight, const at::Tensor *bias, const at::Tensor *weight_end,
+                         const at::Tensor *bias_end, double epsilon, bool silu, at::Tensor **results);
 
 // fused.cpp
 
-// Gives the result and its input, two tensors.
-bool ringtune_layer_norm(const at::Tensor *x, const at::Tensor *weight, const at::Tensor *bias, double epsilon,
-                         at::Tensor **results);
+// Gives the result and its input, two tensors. `weight_end`, `bias_end`: as of group_norm.cpp.
+bool ringtune_layer_norm(const at::Tensor *x, const at::Tensor *weight, const at::Tensor *bias,
+                         const at::Tensor *weight_end, const at::Tensor *bias_end, double epsilon, at::Tensor **results);
 at::Tensor *ringtune_geglu(const at::Tensor *x);
 
 // linear.cpp
@@ -165,6 +171,17 @@ bool ringtune_convolution_has_kernels(int64_t inputs, int64_t outputs, int64_t s
 // With plain weights [outputs, inputs, k, k]; `bias` and `residual`, which has the result's shape, may be null.
 at::Tensor *ringtune_convolution(const at::Tensor *input, const at::Tensor *weight, const at::Tensor *bias,
                                  const at::Tensor *residual, int64_t stride, int64_t padding);
+
+// weight_gradient.cpp
+
+// The result of a layer as it is, behind which the gradients of its trained weights are made, each of its handle; all handles may
+// be null. Of a linear layer `side` is 0, and its weights may be up to three (`parts`) one above the other.
+at::Tensor *ringtune_with_weight_gradient(const at::Tensor *result, const at::Tensor *input, const at::Tensor *first,
+                                          const at::Tensor *second, const at::Tensor *third, const at::Tensor *bias,
+                                          int64_t parts, int64_t side, int64_t stride, int64_t padding);
+// The gradients of `ends`, given that of `output`; undefined ones of what has none. The graph is gone then.
+bool ringtune_gradients(const at::Tensor *output, const at::Tensor *gradient, at::Tensor **ends, size_t count,
+                        at::Tensor **results);
 
 // profile.cpp
 

@@ -23,3 +23,4 @@
 #include "profile.cpp"
 #include "text.cpp"
 #include "threads.cpp"
+#include "weight_gradient.cpp"

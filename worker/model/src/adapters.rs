@@ -10,7 +10,6 @@
 //! Sources: PEFT, tuners/lora/layer.py and dora.py; kohya's scripts, networks/lora.py, `rank_dropout`.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ringtune_engine::LayerShape;
@@ -143,8 +142,6 @@ pub(crate) struct TrainedAdapters {
     pub(crate) rates: [f64; 2],
     /// What is dropped now.
     pub(crate) dropped: Arc<Mutex<[Option<Masks>; 2]>>,
-    /// Hidden states by token ids, [1, tokens, width], where the text encoder does not change.
-    pub(crate) captions: BTreeMap<Vec<i64>, Tensor>,
 }
 
 /// What the adapters of layers that take the same input and lie side by side add to their outputs: [.., the sum of `outputs`

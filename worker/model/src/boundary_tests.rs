@@ -15,7 +15,7 @@ const BOUNDARIES: [(&str, &[&str]); 3] = [
     ),
     (include_str!("../csrc/text_shim.h"), &[include_str!("gpt2/text/native.rs")]),
 ];
-const SOURCES: [(&str, &str); 15] = [
+const SOURCES: [(&str, &str); 16] = [
     ("allocator.cpp", include_str!("../csrc/allocator.cpp")),
     ("attention.cpp", include_str!("../csrc/attention.cpp")),
     ("causal_attention.cpp", include_str!("../csrc/causal_attention.cpp")),
@@ -31,6 +31,7 @@ const SOURCES: [(&str, &str); 15] = [
     ("shim.cpp", include_str!("../csrc/shim.cpp")),
     ("text.cpp", include_str!("../csrc/text.cpp")),
     ("threads.cpp", include_str!("../csrc/threads.cpp")),
+    ("weight_gradient.cpp", include_str!("../csrc/weight_gradient.cpp")),
 ];
 /// Types that may cross, in Rust and in C++.
 const TYPES: [(&str, &str); 18] = [

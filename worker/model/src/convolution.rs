@@ -1,4 +1,4 @@
-//! Convolutions with frozen weights.
+//! Convolutions.
 
 use tch::{Kind, Tensor};
 
@@ -8,6 +8,7 @@ use crate::mapped_file::Stored;
 use crate::native::{self, ConvolutionArguments, ConvolutionGeometry, PlainConvolution};
 use crate::packed_weights::{Packed, PackedWeights, Way};
 use crate::runtime;
+use crate::trained::LayerTensor;
 use crate::weights::Scope;
 
 /// Batch, height and width: of channels a layer has its own number.
@@ -69,13 +70,15 @@ enum ConvolutionWeights {
     Plain(Tensor),
     /// bf16, in the order of what convolves.
     Packed { stored: Stored, packed: PackedWeights },
+    /// Weights that change, or whose bias does.
+    Trained { weight: LayerTensor, packed: PackedWeights, kind: Kind },
 }
 
-/// A convolution with frozen weights.
+/// A convolution.
 #[derive(Debug)]
 pub struct Conv2d {
     weights: ConvolutionWeights,
-    bias: Tensor,
+    bias: LayerTensor,
     adapter: Place,
     config: Conv2dConfig,
 }
@@ -84,6 +87,12 @@ impl Conv2d {
     /// Reads `weight` [outputs, inputs, kernel, kernel] and `bias` [outputs].
     pub fn new(scope: &Scope, config: Conv2dConfig, kind: Kind) -> Result<Self> {
         let shape = [config.outputs, config.inputs, config.kernel, config.kernel];
+        if scope.is_trained("weight") || scope.is_trained("bias") {
+            let weight = scope.layer_tensor("weight", &shape, kind)?;
+            let bias = scope.layer_tensor("bias", &[config.outputs], kind)?;
+            let weights = ConvolutionWeights::Trained { weight, packed: PackedWeights::default(), kind };
+            return Ok(Conv2d { weights, bias, adapter: scope.site(&shape), config });
+        }
         let bias = scope.tensor("bias", &[config.outputs], kind)?;
         if config.packed(kind) {
             let weight = scope.stored("weight", &shape)?;
@@ -96,6 +105,7 @@ impl Conv2d {
         };
         if scope.is_dry() {
             let (weights, adapter) = (ConvolutionWeights::Plain(weight), scope.site(&shape));
+            let bias = LayerTensor::Frozen(bias);
             return Ok(Conv2d { weights, bias, adapter, config });
         }
         Ok(Conv2d { adapter: scope.site(&shape), ..Conv2d::plain(&weight, bias, config)? })
@@ -109,13 +119,13 @@ impl Conv2d {
             native::channels_last(weight)?
         };
         let (weights, adapter) = (ConvolutionWeights::Plain(weight), Place::default());
-        Ok(Conv2d { weights, bias, adapter, config })
+        Ok(Conv2d { weights, bias: LayerTensor::Frozen(bias), adapter, config })
     }
 
     /// Weights that are read, and packed, when they are first used; in bf16.
     pub(crate) fn stored(weight: Stored, bias: Tensor, config: Conv2dConfig) -> Self {
         let weights = ConvolutionWeights::Packed { stored: weight, packed: PackedWeights::default() };
-        Conv2d { weights, bias, adapter: Place::default(), config }
+        Conv2d { weights, bias: LayerTensor::Frozen(bias), adapter: Place::default(), config }
     }
 
     /// Where its adapter is.
@@ -150,25 +160,49 @@ impl Conv2d {
     fn run_frozen(&self, x: &Tensor, residual: Option<&Tensor>) -> Result<Tensor> {
         match &self.weights {
             ConvolutionWeights::Plain(weight) => {
-                let (bias, Conv2dConfig { stride, padding, .. }) = (&self.bias, self.config);
+                let (bias, Conv2dConfig { stride, padding, .. }) = (self.bias.plain(), self.config);
                 native::convolution(x, PlainConvolution { weight, bias, residual, stride, padding })
             }
             ConvolutionWeights::Packed { stored, packed } => {
-                let (batch, _, height, width) = x.size4()?;
-                let packed = self.packed(stored, packed, [batch, height, width], x.requires_grad())?;
-                let (forward, backward) = (&packed.forward, packed.backward.as_ref());
-                let (geometry, bias) = (self.config.geometry(), &self.bias);
-                let arguments = ConvolutionArguments { forward, backward, bias, residual, geometry };
-                native::packed_convolution(x, arguments)
+                let packed =
+                    self.packed(|| stored.tensor(Kind::BFloat16), 0, packed, size_of(x)?, x.requires_grad())?;
+                self.convolve_packed(x, &packed, self.bias.plain(), residual)
+            }
+            ConvolutionWeights::Trained { weight, packed, kind } => {
+                let (bias, Conv2dConfig { kernel: side, stride, padding, .. }) =
+                    (self.bias.value(*kind)?, self.config);
+                let result = if self.config.packed(*kind) {
+                    let (read, version) = (|| weight.value(*kind), weight.version());
+                    let packed = self.packed(read, version, packed, size_of(x)?, x.requires_grad())?;
+                    self.convolve_packed(x, &packed, &bias, residual)?
+                } else {
+                    let (weight, bias) = (&weight.value(*kind)?, &bias);
+                    native::convolution(x, PlainConvolution { weight, bias, residual, stride, padding })?
+                };
+                let (weights, bias) = (vec![weight.end()], self.bias.end());
+                let trained = native::Trained { weights, bias, side, stride, padding };
+                native::with_weight_gradient(&result, x, &trained)
             }
         }
+    }
+
+    fn convolve_packed(
+        &self,
+        x: &Tensor,
+        packed: &Packed,
+        bias: &Tensor,
+        residual: Option<&Tensor>,
+    ) -> Result<Tensor> {
+        let (forward, backward, geometry) =
+            (&packed.forward, packed.backward.as_ref(), self.config.geometry());
+        native::packed_convolution(x, ConvolutionArguments { forward, backward, bias, residual, geometry })
     }
 
     /// Packs the weights as [`Conv2d::forward`] does for inputs of `size`, with a `gradient` or without. Returns the result's
     /// size.
     pub(crate) fn lay_out(&self, size: Size, gradient: bool) -> Result<Size> {
         if let ConvolutionWeights::Packed { stored, packed } = &self.weights {
-            self.packed(stored, packed, size, gradient)?;
+            self.packed(|| stored.tensor(Kind::BFloat16), 0, packed, size, gradient)?;
         }
         let [batch, height, width] = size;
         Ok([batch, self.config.places(height), self.config.places(width)])
@@ -177,14 +211,14 @@ impl Conv2d {
     /// For inputs of `size`, and for the gradients of what becomes of them.
     fn packed(
         &self,
-        stored: &Stored,
+        read: impl FnOnce() -> Result<Tensor>,
+        version: u64,
         packed: &PackedWeights,
         [batch, height, width]: Size,
         gradient: bool,
     ) -> Result<Packed> {
         let Conv2dConfig { inputs, outputs, .. } = self.config;
-        let read = || stored.tensor(Kind::BFloat16);
-        packed.get(gradient, read, |plain, way| {
+        packed.get(version, gradient, read, |plain, way| {
             let size = match way {
                 Way::Forward => [batch, inputs, height, width],
                 Way::Backward => [batch, outputs, self.config.places(height), self.config.places(width)],
@@ -192,6 +226,11 @@ impl Conv2d {
             native::pack_convolution(plain, &size, self.config.geometry(), way == Way::Backward)
         })
     }
+}
+
+fn size_of(x: &Tensor) -> Result<Size> {
+    let (batch, _, height, width) = x.size4()?;
+    Ok([batch, height, width])
 }
 
 #[cfg(test)]

@@ -47,7 +47,7 @@ impl Filter {
     fn both_ways(layer: &Conv2d) -> bool {
         match &layer.weights {
             ConvolutionWeights::Packed { packed, .. } => packed.both_ways(),
-            ConvolutionWeights::Plain(_) => false,
+            ConvolutionWeights::Plain(_) | ConvolutionWeights::Trained { .. } => false,
         }
     }
 
@@ -357,7 +357,7 @@ fn fp32_weights_that_our_kernels_read_stay_in_their_file() {
     let weights = Weights::open_file(&file, |name| Some(name.to_owned())).unwrap();
     let weight = |config| match Conv2d::new(&weights.root(), config, Kind::Float).unwrap().weights {
         ConvolutionWeights::Plain(weight) => weight,
-        ConvolutionWeights::Packed { .. } => panic!("fp32 is not packed"),
+        _ => panic!("fp32 is not packed, and nothing is trained"),
     };
     let config = Conv2dConfig::same_3x3(96, 32);
     // All at once, so that no copy lies where another one was.

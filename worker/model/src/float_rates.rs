@@ -126,14 +126,23 @@ fn cases() -> Result<Vec<Case>> {
             native::group_norm(
                 x,
                 None,
-                GroupNormArguments { weight, bias, groups: 32, epsilon: 1e-5, silu: true },
+                GroupNormArguments {
+                    weight,
+                    bias,
+                    ends: [None, None],
+                    groups: 32,
+                    epsilon: 1e-5,
+                    silu: true,
+                },
             )
         }),
     );
     sweep(
         "layer norm",
         drawn(&[4096, 320])?,
-        Box::new(move |x, _| native::layer_norm(x, &own_weight, &own_bias, 1e-5).map(|[y, _]| y)),
+        Box::new(move |x, _| {
+            native::layer_norm(x, [&own_weight, &own_bias], [None, None], 1e-5).map(|[y, _]| y)
+        }),
     );
     sweep("GEGLU", drawn(&[4096, 2560])?, Box::new(|x, _| native::geglu(x)));
     Ok(cases)

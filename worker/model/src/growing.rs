@@ -41,7 +41,8 @@ impl GrowingConv2d {
     /// Reads `weight` [channels, channels, 3, 3] and `bias` [channels].
     pub fn new(scope: &Scope, channels: i64, kind: Kind) -> Result<Self> {
         let config = Conv2dConfig::same_3x3(channels, channels);
-        let stored = if kind == Kind::BFloat16 && runtime::has_bf16() {
+        let is_trained = scope.is_trained("weight") || scope.is_trained("bias");
+        let stored = if kind == Kind::BFloat16 && runtime::has_bf16() && !is_trained {
             Some(scope.stored("weight", &[channels, channels, 3, 3])?)
         } else {
             None
@@ -128,7 +129,7 @@ impl GrowingConv2d {
     fn doubling_for(&self, [batch, height, width]: Size, stored: &Stored, gradient: bool) -> Result<Packed> {
         let channels = self.config.inputs;
         let read = || self.doubled(stored);
-        self.doubling.get(gradient, read, |plain, way| {
+        self.doubling.get(0, gradient, read, |plain, way| {
             let size = match way {
                 Way::Forward => [batch, channels, height, width],
                 Way::Backward => [batch, channels, 2 * height, 2 * width],

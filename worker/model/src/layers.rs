@@ -1,4 +1,4 @@
-//! The layers all three networks are built from, with frozen weights; convolutions are in [`crate::convolution`].
+//! The layers all three networks are built from; convolutions are in [`crate::convolution`].
 
 use tch::{Kind, Tensor};
 
@@ -9,6 +9,7 @@ use crate::native;
 pub use crate::native::Products;
 use crate::packed_weights::{Packed, PackedWeights, Way};
 pub use crate::tokens::{from_tokens, to_tokens};
+use crate::trained::LayerTensor;
 use crate::weights::Scope;
 
 /// Shape of a fully connected layer.
@@ -26,20 +27,22 @@ pub struct LinearConfig {
 /// the same memory again for the gradient: 160 MB in the six layers of SD 1.x that are so large.
 const MOST_PACKED: i64 = 8 << 20;
 
-/// Frozen weights [outputs, inputs].
+/// Weights [outputs, inputs].
 #[derive(Debug)]
 enum LinearWeights {
     /// Row by row.
     Plain(Tensor),
     /// bf16, packed; of several layers of [rows, inputs] one after the other.
     Packed { stored: Vec<Stored>, packed: PackedWeights },
+    /// Weights that change, or whose bias does; of several layers one after the other.
+    Trained { parts: Vec<LayerTensor>, packed: PackedWeights, kind: Kind },
 }
 
 /// y = x Wᵀ + b over the last dimension, and what the layer's adapter adds, if it has one.
 #[derive(Debug)]
 pub struct Linear {
     weights: LinearWeights,
-    bias: Option<Tensor>,
+    bias: Option<LayerTensor>,
     /// Of each of the layers that are stacked here.
     adapters: Vec<Place>,
     /// Features in.
@@ -74,7 +77,13 @@ impl Linear {
 
     fn of(scopes: &[Scope], shape: &[i64], config: LinearConfig, kind: Kind) -> Result<Self> {
         let count = scopes.len() as i64 * config.outputs * config.inputs;
-        let weights = if kind == Kind::BFloat16 && count <= MOST_PACKED {
+        let is_trained =
+            |scope: &Scope| scope.is_trained("weight") || config.bias && scope.is_trained("bias");
+        let weights = if scopes.iter().any(is_trained) {
+            let parts = scopes.iter().map(|scope| scope.layer_tensor("weight", shape, kind));
+            let parts = parts.collect::<Result<Vec<_>>>()?;
+            LinearWeights::Trained { parts, packed: PackedWeights::default(), kind }
+        } else if kind == Kind::BFloat16 && count <= MOST_PACKED {
             let stored =
                 scopes.iter().map(|scope| scope.stored("weight", shape)).collect::<Result<Vec<_>>>()?;
             LinearWeights::Packed { stored, packed: PackedWeights::default() }
@@ -87,7 +96,7 @@ impl Linear {
             LinearWeights::Plain(if dry { Tensor::new() } else { joined(&weights, config.inputs)? })
         };
         let bias = match scopes {
-            [scope] if config.bias => Some(scope.tensor("bias", &[config.outputs], kind)?),
+            [scope] if config.bias => Some(scope.layer_tensor("bias", &[config.outputs], kind)?),
             _ => None,
         };
         let LinearConfig { inputs, outputs, .. } = config;
@@ -108,31 +117,56 @@ impl Linear {
     fn apply(&self, x: &Tensor, residual: Option<&Tensor>) -> Result<Tensor> {
         let product = |x: &Tensor| self.product(x, None, None);
         if let Some(mut y) = adapters::with_lengths(&self.adapters, x, self.outputs, product)? {
-            for more in self.bias.as_ref().into_iter().chain(residual) {
+            for more in self.bias.as_ref().map(LayerTensor::plain).into_iter().chain(residual) {
                 y = y.f_add(more)?;
             }
             return Ok(y);
         }
+        let bias = self.bias.as_ref();
         match (adapters::added(&self.adapters, x, self.outputs)?, residual) {
-            (None, residual) => self.product(x, self.bias.as_ref(), residual),
-            (Some(added), None) => self.product(x, self.bias.as_ref(), Some(&added)),
-            (Some(added), Some(residual)) => {
-                self.product(x, self.bias.as_ref(), Some(&added.f_add(residual)?))
-            }
+            (None, residual) => self.product(x, bias, residual),
+            (Some(added), None) => self.product(x, bias, Some(&added)),
+            (Some(added), Some(residual)) => self.product(x, bias, Some(&added.f_add(residual)?)),
         }
     }
 
-    /// That of the frozen weights.
-    fn product(&self, x: &Tensor, bias: Option<&Tensor>, residual: Option<&Tensor>) -> Result<Tensor> {
+    /// That of the layer's own weights.
+    fn product(&self, x: &Tensor, bias: Option<&LayerTensor>, residual: Option<&Tensor>) -> Result<Tensor> {
+        let plus = |y: Tensor, residual: Option<&Tensor>| match residual {
+            Some(residual) => Ok(y.f_add(residual)?),
+            None => Ok(y),
+        };
         match &self.weights {
             LinearWeights::Plain(weight) => {
-                let y = native::linear(x, weight, bias, self.products)?;
-                residual.map_or(Ok(y.shallow_clone()), |residual| Ok(y.f_add(residual)?))
+                plus(native::linear(x, weight, bias.map(LayerTensor::plain), self.products)?, residual)
             }
             LinearWeights::Packed { stored, packed } => {
                 let packed = self.packed(stored, packed, x.requires_grad())?;
-                let (forward, backward) = (&packed.forward, packed.backward.as_ref());
-                native::packed_linear(x, native::PackedLinear { forward, backward, bias }, residual)
+                multiply_packed(x, &packed, bias.map(LayerTensor::plain), residual)
+            }
+            LinearWeights::Trained { parts, packed, kind } => {
+                let is_low = *kind == Kind::BFloat16;
+                let values = || parts.iter().map(|part| part.value(*kind)).collect::<Result<Vec<_>>>();
+                let lay = |plain: &Tensor, way| {
+                    if is_low {
+                        native::pack_linear(plain, way == Way::Backward)
+                    } else {
+                        Ok(plain.shallow_clone())
+                    }
+                };
+                let version = parts.iter().map(LayerTensor::version).max().unwrap_or_default();
+                let laid = packed.get(version, x.requires_grad(), || joined(&values()?, self.inputs), lay)?;
+                let own = bias.map(|bias| bias.value(*kind)).transpose()?;
+                let (fused, added) = if is_low { (residual, None) } else { (None, residual) };
+                let result = if is_low {
+                    multiply_packed(x, &laid, own.as_ref(), fused)?
+                } else {
+                    native::linear(x, &laid.forward, own.as_ref(), self.products)?
+                };
+                let weights = parts.iter().map(LayerTensor::end).collect();
+                let trained =
+                    native::Trained { weights, bias: bias.and_then(LayerTensor::end), ..Default::default() };
+                plus(native::with_weight_gradient(&result, x, &trained)?, added)
             }
         }
     }
@@ -143,7 +177,8 @@ impl Linear {
         if let LinearWeights::Packed { stored, packed } = &self.weights {
             self.packed(stored, packed, gradient)?;
         }
-        Ok(gradient || self.adapters.iter().any(Place::is_filled))
+        let is_trained = matches!(self.weights, LinearWeights::Trained { .. });
+        Ok(gradient || is_trained || self.adapters.iter().any(Place::is_filled))
     }
 
     fn packed(&self, stored: &[Stored], packed: &PackedWeights, gradient: bool) -> Result<Packed> {
@@ -151,8 +186,18 @@ impl Linear {
             let parts = stored.iter().map(|part| part.tensor(Kind::BFloat16));
             joined(&parts.collect::<Result<Vec<_>>>()?, self.inputs)
         };
-        packed.get(gradient, read, |plain, way| native::pack_linear(plain, way == Way::Backward))
+        packed.get(0, gradient, read, |plain, way| native::pack_linear(plain, way == Way::Backward))
     }
+}
+
+fn multiply_packed(
+    x: &Tensor,
+    packed: &Packed,
+    bias: Option<&Tensor>,
+    residual: Option<&Tensor>,
+) -> Result<Tensor> {
+    let (forward, backward) = (&packed.forward, packed.backward.as_ref());
+    native::packed_linear(x, native::PackedLinear { forward, backward, bias }, residual)
 }
 
 /// Concatenates the rows: [.., inputs].
@@ -178,8 +223,8 @@ pub struct GroupNormConfig {
 /// whatever the input is: scales are near 1, where bf16 has steps of 1/128, and each error touches a whole channel.
 #[derive(Debug)]
 pub struct GroupNorm {
-    weight: Tensor,
-    bias: Tensor,
+    weight: LayerTensor,
+    bias: LayerTensor,
     groups: i64,
     epsilon: f64,
 }
@@ -187,8 +232,8 @@ pub struct GroupNorm {
 impl GroupNorm {
     /// Reads `weight` and `bias`, each [channels].
     pub fn new(scope: &Scope, config: GroupNormConfig) -> Result<Self> {
-        let weight = scope.tensor("weight", &[config.channels], Kind::Float)?;
-        let bias = scope.tensor("bias", &[config.channels], Kind::Float)?;
+        let weight = scope.layer_tensor("weight", &[config.channels], Kind::Float)?;
+        let bias = scope.layer_tensor("bias", &[config.channels], Kind::Float)?;
         Ok(GroupNorm { weight, bias, groups: config.groups, epsilon: config.epsilon })
     }
 
@@ -226,23 +271,25 @@ impl GroupNorm {
 
     fn arguments(&self, silu: bool) -> native::GroupNormArguments<'_> {
         let GroupNorm { weight, bias, groups, epsilon } = self;
-        native::GroupNormArguments { weight, bias, groups: *groups, epsilon: *epsilon, silu }
+        let (ends, groups, epsilon) = ([weight.end(), bias.end()], *groups, *epsilon);
+        let (weight, bias) = (weight.plain(), bias.plain());
+        native::GroupNormArguments { weight, bias, ends, groups, epsilon, silu }
     }
 }
 
 /// Layer normalisation over the last dimension; statistics, scale and shift in fp32, as in [`GroupNorm`].
 #[derive(Debug)]
 pub struct LayerNorm {
-    weight: Tensor,
-    bias: Tensor,
+    weight: LayerTensor,
+    bias: LayerTensor,
     epsilon: f64,
 }
 
 impl LayerNorm {
     /// Reads `weight` and `bias`, each [width].
     pub fn new(scope: &Scope, width: i64, epsilon: f64) -> Result<Self> {
-        let weight = scope.tensor("weight", &[width], Kind::Float)?;
-        let bias = scope.tensor("bias", &[width], Kind::Float)?;
+        let weight = scope.layer_tensor("weight", &[width], Kind::Float)?;
+        let bias = scope.layer_tensor("bias", &[width], Kind::Float)?;
         Ok(LayerNorm { weight, bias, epsilon })
     }
 
@@ -254,7 +301,8 @@ impl LayerNorm {
 
     /// [`LayerNorm::forward`], and `x` to go on with: both its gradients are then added up in one sweep.
     pub fn forward_keeping(&self, x: &Tensor) -> Result<[Tensor; 2]> {
-        native::layer_norm(x, &self.weight, &self.bias, self.epsilon)
+        let LayerNorm { weight, bias, epsilon } = self;
+        native::layer_norm(x, [weight.plain(), bias.plain()], [weight.end(), bias.end()], *epsilon)
     }
 }
 

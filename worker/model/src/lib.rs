@@ -96,9 +96,11 @@ mod stable_diffusion;
 mod textual_inversion;
 pub mod time_projections;
 mod tokens;
+mod trained;
 pub mod unet;
 pub mod vae;
 pub mod weights;
+mod whole_unet;
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
@@ -114,11 +116,11 @@ pub use probe::{KERNELS_REVISION, probe};
 pub use rates::machine_rates;
 pub use ringtune_engine::{
     AdaptableLayer, Adapter, AlignedFloats, Applied, BucketSizes, Buckets, Dropout, EmbeddingRows,
-    EngineError, Extras, FeedTokens, FixedAdapter, Gradient, HeldState, InstructionSet, LanguageModelFolder,
-    LanguageModelInfo, LanguageModelSource, ModelInfo, ModelOptions, Moments, NewLanguageModel, OpenAdapters,
-    OpenLanguageModel, OpenTextModel, OptimizerStep, ParametersInfo, PassSummary, Piece, Pixels, Precision,
-    PredictionType, RgbImage, SamplePlace, SamplerKind, Shares, StateTensor, TextContext, TextModelInfo,
-    TokenBatch,
+    EngineError, Extras, FeedTokens, FirstValues, FixedAdapter, Gradient, HeldState, InstructionSet,
+    LanguageModelFolder, LanguageModelInfo, LanguageModelSource, ModelInfo, ModelOptions, Moments,
+    NewLanguageModel, OpenAdapters, OpenLanguageModel, OpenTextModel, OpenUnet, OptimizerStep,
+    ParametersInfo, PassSummary, Piece, Pixels, Precision, PredictionType, RgbImage, SamplePlace,
+    SamplerKind, Shares, Shows, StateTensor, TextContext, TextModelInfo, TokenBatch,
 };
 pub use runtime::{Runtime, RuntimeInfo};
 pub use stable_diffusion::{StableDiffusion, check_folder};

@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use ringtune_engine::{
     AdaptableLayer, Adapter, Buckets, Dropout, FixedAdapter, LEARNED_ROWS, OpenAdapters, Parameter,
-    ParametersInfo, PassSummary, ROWS_RATE, SamplePlace,
+    ParametersInfo, PassSummary, ROWS_RATE, SamplePlace, Shows,
 };
 use tch::{Device, Kind, Tensor};
 
@@ -20,7 +20,7 @@ use crate::adapters::{Adapter as Placed, Dropping, Lengths, Site, TrainedAdapter
 use crate::api::Microbatch;
 use crate::dropout::Masks;
 use crate::error::{Error, Result};
-use crate::parameters::{Draw, Parameters, Trained};
+use crate::parameters::{Draw, Parameters, Showing, Trained};
 use crate::profile::{self, Stretch};
 use crate::stable_diffusion::{StableDiffusion, kind_of, to_vec};
 
@@ -49,6 +49,8 @@ impl StableDiffusion {
     /// Takes all adapters away.
     pub fn remove_adapters(&mut self) {
         self.adapters = None;
+        // A text encoder with adapters made others.
+        self.captions.clear();
         self.sites.iter().for_each(|site| site.place.clear());
     }
 
@@ -57,6 +59,9 @@ impl StableDiffusion {
     /// # Errors
     /// Nothing is.
     pub fn trained(&mut self) -> Result<&mut Parameters> {
+        if let Some(whole) = &mut self.whole {
+            return Ok(&mut whole.parameters);
+        }
         Ok(&mut self.adapters.as_mut().ok_or(Error::NothingTrained)?.parameters)
     }
 
@@ -118,6 +123,8 @@ impl StableDiffusion {
             buckets: request.buckets,
             table: None,
             average: request.average,
+            showing: if request.shows_given { Showing::Anything } else { Showing::Averages },
+            folder: None,
         };
         let parameters = Parameters::new(trained, copied, |number| Ok(initial[number].1.shallow_clone()))?;
         // 3. The layers take them from where the optimizer moves them.
@@ -139,8 +146,8 @@ impl StableDiffusion {
         }
         let train_text = learns_rows || chosen.iter().any(|(site, _)| is_text(*site));
         let info = parameters.info().clone();
-        let (rates, captions) = ([request.dropout, request.rank_dropout], BTreeMap::new());
-        self.adapters = Some(TrainedAdapters { parameters, leaves, train_text, rates, dropped, captions });
+        let rates = [request.dropout, request.rank_dropout];
+        self.adapters = Some(TrainedAdapters { parameters, leaves, train_text, rates, dropped });
         Ok(info)
     }
 
@@ -233,15 +240,18 @@ impl StableDiffusion {
     /// Loss of a microbatch and its gradient with respect to every parameter: [`ringtune_engine::TrainPictures`] says how.
     ///
     /// The same input, thread count and machine give the same bits.
-    pub fn adapter_gradient(
+    pub fn picture_gradient(
         &mut self,
         microbatch: &Microbatch,
         add: bool,
         buckets: &mut dyn Buckets,
     ) -> Result<PassSummary> {
+        if self.whole.is_some() {
+            return self.unet_gradient(microbatch, add, buckets);
+        }
         self.check_microbatch(microbatch)?;
         let parameters = self.trained()?;
-        parameters.show_average(false)?;
+        parameters.show(Shows::Parameters)?;
         parameters.refresh()?;
         let _step = Stretch::begin(profile::STEP);
         // 1. The loss.
@@ -295,8 +305,11 @@ impl StableDiffusion {
     }
 
     /// Loss of a microbatch alone, by the parameters or by their average; its bits are those of
-    /// [`StableDiffusion::adapter_gradient`]'s where nothing is dropped.
-    pub fn adapter_loss(&mut self, microbatch: &Microbatch) -> Result<f32> {
+    /// [`StableDiffusion::picture_gradient`]'s where nothing is dropped.
+    pub fn picture_loss(&mut self, microbatch: &Microbatch) -> Result<f32> {
+        if self.whole.is_some() {
+            return self.unet_loss(microbatch);
+        }
         self.check_microbatch(microbatch)?;
         self.trained()?.refresh()?;
         // Its graph is made and thrown away: where no gradient can be wanted, libtorch's convolutions choose other kernels.
@@ -319,14 +332,18 @@ impl StableDiffusion {
     /// Where no adapter of the text encoder is trained, each is computed by itself, and kept: so its bits do not depend on
     /// what stands beside it, or on what is kept.
     fn caption_states(&mut self, microbatch: &Microbatch, learns: bool) -> Result<(Tensor, Option<Tensor>)> {
-        let Some(adapters) = &mut self.adapters else { return Err(Error::NothingTrained) };
-        if adapters.train_text {
+        if self.adapters.as_ref().ok_or(Error::NothingTrained)?.train_text {
             let embeddings = self.token_embeddings(microbatch)?.f_set_requires_grad(learns)?;
             return Ok((self.text.forward(&embeddings)?, learns.then_some(embeddings)));
         }
+        Ok((self.frozen_states(microbatch)?, None))
+    }
+
+    /// The hidden states of a microbatch's captions by a text encoder that does not change.
+    pub(crate) fn frozen_states(&mut self, microbatch: &Microbatch) -> Result<Tensor> {
         let _no_gradient = tch::no_grad_guard();
         let tokens = self.model_files.text.max_positions as usize;
-        let mut kept = std::mem::take(&mut adapters.captions);
+        let mut kept = std::mem::take(&mut self.captions);
         let mut states = Vec::with_capacity(microbatch.batch);
         for ids in microbatch.input_ids.chunks_exact(tokens) {
             if let Some(known) = kept.get(ids) {
@@ -341,9 +358,7 @@ impl StableDiffusion {
             kept.insert(ids.to_vec(), state.shallow_clone());
             states.push(state);
         }
-        if let Some(adapters) = &mut self.adapters {
-            adapters.captions = kept;
-        }
-        Ok((Tensor::f_cat(&states, 0)?, None))
+        self.captions = kept;
+        Ok(Tensor::f_cat(&states, 0)?)
     }
 }

@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use memmap2::{Advice, Mmap, MmapOptions};
+use memmap2::{Advice, Mmap, MmapMut, MmapOptions};
 use ringtune_layout::Shapes;
+use rustix::fs::FallocateFlags;
 use safetensors::tensor::SafeTensors;
 use tch::{Kind, Tensor};
 
@@ -110,6 +112,30 @@ impl Header {
     pub(crate) fn metadata(&self, key: &str) -> Option<&str> {
         self.metadata.get(key).map(String::as_str)
     }
+}
+
+/// fp32 zeros of `shape` in an unnamed file of `folder`, mapped; the place on the disk is taken before anything is written.
+///
+/// # Errors
+/// The disk's.
+pub(crate) fn zeros(folder: &Path, shape: &[i64]) -> Result<Tensor> {
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let path = folder.join(format!(".ringtune-{}-{number}.state", std::process::id()));
+    let io = |source: std::io::Error| Error::Io { file: path.clone(), source };
+    let bytes = shape.iter().product::<i64>().unsigned_abs() * 4;
+    // 1. A file without a name goes with the process, however that ends.
+    let file = File::options().read(true).write(true).create_new(true).open(&path).map_err(io)?;
+    std::fs::remove_file(&path).map_err(io)?;
+    rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes.max(1))
+        .map_err(|error| io(error.into()))?;
+    // 2. Memory that is the file's.
+    // SAFETY: nobody else has the file: it has no name.
+    let mut map = unsafe { MmapMut::map_mut(&file) }.map_err(io)?;
+    let data = map.as_mut_ptr();
+    // SAFETY: pages are aligned for fp32, the file has the bytes of the shape, and the mapping lives as long as the tensor, which
+    // alone writes to it.
+    unsafe { native::tensor_over(data, shape, Kind::Float, Arc::new(map)) }
 }
 
 /// The header's length and content.

@@ -195,7 +195,14 @@ fn threads_and_kept_memory_do_not_change_a_bit() {
     // Several megabytes, so that blocks are kept and used again.
     let x = random(&[2, 96, 128, 128], 10);
     let (weight, bias) = (random(&[96], 11), random(&[96], 12));
-    let norm = GroupNormArguments { weight: &weight, bias: &bias, groups: 8, epsilon: 1e-5, silu: true };
+    let norm = GroupNormArguments {
+        weight: &weight,
+        bias: &bias,
+        ends: [None, None],
+        groups: 8,
+        epsilon: 1e-5,
+        silu: true,
+    };
     let bits = |threads: i32| -> Vec<u32> {
         set_threads(threads).unwrap();
         let all = with_gradients(&[x.shallow_clone()], Kind::BFloat16, |inputs| {
@@ -332,7 +339,8 @@ fn weights_that_want_a_gradient_are_refused() {
         let x = random(&[2, 8, 3, 3], 2).to_kind(kind);
         let (weight, bias, added) = (random(&[8], 3), random(&[8], 4), random(&[2, 8], 5));
         let norm = |weight: &Tensor, bias: &Tensor, added: &Tensor| {
-            let norm = GroupNormArguments { weight, bias, groups: 2, epsilon: 1e-5, silu: true };
+            let norm =
+                GroupNormArguments { weight, bias, ends: [None, None], groups: 2, epsilon: 1e-5, silu: true };
             group_norm(&x, Some(added), norm)
         };
         refused(norm(&wanting(&weight), &bias, &added), "weight");
@@ -380,8 +388,14 @@ fn shapes_that_do_not_fit_are_refused() {
         let norm = |x: &[i64], added: Option<&[i64]>, groups: i64, weights: [i64; 2]| {
             let [weight, bias] = weights.map(|count| random(&[count], 1).to_kind(Kind::Float));
             let added = added.map(|shape| random(shape, 2));
-            let norm =
-                GroupNormArguments { weight: &weight, bias: &bias, groups, epsilon: 1e-5, silu: false };
+            let norm = GroupNormArguments {
+                weight: &weight,
+                bias: &bias,
+                ends: [None, None],
+                groups,
+                epsilon: 1e-5,
+                silu: false,
+            };
             group_norm(&random(x, 3).to_kind(kind), added.as_ref(), norm)
         };
         let _ = norm(&[2, 8, 3, 3], Some(&[2, 8]), 4, [8, 8]).unwrap();

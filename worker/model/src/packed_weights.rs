@@ -25,11 +25,11 @@ pub(crate) enum Way {
 
 /// A layer's packed weights, once there are any.
 #[derive(Debug, Default)]
-pub(crate) struct PackedWeights(RefCell<Option<Packed>>);
+pub(crate) struct PackedWeights(RefCell<Option<(u64, Packed)>>);
 
 impl PackedWeights {
-    /// The weights, with those of the way back for a `gradient`. What is missing is packed: `read` gives the plain
-    /// weights, which are not kept, and `pack` puts them in order.
+    /// The weights, with those of the way back for a `gradient`. What is missing is packed, and everything where `version` is another
+    /// than before: `read` gives the plain weights, which are not kept, and `pack` puts them in order.
     ///
     /// No bit may depend on when that happens. Linear layers are computed in the order that they are in, which may decide bits:
     /// it follows from the layer alone (csrc/linear.cpp). Convolutions are packed for the sizes that come first, which decide
@@ -38,28 +38,32 @@ impl PackedWeights {
     /// was drawn before.
     pub(crate) fn get(
         &self,
+        version: u64,
         gradient: bool,
         read: impl FnOnce() -> Result<Tensor>,
         pack: impl Fn(&Tensor, Way) -> Result<Tensor>,
     ) -> Result<Packed> {
-        if let Some(packed) = &*self.0.borrow()
+        if let Some((of, packed)) = &*self.0.borrow()
+            && *of == version
             && (packed.backward.is_some() || !gradient)
         {
             return Ok(packed.shallow_clone());
         }
+        // Those of another version make room first.
+        self.0.replace(None);
         let plain = read()?;
         let forward = pack(&plain, Way::Forward)?;
         let backward = gradient.then(|| pack(&plain, Way::Backward)).transpose()?;
         #[cfg(test)]
         PACKED.with(|packed| packed.set(packed.get() + 1));
         let packed = Packed { forward, backward };
-        self.0.replace(Some(packed.shallow_clone()));
+        self.0.replace(Some((version, packed.shallow_clone())));
         Ok(packed)
     }
 
     #[cfg(test)]
     pub(crate) fn both_ways(&self) -> bool {
-        self.0.borrow().as_ref().is_some_and(|packed| packed.backward.is_some())
+        self.0.borrow().as_ref().is_some_and(|(_, packed)| packed.backward.is_some())
     }
 }
 

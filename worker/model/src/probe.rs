@@ -160,13 +160,25 @@ fn add_norms(kind: Kind, hash: &mut Fnv) -> Result<()> {
     let (weight, bias) = (pattern(&[CHANNELS], 7, Kind::Float)?, pattern(&[CHANNELS], 8, Kind::Float)?);
     let added = pattern(&[BATCH, CHANNELS], 9, Kind::Float)?;
     for (silu, added) in [(false, None), (true, None), (true, Some(&added))] {
-        let norm =
-            GroupNormArguments { weight: &weight, bias: &bias, groups: GROUPS, epsilon: EPSILON, silu };
+        let norm = GroupNormArguments {
+            weight: &weight,
+            bias: &bias,
+            ends: [None, None],
+            groups: GROUPS,
+            epsilon: EPSILON,
+            silu,
+        };
         hash.add(&[&image], |leaf| native::group_norm(&leaf[0], added, norm))?;
     }
     // Whose input is gone on with.
-    let norm =
-        GroupNormArguments { weight: &weight, bias: &bias, groups: GROUPS, epsilon: EPSILON, silu: true };
+    let norm = GroupNormArguments {
+        weight: &weight,
+        bias: &bias,
+        ends: [None, None],
+        groups: GROUPS,
+        epsilon: EPSILON,
+        silu: true,
+    };
     hash.add(&[&image], |leaf| {
         let [normal, x] = native::group_norm_keeping(&leaf[0], None, norm)?;
         Ok(normal.f_add(&x)?)
@@ -177,7 +189,7 @@ fn add_norms(kind: Kind, hash: &mut Fnv) -> Result<()> {
         Ok(normal.f_add(&Tensor::f_cat(&[&x, &skip], 1)?)?)
     })?;
     hash.add(&[&to_tokens(&image)?], |leaf| {
-        let [normal, x] = native::layer_norm(&leaf[0], &weight, &bias, EPSILON)?;
+        let [normal, x] = native::layer_norm(&leaf[0], [&weight, &bias], [None, None], EPSILON)?;
         Ok(normal.f_add(&x)?)
     })
 }

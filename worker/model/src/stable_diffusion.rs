@@ -1,5 +1,6 @@
 //! A loaded model: everything a job asks of libtorch, in plain data.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use ringtune_engine::{ModelInfo, ModelOptions, Moments, Pixels, Precision};
@@ -16,6 +17,7 @@ use crate::schedule::NoiseSchedule;
 use crate::unet::UNet;
 use crate::vae::{VaeDecoder, VaeEncoder};
 use crate::weights::Weights;
+use crate::whole_unet::WholeUnet;
 
 /// A Stable Diffusion 1.x or 2.x model. Text encoder and UNet stay loaded; the VAE's halves are loaded
 /// when first used and freed with [`StableDiffusion::drop_vae`].
@@ -32,6 +34,10 @@ pub struct StableDiffusion {
     pub(crate) sites: Vec<Site>,
     /// What is trained beside them, if anything is.
     pub(crate) adapters: Option<TrainedAdapters>,
+    /// What of the UNet itself is trained, if anything is.
+    pub(crate) whole: Option<WholeUnet>,
+    /// Hidden states by token ids, [1, tokens, width], where the text encoder does not change.
+    pub(crate) captions: BTreeMap<Vec<i64>, Tensor>,
     encoder: Option<VaeEncoder>,
     decoder: Option<VaeDecoder>,
 }
@@ -81,6 +87,8 @@ impl StableDiffusion {
             schedule,
             sites,
             adapters,
+            whole: None,
+            captions: BTreeMap::new(),
             encoder,
             decoder,
         })

@@ -17,6 +17,17 @@ use crate::stable_diffusion::{StableDiffusion, to_vec};
 /// Maximal bytes of memory reserved ahead: about what the system clears while a model is hashed beside it.
 const MOST_RESERVED: usize = 1 << 30;
 
+/// A microbatch as the UNet sees it.
+#[derive(Debug)]
+pub(crate) struct Noised {
+    /// [batch, channels, height, width] fp32.
+    pub(crate) noisy: Tensor,
+    /// [batch].
+    pub(crate) timesteps: Tensor,
+    /// What is to be predicted, as `noisy`.
+    pub(crate) target: Tensor,
+}
+
 impl StableDiffusion {
     /// Loss and gradient of one microbatch. The only leaf of the computation are the token embeddings: no
     /// gradient of any weight is ever made.
@@ -59,7 +70,7 @@ impl StableDiffusion {
     /// A number out of its range: see [`StableDiffusion::gradient`].
     pub fn lay_out(&self, batch: usize, height: usize, width: usize) -> Result<()> {
         check_shape(batch, height, width)?;
-        let text = self.adapters.as_ref().is_none_or(|adapters| adapters.train_text);
+        let text = self.adapters.as_ref().map_or(self.whole.is_none(), |adapters| adapters.train_text);
         self.unet.lay_out([batch, height, width].map(|side| side as i64), text)?;
         if self.precision == Precision::Fp32 {
             let vae = &self.model_files.vae;
@@ -79,27 +90,35 @@ impl StableDiffusion {
 
     /// The loss, [] fp32, of a microbatch whose captions' hidden states are `text`, [batch, tokens, width] fp32.
     pub(crate) fn loss_of(&self, microbatch: &Microbatch, text: &Tensor) -> Result<Tensor> {
-        // 1. Noise and prediction. [batch, channels, height, width] fp32
-        let latent = [
-            microbatch.batch as i64,
-            self.model_files.vae.latent_channels,
-            microbatch.latent_height as i64,
-            microbatch.latent_width as i64,
-        ];
+        let noised = self.noised(microbatch)?;
+        let predicted = self.unet.forward(&noised.noisy, &noised.timesteps, text)?;
+        self.loss_between(microbatch, &noised, &predicted)
+    }
+
+    /// What the UNet gets to see of a microbatch, and what it is to predict.
+    pub(crate) fn noised(&self, microbatch: &Microbatch) -> Result<Noised> {
+        let latent = self.latent_shape(microbatch);
         let latents = Tensor::f_from_slice(microbatch.latents)?.f_view(latent)?;
         let noise = Tensor::f_from_slice(microbatch.noise)?.f_view(latent)?;
-        let Extras { perturbation, loss_mask, sample_weights, .. } = microbatch.extras;
-        let noisy = match &perturbation[..] {
+        let noisy = match &microbatch.extras.perturbation[..] {
             [] => self.schedule.add_noise(&latents, &noise, microbatch.timesteps)?,
             given => {
                 let perturbed = noise.f_add(&Tensor::f_from_slice(given)?.f_view(latent)?)?;
                 self.schedule.add_noise(&latents, &perturbed, microbatch.timesteps)?
             }
         };
-        let timesteps = Tensor::f_from_slice(microbatch.timesteps)?;
-        let predicted = self.unet.forward(&noisy, &timesteps, text)?;
-        // 2. Loss.
         let target = self.schedule.target(&latents, &noise, microbatch.timesteps)?;
+        Ok(Noised { noisy, timesteps: Tensor::f_from_slice(microbatch.timesteps)?, target })
+    }
+
+    /// The loss of a prediction, [] fp32.
+    pub(crate) fn loss_between(
+        &self,
+        microbatch: &Microbatch,
+        noised: &Noised,
+        predicted: &Tensor,
+    ) -> Result<Tensor> {
+        let Extras { loss_mask, sample_weights, .. } = microbatch.extras;
         let mut weights = match microbatch.snr_gamma {
             None => sample_weights.clone(),
             Some(gamma) => min_snr::weights(&self.schedule, microbatch.timesteps, gamma)?,
@@ -108,16 +127,23 @@ impl StableDiffusion {
             weights.iter_mut().zip(sample_weights).for_each(|(weight, own)| *weight *= own);
         }
         if weights.is_empty() && loss_mask.is_empty() {
-            return Ok(predicted.f_mse_loss(&target, Reduction::Mean)?);
+            return Ok(predicted.f_mse_loss(&noised.target, Reduction::Mean)?);
         }
-        let errors = predicted.f_mse_loss(&target, Reduction::None)?;
+        let errors = predicted.f_mse_loss(&noised.target, Reduction::None)?;
         let errors = match &loss_mask[..] {
             [] => errors,
             mask => {
-                errors.f_mul(&Tensor::f_from_slice(mask)?.f_view([latent[0], 1, latent[2], latent[3]])?)?
+                let [batch, _, height, width] = self.latent_shape(microbatch);
+                errors.f_mul(&Tensor::f_from_slice(mask)?.f_view([batch, 1, height, width])?)?
             }
         };
         weighted_mean(&errors, &weights)
+    }
+
+    /// [batch, channels, height, width].
+    fn latent_shape(&self, microbatch: &Microbatch) -> [i64; 4] {
+        let (height, width) = (microbatch.latent_height as i64, microbatch.latent_width as i64);
+        [microbatch.batch as i64, self.model_files.vae.latent_channels, height, width]
     }
 
     /// The gradient of each learned row: that of its uses, added up in order of place.

@@ -19,6 +19,7 @@ use crate::adapters::{Place, Site, Sites};
 use crate::error::{Error, Result};
 use crate::mapped_file::{MappedFile, Stored, map_file, read_metadata};
 use crate::native;
+use crate::trained::{LayerTensor, TrainedTensor};
 
 /// Alignment of tensors that libtorch allocates itself (c10's `gAlignment`).
 const ALIGNMENT: usize = 64;
@@ -30,7 +31,10 @@ pub type Rename = fn(&str) -> Option<String>;
 pub struct Weights {
     label: PathBuf,
     entries: BTreeMap<String, Entry>,
-    taken: RefCell<BTreeSet<String>>,
+    /// Each with its number in the order in which they were first asked for.
+    taken: RefCell<BTreeMap<String, usize>>,
+    /// Those that are trained: layers take these instead.
+    trained: BTreeMap<String, TrainedTensor>,
     /// The layers that were built of them which adapters can stand beside.
     sites: Sites,
     /// Only check names and shapes: every tensor handed out is empty.
@@ -138,7 +142,8 @@ impl Weights {
         Weights {
             label: label.to_path_buf(),
             entries: BTreeMap::new(),
-            taken: RefCell::new(BTreeSet::new()),
+            taken: RefCell::default(),
+            trained: BTreeMap::new(),
             sites: Sites::default(),
             dry: false,
             placed: false,
@@ -192,6 +197,20 @@ impl Weights {
         self
     }
 
+    /// From here on layers take these instead of what is stored.
+    pub(crate) fn with_trained(self, trained: BTreeMap<String, TrainedTensor>) -> Self {
+        Weights { trained, ..self }
+    }
+
+    /// The names and shapes that were asked for, in the order in which they first were.
+    pub(crate) fn asked(&self) -> Vec<(String, Vec<i64>)> {
+        let taken = self.taken.borrow();
+        let mut asked: Vec<_> = taken.iter().collect();
+        asked.sort_by_key(|(_, number)| **number);
+        let shape = |name: &String| self.entries.get(name).map(|entry| entry.shape.clone());
+        asked.into_iter().filter_map(|(name, _)| Some((name.clone(), shape(name)?))).collect()
+    }
+
     /// The scope of all names.
     pub fn root(&self) -> Scope<'_> {
         Scope { weights: self, prefix: String::new() }
@@ -222,8 +241,12 @@ impl Weights {
     /// Every tensor must have been asked for by now; [`Error::ExtraTensors`] names those that were not.
     pub fn finish(&self) -> Result<()> {
         let taken = self.taken.borrow();
-        let extra: Vec<&Entry> =
-            self.entries.iter().filter(|(name, _)| !taken.contains(*name)).map(|(_, entry)| entry).collect();
+        let extra: Vec<&Entry> = self
+            .entries
+            .iter()
+            .filter(|(name, _)| !taken.contains_key(*name))
+            .map(|(_, entry)| entry)
+            .collect();
         if extra.is_empty() {
             return Ok(());
         }
@@ -283,6 +306,22 @@ impl<'a> Scope<'a> {
         if self.weights.dry { Ok(Tensor::new()) } else { entry.stored_tensor() }
     }
 
+    /// The tensor `name` of exactly `shape`, as `kind` where it is not trained.
+    pub(crate) fn layer_tensor(&self, name: &str, shape: &[i64], kind: Kind) -> Result<LayerTensor> {
+        if self.is_trained(name) {
+            self.entry(name, shape)?;
+        }
+        match self.weights.trained.get(&self.name_of(name)) {
+            Some(trained) => Ok(LayerTensor::Trained(trained.shallow_clone())),
+            None => Ok(LayerTensor::Frozen(self.tensor(name, shape, kind)?)),
+        }
+    }
+
+    /// Whether a tensor is trained.
+    pub(crate) fn is_trained(&self, name: &str) -> bool {
+        self.weights.trained.contains_key(&self.name_of(name))
+    }
+
     /// The tensor `name` of exactly `shape`, to be read later, and again.
     pub(crate) fn stored(&self, name: &str, shape: &[i64]) -> Result<Stored> {
         let entry = self.entry(name, shape)?;
@@ -332,7 +371,9 @@ impl<'a> Scope<'a> {
             });
         }
         entry.kind()?;
-        self.weights.taken.borrow_mut().insert(full);
+        let mut taken = self.weights.taken.borrow_mut();
+        let number = taken.len();
+        taken.entry(full).or_insert(number);
         Ok(entry)
     }
 }

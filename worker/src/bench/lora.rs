@@ -61,6 +61,7 @@ impl LoraSteps {
             seed: 0,
             buckets,
             average,
+            shows_given: false,
             dropout: 0.0,
             rank_dropout: 0.0,
             rows: Vec::new(),

@@ -94,7 +94,12 @@ pub(crate) trait Model: fmt::Debug + Send + Sync + 'static {
         false
     }
 
-    /// Draws pictures with the parameters as they are. None where the job wants none.
+    /// Whether the job wants pictures.
+    fn draws(&self) -> bool {
+        false
+    }
+
+    /// Draws pictures with what the engine shows. None where the job wants none.
     fn draw(
         &mut self,
         _engine: &EngineHandle,

@@ -15,7 +15,7 @@ use ringtune_sources::LocalModel;
 use tokio::task::JoinHandle;
 
 use super::{
-    LearnedParameters, Model, Options,
+    LearnedParameters, Model, Options, Which,
     exchange::{Exchange, Spares, StepSums},
     sharding::Sharding,
     shares::Held,
@@ -24,7 +24,7 @@ use super::{
     unnamed_file::UnnamedFile,
 };
 use crate::{
-    engine::{AlignedFloats, Applied, EngineError, EngineHandle, OptimizerStep},
+    engine::{AlignedFloats, Applied, EngineError, EngineHandle, OptimizerStep, Shows},
     http::Metrics,
     rank::{Durations, Error, Rank},
     rank_state::{RankState, TakenState},
@@ -33,6 +33,9 @@ use crate::{
     train::{self, AdamWOptions, Selection, mean_loss},
     training::{Course, Origin, Previews, Recovered, Shown, StepJudged, Trainee, measure, step_summary},
 };
+
+/// Bytes of the best parameters that are given to the engine at once.
+const CHUNK: usize = 1 << 20;
 
 /// What is learned by one rank. The parameters are the engine's.
 #[derive(Debug)]
@@ -134,10 +137,28 @@ impl<M: Model> ParameterTrainee<M> {
         Ok(Computed { looked_up, buckets, rows, compute_seconds, computed })
     }
 
-    /// What is judged and shown is what the job's result will be: the average, where one is kept.
+    /// What is judged and shown is what the job's result would be now: the average, where one is kept.
     async fn show_result(&self) -> Result<(), Error> {
         let average = self.model.average_decay(1).is_some();
-        if average { self.engine.show_average(true).await.map_err(Error::of_engine) } else { Ok(()) }
+        let shows = if average { Shows::Average } else { Shows::Parameters };
+        self.engine.show(shows).await.map_err(Error::of_engine)
+    }
+
+    /// The best parameters come from their file; the engine's own stay as they are.
+    async fn show_best(&self, learned: &LearnedParameters) -> Result<(), Error> {
+        self.engine.show(Shows::Given).await.map_err(Error::of_engine)?;
+        let (engine, learned) = (self.engine.clone(), learned.clone());
+        let give = move || {
+            for (number, tensor) in learned.parameters(Which::Best) {
+                for offset in (0..tensor.bytes()).step_by(CHUNK) {
+                    let mut bytes = vec![0; (tensor.bytes() - offset).min(CHUNK as u64) as usize];
+                    learned.read(number, offset, &mut bytes)?;
+                    engine.give_shown(tensor.name(), offset, bytes).map_err(Error::of_engine)?;
+                }
+            }
+            Ok(())
+        };
+        ringtune_shared::tasks::spawn_blocking(give).await?
     }
 
     /// Which ranks get which sums.
@@ -342,17 +363,17 @@ impl<M: Model> Trainee for ParameterTrainee<M> {
     async fn draw(
         &mut self,
         shown: Shown,
-        _learned: &LearnedParameters,
+        learned: &LearnedParameters,
         ring: &mut RankRing,
     ) -> Result<Option<Previews>, Error> {
-        match shown {
-            Shown::Step(_) => {
-                self.show_result().await?;
-                self.model.draw(&self.engine, ring).await
-            }
-            // The engine has the last ones, and the best ones are in a file.
-            Shown::Best(_) => Ok(None),
+        if !self.model.draws() {
+            return Ok(None);
         }
+        match shown {
+            Shown::Step(_) => self.show_result().await?,
+            Shown::Best(_) => self.show_best(learned).await?,
+        }
+        self.model.draw(&self.engine, ring).await
     }
 
     fn settle(&mut self) {}

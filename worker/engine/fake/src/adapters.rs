@@ -3,8 +3,8 @@
 use std::time::Instant;
 
 use ringtune_engine::{
-    AdaptableLayer, Adapter, Buckets, EngineError, LEARNED_ROWS, LayerShape, OpenAdapters, Parameter,
-    PassSummary, ROWS_RATE,
+    AdaptableLayer, Adapter, Buckets, EngineError, FirstValues, LEARNED_ROWS, LayerShape, OpenAdapters,
+    OpenUnet, Parameter, PassSummary, ROWS_RATE, Shows, UnetTensor,
 };
 use ringtune_random::philox4x32;
 
@@ -29,7 +29,43 @@ pub(crate) fn layers(width: Option<usize>) -> Vec<AdaptableLayer> {
     text.into_iter().chain(unet).collect()
 }
 
+/// The tensors of the fake's UNets: one of each sort, some larger than others.
+pub(crate) fn unet_tensors() -> Vec<UnetTensor> {
+    let tensor = |name: &str, shape: &[usize]| UnetTensor { name: name.to_owned(), shape: shape.to_vec() };
+    let attention = "mid_block.attentions.0.transformer_blocks.0.attn2";
+    vec![
+        tensor("conv_in.weight", &[8, 4, 3, 3]),
+        tensor("conv_in.bias", &[8]),
+        tensor("mid_block.resnets.0.norm1.weight", &[8]),
+        tensor("mid_block.resnets.0.norm1.bias", &[8]),
+        tensor("mid_block.resnets.0.conv1.weight", &[8, 8, 3, 3]),
+        tensor(&format!("{attention}.to_k.weight"), &[8, 16]),
+        tensor(&format!("{attention}.to_v.weight"), &[8, 16]),
+        tensor("conv_out.weight", &[4, 8, 3, 3]),
+    ]
+}
+
 impl FakeAdapters {
+    pub(crate) fn open_unet(request: &OpenUnet) -> Result<Self, EngineError> {
+        let all = unet_tensors();
+        let find = |name: &String| {
+            let found = all.iter().find(|tensor| tensor.name == *name);
+            let found = found.ok_or_else(|| wrong(format!("trained: the UNet has no {name}")))?;
+            Ok(Parameter::new(found.name.clone(), found.shape.clone()))
+        };
+        let list = request.trained.iter().map(find).collect::<Result<Vec<_>, _>>()?;
+        let seed = match request.first {
+            FirstValues::Stored => 0,
+            FirstValues::Drawn { seed } => seed,
+        };
+        let initial = |_: &Parameter, number: usize| {
+            let [word, ..] = philox4x32([seed as u32, 1], [number as u32, 0, 0, 0]);
+            word as f32 / u32::MAX as f32 - 0.5
+        };
+        let count = list.len();
+        Ok(Self { held: FakeParameters::new(list, 0, request.buckets, request.average, initial), count })
+    }
+
     pub(crate) fn open(request: &OpenAdapters, width: Option<usize>) -> Result<Self, EngineError> {
         let all = layers(width);
         let mut list = Vec::new();
@@ -82,7 +118,7 @@ impl FakeAdapters {
         buckets: &mut dyn Buckets,
     ) -> Result<PassSummary, EngineError> {
         let started = Instant::now();
-        self.held.show_average(false)?;
+        self.held.show(Shows::Parameters)?;
         let (loss, mut far) = (self.loss(wanted), self.distances(wanted));
         if !finite {
             far.iter_mut().flatten().for_each(|far| *far = f32::NAN);

@@ -22,9 +22,9 @@ use ringtune_engine::{
     EncodeImages, Engine, EngineError, EngineIdentity, Extras, FeedTokens, FixedAdapter, GenerateText,
     Gradient, HeldState, HoldParameters, ImageRequest, LanguageModelInfo, LanguageModelSource, LoadModel,
     Microbatch, ModelInfo, ModelOptions, Moments, NewLanguageModel, OpenAdapters, OpenLanguageModel,
-    OpenTextModel, OptimizerStep, ParametersInfo, PassSummary, Pixels, Precision, PredictionType, RgbImage,
-    SamplerKind, Shares, StateTensor, TextModelInfo, TextualInversion, TokenBatch, TrainLanguageModel,
-    TrainPictures, Wanted,
+    OpenTextModel, OpenUnet, OptimizerStep, ParametersInfo, PassSummary, Pixels, Precision, PredictionType,
+    RgbImage, SamplerKind, Shares, Shows, StateTensor, TextModelInfo, TextualInversion, TokenBatch,
+    TrainLanguageModel, TrainPictures, UnetTensor, Wanted,
 };
 
 use adapters::FakeAdapters;
@@ -309,6 +309,16 @@ impl TrainPictures for FakeEngine {
         Ok(self.adapters.insert(FakeAdapters::open(request, self.script.machine.text_width)?).held.info())
     }
 
+    fn unet_tensors(&mut self) -> Result<Vec<UnetTensor>, EngineError> {
+        self.loaded()?;
+        Ok(adapters::unet_tensors())
+    }
+
+    fn open_unet(&mut self, request: &OpenUnet) -> Result<ParametersInfo, EngineError> {
+        self.loaded()?;
+        Ok(self.adapters.insert(FakeAdapters::open_unet(request)?).held.info())
+    }
+
     fn picture_gradient(
         &mut self,
         microbatch: &Microbatch,
@@ -398,8 +408,12 @@ impl HoldParameters for FakeEngine {
         self.held()?.keep_moments(shares)
     }
 
-    fn show_average(&mut self, average: bool) -> Result<(), EngineError> {
-        self.held()?.show_average(average)
+    fn show(&mut self, shows: Shows) -> Result<(), EngineError> {
+        self.held()?.show(shows)
+    }
+
+    fn give_shown(&mut self, parameter: &str, offset: u64, bytes: &[u8]) -> Result<(), EngineError> {
+        self.held()?.give_shown(parameter, offset, bytes)
     }
 
     fn state_tensors(&mut self) -> Result<Vec<StateTensor>, EngineError> {

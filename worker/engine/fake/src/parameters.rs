@@ -11,7 +11,7 @@ use std::{
 
 use ringtune_engine::{
     AlignedFloats, Applied, Bucket, BucketPlan, BucketSizes, Buckets, EmbeddingRows, EngineError, HeldState,
-    OptimizerStep, Parameter, ParametersInfo, Piece, Shares, StateTensor, common,
+    OptimizerStep, Parameter, ParametersInfo, Piece, Shares, Shows, StateTensor, common,
 };
 
 use crate::script::HeldReads;
@@ -28,8 +28,9 @@ pub(crate) struct FakeParameters {
     /// Rows of the first parameter that can be looked up.
     rows: usize,
     state: Tensors,
-    /// The average is shown.
-    shows_average: bool,
+    shows: Shows,
+    /// What is shown in the parameters' place.
+    given: Tensors,
 }
 
 /// A state's tensors by their names. Whoever holds them has them too: then they do not change.
@@ -82,7 +83,14 @@ impl FakeParameters {
             }
         }
         let order: Vec<usize> = (0..list.len()).collect();
-        Self { plan: BucketPlan::new(&list, &order, buckets), list, rows, state, shows_average: false }
+        Self {
+            plan: BucketPlan::new(&list, &order, buckets),
+            list,
+            rows,
+            state,
+            shows: Shows::Parameters,
+            given: Tensors::default(),
+        }
     }
 
     pub(crate) fn info(&self) -> ParametersInfo {
@@ -91,17 +99,33 @@ impl FakeParameters {
     }
 
     pub(crate) fn parameter(&self, number: usize) -> &[f32] {
-        let kind = if self.shows_average { "average" } else { "model" };
+        let (kind, state) = match self.shows {
+            Shows::Parameters => ("model", &self.state),
+            Shows::Average => ("average", &self.state),
+            Shows::Given => ("model", &self.given),
+        };
         let name = self.list.get(number).map(|parameter| state_name(kind, parameter));
-        name.and_then(|name| self.state.get(&name)).map_or(&[], |values| values.as_slice())
+        name.and_then(|name| state.get(&name)).map_or(&[], |values| values.as_slice())
     }
 
-    pub(crate) fn show_average(&mut self, average: bool) -> Result<(), EngineError> {
-        if average && !self.state.keys().any(|name| name.starts_with("average.")) {
-            return Err(wrong("average is true, allowed is false: none is kept".to_owned()));
+    pub(crate) fn show(&mut self, shows: Shows) -> Result<(), EngineError> {
+        if shows == Shows::Average && !self.state.keys().any(|name| name.starts_with("average.")) {
+            return Err(wrong("shows is Average, allowed are others: none is kept".to_owned()));
         }
-        self.shows_average = average;
+        self.shows = shows;
         Ok(())
+    }
+
+    pub(crate) fn give_shown(
+        &mut self,
+        parameter: &str,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<(), EngineError> {
+        let name = format!("model.{parameter}");
+        let length = self.state.get(&name).map_or(0, |own| own.len());
+        self.given.entry(name.clone()).or_insert_with(|| Arc::new(vec![0.0; length]));
+        write(&mut self.given, &name, offset, bytes)
     }
 
     /// Puts a gradient, and that of what was looked up, in buckets: as late as a real model may, none is given back before all
@@ -298,13 +322,17 @@ impl FakeParameters {
     }
 
     pub(crate) fn write(&mut self, tensor: &str, offset: u64, bytes: &[u8]) -> Result<(), EngineError> {
-        let place = place_in(&self.state, tensor, offset, bytes.len())?;
-        let values = self.state.get_mut(tensor).and_then(Arc::get_mut).ok_or(EngineError::Held)?;
-        for (value, bytes) in values[place].iter_mut().zip(bytes.chunks_exact(4)) {
-            *value = f32::from_le_bytes(std::array::from_fn(|place| bytes[place]));
-        }
-        Ok(())
+        write(&mut self.state, tensor, offset, bytes)
     }
+}
+
+fn write(tensors: &mut Tensors, tensor: &str, offset: u64, bytes: &[u8]) -> Result<(), EngineError> {
+    let place = place_in(tensors, tensor, offset, bytes.len())?;
+    let values = tensors.get_mut(tensor).and_then(Arc::get_mut).ok_or(EngineError::Held)?;
+    for (value, bytes) in values[place].iter_mut().zip(bytes.chunks_exact(4)) {
+        *value = f32::from_le_bytes(std::array::from_fn(|place| bytes[place]));
+    }
+    Ok(())
 }
 
 /// Where the numbers of `length` bytes of a tensor are, from byte `offset` on.

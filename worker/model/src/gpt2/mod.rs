@@ -53,7 +53,7 @@ pub use text::Gpt2Text;
 
 use crate::config::Keys;
 use crate::error::{Error, Result};
-use crate::parameters::{Parameters, Trained};
+use crate::parameters::{Parameters, Showing, Trained};
 use crate::runtime;
 
 /// Texts in a microbatch at most.
@@ -106,6 +106,8 @@ impl Gpt2 {
             buckets: request.buckets,
             table: Some(layout.wte),
             average: false,
+            showing: Showing::Averages,
+            folder: None,
         };
         let copied = |number| precision == Precision::Bf16 && layout.in_products(number);
         let parameters = Parameters::new(trained, copied, |number| initial(&config, &layout, number))?;

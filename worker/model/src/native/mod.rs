@@ -9,14 +9,18 @@ use crate::error::{Error, Result};
 
 mod convolutions;
 mod instructions;
+mod norms;
 mod threads;
+mod trained;
 
 pub(crate) use convolutions::{
     ConvolutionArguments, ConvolutionGeometry, PlainConvolution, convolution, convolution_has_kernels,
     pack_convolution, packed_convolution,
 };
 pub(crate) use instructions::{instruction_set, limit_instructions, use_floats_with_avx512};
+pub(crate) use norms::{GroupNormArguments, group_norm, group_norm_keeping, group_norm_of_two, layer_norm};
 pub(crate) use threads::{place_threads, set_interop_threads, set_threads, settle_threads, threads};
+pub(crate) use trained::{Trained, gradients, with_weight_gradient};
 
 unsafe extern "C" {
     fn ringtune_last_error() -> *const c_char;
@@ -48,6 +52,8 @@ unsafe extern "C" {
         groups: i64,
         weight: *const C_tensor,
         bias: *const C_tensor,
+        weight_end: *const C_tensor,
+        bias_end: *const C_tensor,
         epsilon: f64,
         silu: bool,
         results: *mut *mut C_tensor,
@@ -56,6 +62,8 @@ unsafe extern "C" {
         x: *const C_tensor,
         weight: *const C_tensor,
         bias: *const C_tensor,
+        weight_end: *const C_tensor,
+        bias_end: *const C_tensor,
         epsilon: f64,
         results: *mut *mut C_tensor,
     ) -> bool;
@@ -108,6 +116,25 @@ unsafe extern "C" {
         bias: *const C_tensor,
         residual: *const C_tensor,
     ) -> *mut C_tensor;
+    fn ringtune_with_weight_gradient(
+        result: *const C_tensor,
+        input: *const C_tensor,
+        first: *const C_tensor,
+        second: *const C_tensor,
+        third: *const C_tensor,
+        bias: *const C_tensor,
+        parts: i64,
+        side: i64,
+        stride: i64,
+        padding: i64,
+    ) -> *mut C_tensor;
+    fn ringtune_gradients(
+        output: *const C_tensor,
+        gradient: *const C_tensor,
+        ends: *mut *mut C_tensor,
+        count: usize,
+        results: *mut *mut C_tensor,
+    ) -> bool;
     fn ringtune_install_allocator() -> bool;
     fn ringtune_release_memory() -> bool;
     fn ringtune_trim_memory() -> bool;
@@ -182,7 +209,7 @@ pub(crate) fn cpu_capability() -> String {
 ///
 /// # Safety
 /// `data` must be valid for reads of the whole tensor, aligned for `kind`, as long as `owner` is alive, and
-/// nobody may write to the tensor.
+/// nobody may write to the tensor but where `data` is valid for writes too, and nobody else's.
 pub(crate) unsafe fn tensor_over<Owner: Send + Sync>(
     data: *const u8,
     shape: &[i64],
@@ -247,83 +274,6 @@ pub(crate) fn self_attention(together: &Tensor, kernel: i32) -> Result<Tensor> {
 pub(crate) fn attention_kernel() -> i32 {
     // SAFETY: no arguments. A failure is a number of no kernel.
     unsafe { ringtune_attention_kernel() }
-}
-
-/// Arguments of [`group_norm`].
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct GroupNormArguments<'a> {
-    /// Scale, [channels].
-    pub(crate) weight: &'a Tensor,
-    /// Shift, [channels].
-    pub(crate) bias: &'a Tensor,
-    /// Groups of channels that share mean and variance.
-    pub(crate) groups: i64,
-    /// Added to the variance.
-    pub(crate) epsilon: f64,
-    /// Whether x · sigmoid(x) follows.
-    pub(crate) silu: bool,
-}
-
-/// Group normalisation of `x` + `added`, with gradient for `x` alone.
-///
-/// `x`: [batch, channels, height, width]; `added`: [batch, channels]; the weights must need no gradient.
-pub(crate) fn group_norm(x: &Tensor, added: Option<&Tensor>, norm: GroupNormArguments) -> Result<Tensor> {
-    let [result, _] = group_norm_keeping(x, added, norm)?;
-    Ok(result)
-}
-
-/// [`group_norm`], and `x` itself: where the rest of a network goes on with that one, both gradients of `x` are made and
-/// added up in one sweep, and in bf16 rounded once.
-pub(crate) fn group_norm_keeping(
-    x: &Tensor,
-    added: Option<&Tensor>,
-    norm: GroupNormArguments,
-) -> Result<[Tensor; 2]> {
-    normalise(x, None, added, norm)
-}
-
-/// [`group_norm_keeping`] of two inputs side by side, which are never put together: [batch, channels of `x`, …] and
-/// [batch, channels of `skip`, …]. Returns the result, `x` and `skip`.
-pub(crate) fn group_norm_of_two(x: &Tensor, skip: &Tensor, norm: GroupNormArguments) -> Result<[Tensor; 3]> {
-    normalise(x, Some(skip), None, norm)
-}
-
-/// RESULTS: 2, and 3 with `skip`.
-fn normalise<const RESULTS: usize>(
-    x: &Tensor,
-    skip: Option<&Tensor>,
-    added: Option<&Tensor>,
-    norm: GroupNormArguments,
-) -> Result<[Tensor; RESULTS]> {
-    debug_assert_eq!(RESULTS, 2 + usize::from(skip.is_some()));
-    let or_null = |tensor: Option<&Tensor>| tensor.map_or(std::ptr::null(), Tensor::as_ptr);
-    let (skip, added) = (or_null(skip), or_null(added));
-    let GroupNormArguments { weight, bias, groups, epsilon, silu } = norm;
-    // SAFETY: live tensors (or null for none), which the shim only reads; it writes as many results as there are.
-    tensors_from(|results| unsafe {
-        ringtune_group_norm(
-            x.as_ptr(),
-            skip,
-            added,
-            groups,
-            weight.as_ptr(),
-            bias.as_ptr(),
-            epsilon,
-            silu,
-            results,
-        )
-    })
-}
-
-/// Layer normalisation over the last dimension, with gradient for `x` alone, and `x` itself as in
-/// [`group_norm_keeping`].
-///
-/// `x`: [.., width]; `weight` and `bias`: [width].
-pub(crate) fn layer_norm(x: &Tensor, weight: &Tensor, bias: &Tensor, epsilon: f64) -> Result<[Tensor; 2]> {
-    // SAFETY: live tensors, which the shim only reads; it writes two results.
-    tensors_from(|results| unsafe {
-        ringtune_layer_norm(x.as_ptr(), weight.as_ptr(), bias.as_ptr(), epsilon, results)
-    })
 }
 
 /// The first half of the last dimension times the GELU of the second, with gradient.

@@ -7,8 +7,11 @@ pub(crate) mod native;
 mod normals;
 mod optimizer;
 
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
 use ringtune_engine::{
-    BucketPlan, BucketSizes, Buckets, EmbeddingRows, Parameter, ParametersInfo, StateTensor,
+    BucketPlan, BucketSizes, Buckets, EmbeddingRows, Parameter, ParametersInfo, Shows, StateTensor,
 };
 use tch::{Device, Kind, Tensor};
 
@@ -19,6 +22,8 @@ use native::Moved;
 pub(crate) use normals::Draw;
 
 use crate::error::{Error, Result};
+use crate::mapped_file;
+use crate::trained::{TrainedTensor, Watch};
 
 /// One parameter.
 #[derive(Debug)]
@@ -29,7 +34,7 @@ struct Values {
     square: Tensor,
     /// The running average of the parameter, where one is kept.
     average: Option<Tensor>,
-    /// What products take, where that is not the parameter itself: rounded to bf16, or the parameter's average.
+    /// What products take, where that is not the parameter itself: rounded to bf16, or whatever is shown.
     low: Option<Tensor>,
     /// The copy is not what it is to be any more.
     stale: bool,
@@ -42,8 +47,12 @@ pub struct Parameters {
     /// The number of the token table, of a model that trains one.
     table: Option<usize>,
     values: Vec<Values>,
-    /// Copies are those of the averages.
-    shows_average: bool,
+    /// What the copies are of.
+    shows: Shows,
+    /// For layers that look themselves.
+    watch: Arc<Watch>,
+    /// Moments and averages are mapped files.
+    of_files: bool,
     holds: Holds,
 }
 
@@ -60,6 +69,21 @@ pub(crate) struct Trained {
     pub(crate) table: Option<usize>,
     /// Whether their average is kept.
     pub(crate) average: bool,
+    /// How products come to what is shown.
+    pub(crate) showing: Showing,
+    /// Where moments and averages are mapped files; none: they are memory.
+    pub(crate) folder: Option<PathBuf>,
+}
+
+/// How products come to the values that are shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Showing {
+    /// They take parameters as they are, or copies of the averages where these are kept.
+    Averages,
+    /// They take copies, of whatever is shown.
+    Anything,
+    /// Layers look at parameters or averages themselves ([`TrainedTensor`]).
+    Layers,
 }
 
 /// The parts of the state, as they are named.
@@ -76,28 +100,35 @@ impl Parameters {
         copied: impl Fn(usize) -> bool,
         mut initial: impl FnMut(usize) -> Result<Tensor>,
     ) -> Result<Self> {
-        let Trained { list, order, buckets, table, average: keeps_average } = trained;
+        let Trained { list, order, buckets, table, average: keeps_average, showing, folder } = trained;
+        let has_copies = showing == Showing::Anything || keeps_average && showing == Showing::Averages;
         let mut values = Vec::with_capacity(list.len());
         for number in 0..list.len() {
             let first = initial(number)?;
             let mut master = first.f_empty_like()?;
             master.f_copy_(&first)?;
-            // The parameter itself cannot be shown as its average.
-            let kind = [(copied(number), Kind::BFloat16), (keeps_average, Kind::Float)];
+            // The parameter itself cannot be shown as anything else.
+            let kind = [(copied(number), Kind::BFloat16), (has_copies, Kind::Float)];
             let kind = kind.into_iter().find_map(|(wanted, kind)| wanted.then_some(kind));
             let low = kind.map(|kind| Tensor::f_empty(master.size(), (kind, Device::Cpu))).transpose()?;
-            let average = keeps_average.then(|| first.f_to_dtype(Kind::Float, false, true)).transpose()?;
-            // Not touched before the optimizer does: a rank may have a part of them alone.
-            let (mut mean, mut square) = (master.f_empty_like()?, master.f_empty_like()?);
-            native::forget(&mut mean)?;
-            native::forget(&mut square)?;
+            let zeros = || zeros(&master, folder.as_deref());
+            let average = keeps_average.then(zeros).transpose()?;
+            let average = average.map(|mut average| average.f_copy_(&first).map(|()| average)).transpose()?;
+            let (mean, square) = (zeros()?, zeros()?);
             values.push(Values { master, mean, square, average, stale: low.is_some(), low });
         }
         let plan = BucketPlan::new(&list, &order, buckets);
         let width = table.and_then(|table| list[table].shape.get(1).copied()).unwrap_or(0);
         let info = ParametersInfo { list, plan, width, part: native::part() };
-        let mut parameters =
-            Parameters { info, table, values, shows_average: false, holds: Holds::default() };
+        let mut parameters = Parameters {
+            info,
+            table,
+            values,
+            shows: Shows::Parameters,
+            watch: Arc::default(),
+            of_files: folder.is_some(),
+            holds: Holds::default(),
+        };
         parameters.refresh()?;
         Ok(parameters)
     }
@@ -110,6 +141,12 @@ impl Parameters {
     /// Where a backward pass puts gradients, if with `add` to what is there.
     pub(crate) fn gradients<'a>(&'a self, owner: &'a mut dyn Buckets, add: bool) -> Gradients<'a> {
         Gradients::new(&self.info, owner, add)
+    }
+
+    /// A parameter as a layer sees it, whose gradient is of this kind.
+    pub(crate) fn tensor(&self, number: usize, kind: Kind) -> Result<TrainedTensor> {
+        let Values { master, average, .. } = &self.values[number];
+        TrainedTensor::new(master, average.as_ref(), kind, &self.watch)
     }
 
     /// The parameter itself, fp32.
@@ -125,10 +162,17 @@ impl Parameters {
 
     /// Rounds anew what was written to since.
     pub(crate) fn refresh(&mut self) -> Result<()> {
+        if self.shows == Shows::Given {
+            return Ok(());
+        }
         for values in self.values.iter_mut().filter(|values| values.stale) {
             if let Some(low) = &mut values.low {
                 low.f_copy_(
-                    values.average.as_ref().filter(|_| self.shows_average).unwrap_or(&values.master),
+                    values
+                        .average
+                        .as_ref()
+                        .filter(|_| self.shows == Shows::Average)
+                        .unwrap_or(&values.master),
                 )?;
             }
             values.stale = false;
@@ -136,19 +180,40 @@ impl Parameters {
         Ok(())
     }
 
-    /// Whether products take the averages instead of the parameters.
+    /// What products take from then on.
     ///
     /// # Errors
-    /// No average is kept.
-    pub fn show_average(&mut self, average: bool) -> Result<()> {
-        if average && self.values.iter().any(|values| values.average.is_none()) {
-            return Err(Error::argument("average", average, "false: none is kept"));
+    /// No average is kept; of some parameter there is no copy that could hold another value.
+    pub fn show(&mut self, shows: Shows) -> Result<()> {
+        let lacks = |values: &Values| match shows {
+            Shows::Parameters => false,
+            Shows::Average => values.average.is_none(),
+            Shows::Given => values.low.is_none(),
+        };
+        if self.values.iter().any(lacks) {
+            let allowed = "what was asked for when the parameters were opened";
+            return Err(Error::argument("shows", format!("{shows:?}"), allowed));
         }
-        if average != self.shows_average {
-            self.shows_average = average;
+        if shows != self.shows {
+            self.shows = shows;
+            self.watch.show_average(shows == Shows::Average);
             self.values.iter_mut().for_each(|values| values.stale = true);
         }
         Ok(())
+    }
+
+    /// Writes the bytes of a part of what is shown in a parameter's place.
+    ///
+    /// # Errors
+    /// [`Shows::Given`] is not what is shown; no such parameter or place.
+    pub fn give_shown(&mut self, parameter: &str, offset: u64, bytes: &[u8]) -> Result<()> {
+        if self.shows != Shows::Given {
+            return Err(Error::argument("shows", format!("{:?}", self.shows), "Given"));
+        }
+        let number = self.info.list.iter().position(|one| one.name == parameter);
+        let low = number.and_then(|number| self.values[number].low.as_ref());
+        let low = low.ok_or_else(|| Error::argument("parameter", parameter, "a parameter that is open"))?;
+        write(low, parameter, offset, bytes)
     }
 
     /// That the token table has a row for each of these ids.
@@ -180,6 +245,7 @@ impl Parameters {
     /// The state is held.
     fn part(&mut self, number: usize, first: usize, count: usize) -> Result<Part> {
         self.holds.none()?;
+        self.watch.changed();
         let values = &self.values[number];
         let part = |tensor: &Tensor| tensor.f_view([-1])?.f_narrow(0, first as i64, count as i64);
         Ok(Part {
@@ -188,6 +254,7 @@ impl Parameters {
             square: part(&values.square)?,
             average: values.average.as_ref().map(part).transpose()?,
             low: values.low.as_ref().map(part).transpose()?,
+            of_file: self.of_files,
         })
     }
 
@@ -225,11 +292,9 @@ impl Parameters {
         self.holds.none()?;
         let (number, kind) = self.find(tensor)?;
         let values = &mut self.values[number];
-        let mut part = slice(values.of(kind)?, tensor, offset, bytes.len())?;
-        if !bytes.is_empty() {
-            part.f_copy_(&Tensor::f_from_data_size(bytes, &[bytes.len() as i64 / 4], Kind::Float)?)?;
-        }
+        write(values.of(kind)?, tensor, offset, bytes)?;
         values.stale |= kind == 0 || kind == 3;
+        self.watch.changed();
         Ok(())
     }
 
@@ -259,6 +324,7 @@ struct Part {
     square: Tensor,
     average: Option<Tensor>,
     low: Option<Tensor>,
+    of_file: bool,
 }
 
 impl Part {
@@ -276,8 +342,12 @@ impl Part {
         Ok(())
     }
 
-    /// Makes zeros of its moments, whose memory is the system's again.
+    /// Makes zeros of its moments, whose memory is the system's again, if it is no file's.
     fn forget(&mut self) -> Result<()> {
+        if self.of_file {
+            let (_mean, _square) = (self.mean.f_zero_()?, self.square.f_zero_()?);
+            return Ok(());
+        }
         native::forget(&mut self.mean)?;
         native::forget(&mut self.square)
     }
@@ -299,6 +369,28 @@ impl Part {
         }
         Ok(())
     }
+}
+
+/// Zeros of a parameter's shape that take no memory before they are written to: a rank may have a part of them alone. In a mapped
+/// file of `folder`, all of whose place on the disk is taken at once.
+fn zeros(like: &Tensor, folder: Option<&Path>) -> Result<Tensor> {
+    match folder {
+        Some(folder) => mapped_file::zeros(folder, &like.size()),
+        None => {
+            let mut zeros = like.f_empty_like()?;
+            native::forget(&mut zeros)?;
+            Ok(zeros)
+        }
+    }
+}
+
+/// Writes fp32 numbers over those that their bytes from `offset` on would be.
+fn write(values: &Tensor, name: &str, offset: u64, bytes: &[u8]) -> Result<()> {
+    let mut part = slice(values, name, offset, bytes.len())?;
+    if !bytes.is_empty() {
+        part.f_copy_(&Tensor::f_from_data_size(bytes, &[bytes.len() as i64 / 4], Kind::Float)?)?;
+    }
+    Ok(())
 }
 
 /// A view of the numbers that `length` bytes from `offset` on are.

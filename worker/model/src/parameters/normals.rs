@@ -24,10 +24,8 @@ pub(crate) struct Draw {
 impl Draw {
     /// The normals from `first` on, a multiple of 4, times `deviation`.
     pub(crate) fn normals(self, first: usize, deviation: f32, values: &mut [f32]) {
-        let key = [self.seed as u32, (self.seed >> 32) as u32];
         for (block, values) in values.chunks_mut(4).enumerate() {
-            let counter = [(first / 4 + block) as u32, self.number, 0, self.purpose << 24];
-            let words = philox4x32(key, counter);
+            let words = self.words(first / 4 + block);
             for (values, pair) in values.chunks_mut(2).zip(words.chunks_exact(2)) {
                 let radius = libm::sqrt(-2.0 * libm::log((f64::from(pair[0]) + 0.5) * UNIT));
                 let angle = f64::from(pair[1]) * UNIT * TAU;
@@ -37,5 +35,20 @@ impl Draw {
                 }
             }
         }
+    }
+
+    /// Numbers from -`bound` to `bound`, each of one word: the middle of what it stands for, in 64-bit floating point, rounded to 32
+    /// before it is scaled.
+    pub(crate) fn uniforms(self, bound: f32, values: &mut [f32]) {
+        for (block, values) in values.chunks_mut(4).enumerate() {
+            for (value, word) in values.iter_mut().zip(self.words(block)) {
+                *value = (2.0 * (f64::from(word) + 0.5) * UNIT - 1.0) as f32 * bound;
+            }
+        }
+    }
+
+    fn words(self, block: usize) -> [u32; 4] {
+        let key = [self.seed as u32, (self.seed >> 32) as u32];
+        philox4x32(key, [block as u32, self.number, 0, self.purpose << 24])
     }
 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use ringtune_engine::{
     AdamWScalars, AlignedFloats, Applied, Bucket, BucketPlan, EmbeddingRows, OptimizerStep, Parameter, Piece,
-    Shares, common,
+    Shares, Shows, common,
 };
 use tch::Tensor;
 
@@ -31,7 +31,7 @@ impl Parameters {
     ) -> Result<Applied> {
         self.check_looked_up(looked_up)?;
         // What was written to is rounded before a step rounds what it moves.
-        self.show_average(false)?;
+        self.show(Shows::Parameters)?;
         self.refresh()?;
         check_step(step)?;
         self.holds.none()?;
@@ -82,7 +82,7 @@ impl Parameters {
         buckets: &mut [AlignedFloats],
         shares: &Shares,
     ) -> Result<Applied> {
-        self.show_average(false)?;
+        self.show(Shows::Parameters)?;
         self.refresh()?;
         check_step(step)?;
         let of_plan = buckets.len().min(self.info.plan.buckets.len());

@@ -94,11 +94,8 @@ impl DownBlock {
         skips: &mut Vec<Tensor>,
     ) -> Result<Tensor> {
         let mut x = x.shallow_clone();
-        for (layer, resnet) in self.resnets.iter().enumerate() {
-            x = resnet.forward(&x, Some(times))?;
-            if let Some(transformer) = self.transformers.get(layer) {
-                x = transformer.forward(&x, text)?;
-            }
+        for layer in 0..self.resnets.len() {
+            x = self.layer(layer, &x, times, text)?;
             skips.push(x.shallow_clone());
         }
         if let Some(downsample) = &self.downsample {
@@ -106,6 +103,24 @@ impl DownBlock {
             skips.push(x.shallow_clone());
         }
         Ok(x)
+    }
+
+    /// A residual block, and its transformer where it has one.
+    pub(super) fn layer(&self, layer: usize, x: &Tensor, times: &Tensor, text: &Tensor) -> Result<Tensor> {
+        let x = self.resnets[layer].forward(x, Some(times))?;
+        self.transformers
+            .get(layer)
+            .map_or(Ok(x.shallow_clone()), |transformer| transformer.forward(&x, text))
+    }
+
+    /// Number of layers.
+    pub(super) fn layers(&self) -> usize {
+        self.resnets.len()
+    }
+
+    /// What halves the sides, but for the lowest resolution.
+    pub(super) fn downsample(&self) -> Option<&Downsample> {
+        self.downsample.as_ref()
     }
 
     /// Packs the weights as [`DownBlock::forward`] does.
@@ -236,13 +251,9 @@ impl UpBlock {
         skips: &mut Vec<Tensor>,
     ) -> Result<Tensor> {
         let mut x = x.shallow_clone();
-        for (layer, resnet) in self.resnets.iter().enumerate() {
+        for layer in 0..self.resnets.len() {
             let skip = skips.pop().ok_or_else(|| too_few_skips(layer))?;
-            let skip = repeated(&skip, x.size4()?.0)?;
-            x = resnet.forward_of_two(&x, &skip, Some(times))?;
-            if let Some(transformer) = self.transformers.get(layer) {
-                x = transformer.forward(&x, text)?;
-            }
+            x = self.layer(layer, &x, &skip, times, text)?;
         }
         if let Some(upsample) = &self.upsample {
             let (_, _, height, width) =
@@ -250,6 +261,32 @@ impl UpBlock {
             x = upsample.forward(&x, (height, width))?;
         }
         Ok(x)
+    }
+
+    /// A residual block of `x` and `skip`, which is repeated for the x's batch, and its transformer where it has one.
+    pub(super) fn layer(
+        &self,
+        layer: usize,
+        x: &Tensor,
+        skip: &Tensor,
+        times: &Tensor,
+        text: &Tensor,
+    ) -> Result<Tensor> {
+        let skip = repeated(skip, x.size4()?.0)?;
+        let x = self.resnets[layer].forward_of_two(x, &skip, Some(times))?;
+        self.transformers
+            .get(layer)
+            .map_or(Ok(x.shallow_clone()), |transformer| transformer.forward(&x, text))
+    }
+
+    /// Number of layers.
+    pub(super) fn layers(&self) -> usize {
+        self.resnets.len()
+    }
+
+    /// What doubles the sides, but for the highest resolution.
+    pub(super) fn upsample(&self) -> Option<&Upsample> {
+        self.upsample.as_ref()
     }
 
     /// Packs the weights as [`UpBlock::forward`] does.

@@ -1,11 +1,13 @@
 //! UNet2DConditionModel as SD 1.x and 2.x configure it (Rombach et al. 2022; diffusers' class of that name).
 
 mod blocks;
+mod segments;
 mod time;
 mod transformer;
 
 use blocks::Ahead;
 pub use blocks::{DownBlock, MidBlock, UpBlock};
+pub(crate) use segments::Segments;
 pub use time::TimeEmbedding;
 pub use transformer::{CrossAttention, FeedForward, SpatialTransformer, TransformerLayer};
 
@@ -86,14 +88,10 @@ impl UNet {
     /// Where there are several times as many texts as samples, the samples go with each part of the texts in turn, and the
     /// result has the texts' batch. What comes before the first look at a text is then computed once, as guidance wants it.
     pub fn forward(&self, sample: &Tensor, timesteps: &Tensor, text: &Tensor) -> Result<Tensor> {
-        // 1. Time: what every residual block adds, made of SiLU of the embedding. [batch, sum of channels]
-        let times = self.times.forward(&self.time.forward(timesteps)?.f_silu()?)?;
+        // 1. Time.
+        let times = self.embed(timesteps)?;
         // 2. In.
-        let mut sample = sample.f_to_kind(Kind::Float)?;
-        if self.center_input {
-            sample = sample.f_mul_scalar(2.0)?.f_sub_scalar(1.0)?;
-        }
-        let mut x = self.conv_in.forward(&native::channels_last(&sample)?)?.f_to_kind(self.kind)?;
+        let mut x = self.enter(sample)?;
         // 3. Down, keeping every intermediate for the way up.
         let mut skips = vec![x.shallow_clone()];
         for block in &self.down {
@@ -106,7 +104,26 @@ impl UNet {
             x = block.forward(&x, &times, text, &mut skips)?;
         }
         // 6. Out.
-        self.conv_out.forward(&self.norm_out.forward_silu(&x)?.f_to_kind(Kind::Float)?)
+        self.leave(&x)
+    }
+
+    /// What every residual block adds, made of SiLU of the time embedding: [batch, sum of channels] fp32.
+    fn embed(&self, timesteps: &Tensor) -> Result<Tensor> {
+        self.times.forward(&self.time.forward(timesteps)?.f_silu()?)
+    }
+
+    /// The first convolution, of a sample [batch, in_channels, height, width].
+    fn enter(&self, sample: &Tensor) -> Result<Tensor> {
+        let mut sample = sample.f_to_kind(Kind::Float)?;
+        if self.center_input {
+            sample = sample.f_mul_scalar(2.0)?.f_sub_scalar(1.0)?;
+        }
+        Ok(self.conv_in.forward(&native::channels_last(&sample)?)?.f_to_kind(self.kind)?)
+    }
+
+    /// The last norm and convolution: [batch, out_channels, height, width] fp32.
+    fn leave(&self, x: &Tensor) -> Result<Tensor> {
+        self.conv_out.forward(&self.norm_out.forward_silu(x)?.f_to_kind(Kind::Float)?)
     }
 
     /// Packs the weights that the first [`UNet::forward`] of a sample of this shape would pack, where the sample has no

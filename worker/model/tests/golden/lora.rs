@@ -12,13 +12,37 @@ use crate::precisions::{precisions, skips_bf16};
 use crate::support::{GoldenFile, golden_folder, relative_error};
 
 /// Gradients by the parameters' names.
-type Gradients = BTreeMap<String, Vec<f32>>;
+pub(crate) type Gradients = BTreeMap<String, Vec<f32>>;
 
 /// Several buckets, some of which end within a tensor.
-const SMALL: BucketSizes = BucketSizes { first: 1 << 10, others: 4 << 10 };
+pub(crate) const SMALL: BucketSizes = BucketSizes { first: 1 << 10, others: 4 << 10 };
 
 /// Keeps all buckets in memory.
-struct Kept(Vec<AlignedFloats>);
+pub(crate) struct Kept(pub(crate) Vec<AlignedFloats>);
+
+impl Kept {
+    /// Buckets with numbers that nobody made.
+    pub(crate) fn new(info: &ParametersInfo) -> Self {
+        let filled = |length| {
+            let mut memory = AlignedFloats::zeros(length);
+            memory.fill(7.5);
+            memory
+        };
+        Kept(info.plan.buckets.iter().map(|bucket| bucket.length).chain([0]).map(filled).collect())
+    }
+
+    /// What they hold.
+    pub(crate) fn gradients(&self, info: &ParametersInfo) -> Gradients {
+        let mut gradients = Gradients::new();
+        for (number, parameter) in info.list.iter().enumerate() {
+            let of = |(bucket, piece): (usize, ringtune_model::Piece)| {
+                self.0[bucket][piece.offset..piece.offset + piece.count].to_vec()
+            };
+            gradients.insert(parameter.name.clone(), info.plan.pieces_of(number).flat_map(of).collect());
+        }
+        gradients
+    }
+}
 
 impl Buckets for Kept {
     fn take(&mut self, bucket: usize) -> Result<AlignedFloats, EngineError> {
@@ -38,6 +62,7 @@ fn request(adapters: Vec<Adapter>, seed: u64) -> OpenAdapters {
         seed,
         buckets: SMALL,
         average: false,
+        shows_given: false,
         dropout: 0.0,
         rank_dropout: 0.0,
         rows: Vec::new(),
@@ -77,31 +102,17 @@ impl Adapted {
             let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
             model.trained().unwrap().write_state(&format!("model.{}", parameter.name), 0, &bytes).unwrap();
         }
-        let lengths = info.plan.buckets.iter().map(|bucket| bucket.length).chain([0]);
-        let filled = |length| {
-            let mut memory = AlignedFloats::zeros(length);
-            memory.fill(7.5);
-            memory
-        };
-        Adapted { kept: Kept(lengths.map(filled).collect()), model, info }
+        Adapted { kept: Kept::new(&info), model, info }
     }
 
     fn gradient(&mut self, microbatch: &Microbatch, add: bool) -> (PassSummary, Gradients) {
-        let pass = self.model.adapter_gradient(microbatch, add, &mut self.kept).unwrap();
-        let mut gradients: Gradients = BTreeMap::new();
-        for (number, parameter) in self.info.list.iter().enumerate() {
-            let of = |(bucket, piece): (usize, ringtune_model::Piece)| {
-                self.kept.0[bucket][piece.offset..piece.offset + piece.count].to_vec()
-            };
-            let numbers = self.info.plan.pieces_of(number).flat_map(of).collect();
-            gradients.insert(parameter.name.clone(), numbers);
-        }
-        (pass, gradients)
+        let pass = self.model.picture_gradient(microbatch, add, &mut self.kept).unwrap();
+        (pass, self.kept.gradients(&self.info))
     }
 }
 
 /// A case's inputs.
-fn microbatch<'a>(golden: &'a GoldenFile, case: &str) -> Microbatch<'a> {
+pub(crate) fn microbatch<'a>(golden: &'a GoldenFile, case: &str) -> Microbatch<'a> {
     microbatch_with(golden, case, &NO_EXTRAS)
 }
 
@@ -160,7 +171,7 @@ fn fp32_loss_and_gradients_are_those_of_peft() {
                 assert!(largest > 0.0 && error <= 1e-4, "{checkpoint} {case} {name}: {error:.2e}");
             }
             // A loss alone has the same bits; what is added is added to what is there.
-            let alone = adapted.model.adapter_loss(&inputs).unwrap();
+            let alone = adapted.model.picture_loss(&inputs).unwrap();
             assert_eq!(alone.to_bits(), pass.loss.to_bits(), "{checkpoint} {case}");
             let (_, doubled) = adapted.gradient(&inputs, true);
             let doubles = gradients.values().flatten().map(|value| value * 2.0);
@@ -196,7 +207,7 @@ fn bf16_gradients_are_as_near_to_fp32_as_those_of_peft() {
     }
 }
 
-fn median(numbers: &[f64]) -> f64 {
+pub(crate) fn median(numbers: &[f64]) -> f64 {
     let mut sorted = numbers.to_vec();
     sorted.sort_by(f64::total_cmp);
     sorted[sorted.len() / 2]
@@ -229,7 +240,7 @@ fn a_gradient_has_the_same_bits_whatever_was_computed_before() {
                 step_noise: &[],
             };
             let drawn = busy.model.generate(&request, |_, _| true).unwrap();
-            busy.model.adapter_loss(&both).unwrap();
+            busy.model.picture_loss(&both).unwrap();
             let (second, again) = busy.gradient(&both, false);
             assert!(first.loss.to_bits() == second.loss.to_bits() && alone == again, "{precision} {case}");
             // What is drawn is drawn with the adapters, and without them as if none had been there.
@@ -266,7 +277,7 @@ fn fresh_adapters_change_nothing_and_are_drawn_alike_whatever_others_there_are()
     // 1. The loss is the frozen model's.
     let inputs = microbatch(&golden, "attention");
     open(&mut model, &[one, other], 5).unwrap();
-    let adapted = model.adapter_loss(&inputs).unwrap();
+    let adapted = model.picture_loss(&inputs).unwrap();
     model.remove_adapters();
     let rows = vec![0.0; model.info().text_width];
     assert_eq!(model.loss(&Microbatch { rows: &rows, ..inputs }).unwrap(), adapted);
@@ -287,6 +298,6 @@ fn fresh_adapters_change_nothing_and_are_drawn_alike_whatever_others_there_are()
     for wrong in [Adapter { rank: 0, ..adapter(one) }, Adapter { alpha: f64::NAN, ..adapter(one) }] {
         assert!(refused(vec![wrong]).contains("a rank of 1 or more"));
     }
-    let nothing = model.adapter_loss(&inputs).unwrap_err().to_string();
+    let nothing = model.picture_loss(&inputs).unwrap_err().to_string();
     assert!(nothing.starts_with("nothing is trained"), "{nothing}");
 }

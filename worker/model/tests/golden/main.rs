@@ -34,3 +34,4 @@ mod text;
 mod training_step;
 mod unet;
 mod vae;
+mod whole_unet;

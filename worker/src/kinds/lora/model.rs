@@ -121,6 +121,10 @@ impl Model for LoraModel {
         self.job.train.previews.is_due(step, last)
     }
 
+    fn draws(&self) -> bool {
+        self.previews.is_some()
+    }
+
     async fn draw(&mut self, engine: &EngineHandle, ring: &mut RankRing) -> Result<Option<Previews>, Error> {
         match &mut self.previews {
             Some(plan) => plan.draw(engine, ring, &[]).await.map(Some),

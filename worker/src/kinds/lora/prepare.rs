@@ -136,6 +136,7 @@ pub(super) async fn ready(rank: &Rank, job: &LoraSpec, computes: bool) -> Result
         seed: train.seed,
         buckets: BucketSizes::default(),
         average: job.denoiser.use_ema,
+        shows_given: train.validation.select_best && previews.is_some(),
         dropout: job.lora.dropout,
         rank_dropout: job.lora.rank_dropout,
         rows,
