@@ -102,8 +102,8 @@ upgrade-test: build ## Run the last release's programs, which it builds once, be
 	@folder="$$(tests/upgrade/release.sh)" && RINGTUNE_RELEASED="$$folder" \
 		$(CARGO) test --release --workspace --test rolling_upgrade -- --ignored --test-threads=1
 
-same-bytes: build ## Compare every byte that eleven jobs leave with those of an earlier commit's build, which it builds once (SINCE=COMMIT)
-	@tests/upgrade/same_bytes.sh $(SINCE)
+same-bytes: build ## Compare every byte that eleven jobs leave with those of an earlier commit's build, which it builds once (SINCE=COMMIT, LIMIT=avx2 for what lesser processors do)
+	@tests/upgrade/same_bytes.sh $(SINCE) $(LIMIT)
 
 packages: build ## Make Debian packages and a tarball in target/packages
 	@deploy/packages/build.sh

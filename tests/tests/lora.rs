@@ -333,7 +333,7 @@ async fn replay(sandbox: &Sandbox, name: &str, job: Job, checkpoint: &str, steps
     sandbox.finish(&["run", &file, "--workers", "2", "-o", name]).await?.expect_code(0)?;
     let out = text(&sandbox.path(name));
     let replayed =
-        reference::run_script("replay_lora.py", &[&out, &trace, checkpoint]).await?.expect_code(0)?;
+        reference::run_script("replay_network.py", &[&out, &trace, checkpoint]).await?.expect_code(0)?;
     let seen = replayed.json_lines()?.pop().context("what was seen")?;
     ensure!(seen["steps"] == steps - 1, "{name}: {seen}");
     Ok(())

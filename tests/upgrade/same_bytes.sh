@@ -1,22 +1,33 @@
 #!/usr/bin/env bash
 # Runs the same jobs with an earlier commit's programs and with this build's, and compares every byte that they leave.
 #
-#   same_bytes.sh COMMIT
+#   same_bytes.sh COMMIT [INSTRUCTION_SET]
 #
+# INSTRUCTION_SET: both builds' workers use no better one (compute.instruction_set), such as "avx2".
 # For changes that move no bit. release.sh builds the commit, once. The jobs are of all kinds and both precisions, with
 # one worker and several. Jobs that resume do so from checkpoints of both builds. What tells times is left out:
-# metrics.csv's seconds, job.log, TensorBoard's files, and where the job's files came from. So is the kernels' revision
-# that files name: new kernels raise it, and move no bit of the jobs that do not use them.
+# metrics.csv's seconds, job.log, TensorBoard's files, and where the job's files came from. So are the kernels' revision
+# and the hash of what they compute, which files name: new kernels change both, and move no bit of the jobs that do not use them.
 set -euo pipefail
 
 clone="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd -P)"
 fixtures="$clone/tests/fixtures"
-(($# == 1)) || { printf 'usage: %s COMMIT\n' "$0" >&2; exit 2; }
+(($# == 1 || $# == 2)) || { printf 'usage: %s COMMIT [INSTRUCTION_SET]\n' "$0" >&2; exit 2; }
 before="$("$clone/tests/upgrade/release.sh" "$1")"
 now="$clone/target/release"
 folder="$(mktemp -d "${TMPDIR:-/tmp}/same-bytes.XXXXXX")"
 trap 'rm -rf -- "$folder"' EXIT
 cd "$folder"
+if (($# == 2)); then
+    for build in "$before" "$now"; do
+        limited="$folder/programs-$(basename "$build")"
+        mkdir "$limited"
+        cp "$build"/ringtune "$build"/ringtune-coordinator "$limited"
+        printf '#!/usr/bin/env bash\nRINGTUNE__COMPUTE__INSTRUCTION_SET=%s exec -a "$0" %q "$@"\n' "$2" "$build/ringtune-worker" >"$limited/ringtune-worker"
+        chmod +x "$limited/ringtune-worker"
+    done
+    before="$folder/programs-$(basename "$before")" now="$folder/programs-$(basename "$now")"
+fi
 
 # 1. A small language model's configuration, its tokenizer, and tokens.
 mkdir gpt2
@@ -125,7 +136,7 @@ run() { # BUILD'S FOLDER, OUTPUT FOLDER, JOB FILE, WORKERS
 }
 mkdir before now now-from-before
 differing=0
-compare() { # OUTPUT FOLDER OF BEFORE, OF NOW
+compare() { # OUTPUT FOLDER OF BEFORE, OF NOW; "numbers": of files that name both builds' kernels their numbers alone
     local difference=same
     rm -rf compared
     mkdir compared
@@ -135,7 +146,15 @@ compare() { # OUTPUT FOLDER OF BEFORE, OF NOW
         # The columns of metrics.csv that tell no time.
         [[ ! -f "$side/metrics.csv" ]] || cut -d, -f1-3 "$side/metrics.csv" >"$side/metrics-without-times.csv"
         # Of the same length, as a safetensors header tells its own.
-        find "$side" -type f -exec env LC_ALL=C sed -i -E 's|/kernels-[0-9]{2}/|/kernels-00/|g' {} +
+        find "$side" -type f -exec env LC_ALL=C sed -i -E 's|/kernels-[0-9]{2}/[0-9a-f]{16}|/kernels-00/0000000000000000|g' {} +
+        if [[ "${3:-}" == numbers ]]; then
+            rm -f "$side"/README.md
+            find "$side" -name '*.safetensors' | while read -r file; do
+                header="$(od -An -tu8 -N8 "$file" | tr -d ' ')"
+                tail -c "+$((header + 9))" "$file" >"$file.numbers"
+                rm "$file"
+            done
+        fi
     done
     diff -rq -x metrics.csv -x job.log -x job.toml -x job-sources.json -x 'events.out.*' compared/* >difference.txt || difference=DIFFERENT
     printf '%-32s %4d files  %s\n' "$2" "$(find "$2" -type f | wc -l)" "$difference"
@@ -157,7 +176,7 @@ for pair in ti-resume:ti-bf16-ring gpt2-resume:gpt2-sharded; do
         run "$programs" "$build/$job" "$job-of-$build.toml" 1
     done
     compare "before/$job" "now/$job"
-    compare "before/$job" "now-from-before/$job"
+    compare "before/$job" "now-from-before/$job" numbers
 done
 ((differing == 0)) || { printf 'not the same bytes as commit %s\n' "$1" >&2; exit 1; }
 printf 'the same bytes as commit %s\n' "$1"

@@ -43,7 +43,7 @@ macro_rules! sections {
 sections! {
     model: model;
     data: prompt, data;
-    train: word, text_encoder, denoiser, train;
+    train: word, text_encoder, denoiser, unet, train;
     lora: lora;
     generate: generate;
     gpt2: gpt2;

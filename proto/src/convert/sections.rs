@@ -13,6 +13,7 @@ use ringtune_shared::job::{
         generate_text::GenerateTextDraft,
         gpt2_finetune::Gpt2Draft,
         lora::{AdapterDraft, TextEncoderDraft},
+        unet_finetune::UnetDraft,
     },
     pictures::{
         DataDraft, DenoiserDraft, FolderDraft, PreviewDraft, PromptDraft, TrainDraft, ValidationDraft,
@@ -143,6 +144,7 @@ ringtune_shared::folder_keys!(part(FolderSpec, FolderDraft));
 ringtune_shared::word_keys!(part(TrainSpec, WordDraft));
 ringtune_shared::denoiser_keys!(part(TrainSpec, DenoiserDraft));
 ringtune_shared::text_encoder_keys!(part(TrainSpec, TextEncoderDraft));
+ringtune_shared::unet_keys!(part(TrainSpec, UnetDraft));
 ringtune_shared::train_keys!(part(TrainSpec, TrainDraft));
 ringtune_shared::validation_keys!(part(TrainSpec, ValidationDraft));
 ringtune_shared::preview_keys!(part(TrainSpec, PreviewDraft));

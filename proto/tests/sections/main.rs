@@ -7,3 +7,4 @@ mod generate_text;
 mod gpt2_finetune;
 mod lora;
 mod textual_inversion;
+mod unet_finetune;

@@ -14,6 +14,7 @@ mod choices;
 mod common;
 mod contents;
 mod error;
+mod exchange;
 mod file_place;
 mod form;
 pub mod kinds;
@@ -38,6 +39,7 @@ pub use choices::{LrScheduler, MixedPrecision, NotAChoice, PredictionType, Repor
 pub use common::{ClusterDraft, ClusterSpec, CommonSpec, DebugDraft, DebugSpec, ModelDraft, ModelSpec};
 pub use contents::ContentUse;
 pub use error::{SpecError, Violation};
+pub use exchange::SumOrder;
 pub use file_place::{FilePlace, JobFile, Teaches};
 pub use kinds::{Activity, JobDraft, JobKind, Work, generate::SCHEDULERS};
 pub use learning_rates::LearningRates;
@@ -295,6 +297,11 @@ impl JobSpec {
     /// Whether whoever takes its files home is to make a full pipeline of them.
     pub fn wants_full_pipeline(&self) -> bool {
         self.work.facts().wants_full_pipeline()
+    }
+
+    /// Whether it leaves weights of its model's UNet, which take the place of the model's own.
+    pub fn trains_unet(&self) -> bool {
+        self.work.facts().trains_unet()
     }
 
     /// The embeddings that concepts start from, one of each.

@@ -170,6 +170,24 @@ template <typename Element> fused::Kept<Element> kept_rows(const Tensor &kept, i
     return {elements<Element>(kept) + first * kept.stride(side), kept.stride(side)};
 }
 
+// The gradients of weight and bias, [channels] each, of what each channel's gradient sums up to, alone and times the input.
+std::pair<Tensor, Tensor> of_parameters(const NormState &state, const Pictures &pictures, const std::vector<double> &moments) {
+    const Norm &norm = state.norm;
+    const int64_t channels = pictures.channels, each = channels / norm.groups;
+    std::vector<double> weight(channels, 0.0), bias(channels, 0.0);
+    for (int64_t picture = 0; picture < pictures.batch; ++picture) {
+        const double *sums = &moments[picture * 2 * channels], *products = sums + channels;
+        for (int64_t c = 0; c < channels; ++c) {
+            const int64_t group = picture * norm.groups + c / each;
+            const double added = norm.added.empty() ? 0.0 : norm.added[picture * channels + c];
+            const double centred = products[c] + (added - state.coefficients.mean[group]) * sums[c];
+            weight[c] += centred * state.coefficients.inverse[group];
+            bias[c] += sums[c];
+        }
+    }
+    return {at::tensor(weight, at::kFloat), at::tensor(bias, at::kFloat)};
+}
+
 // With g the gradient of the normalised values times the weight and n values a group:
 // dx = (g - mean(g) - xhat * mean(g * xhat)) / deviation. `results`: to write to, undefined where nobody wants it;
 // `kept`: added to them, where it is defined; each has_rows(). Gives the gradients of weight and bias, [channels] each.
@@ -193,20 +211,17 @@ std::pair<Tensor, Tensor> group_norm_backward(const NormState &state, const Part
     const std::vector<double> moments = totals(pictures, partial);
     // 2. From them what multiplies x and what is added, per channel.
     std::vector<float> slope(pictures.batch * channels), offset_of(pictures.batch * channels);
-    std::vector<double> of_weight(channels, 0.0), of_bias(channels, 0.0);
     for (int64_t group = 0; group < pictures.batch * norm.groups; ++group) {
         const int64_t picture = group / norm.groups, first = group % norm.groups * each;
         const double *sums = &moments[picture * 2 * channels], *products = sums + channels;
+        const double mean = known.mean[group], inverse = known.inverse[group];
         const auto added_to = [&](int64_t c) {
             return norm.added.empty() ? 0.0 : static_cast<double>(norm.added[picture * channels + c]);
         };
         double sum = 0.0, product = 0.0;
-        const double mean = known.mean[group], inverse = known.inverse[group];
         for (int64_t c = first; c < first + each; ++c) {
             sum += norm.weight[c] * sums[c];
             product += norm.weight[c] * (products[c] + added_to(c) * sums[c]);
-            of_weight[c] += (products[c] + (added_to(c) - mean) * sums[c]) * inverse;
-            of_bias[c] += sums[c];
         }
         const double count = static_cast<double>(pictures.positions * each);
         const double factor = -(product - sum * mean) * inverse * inverse * inverse / count;
@@ -227,7 +242,7 @@ std::pair<Tensor, Tensor> group_norm_backward(const NormState &state, const Part
                                     {&slope[at], &offset_of[at]}, kept_rows<Element>(kept[part], stretch.first),
                                     mutable_elements<Element>(results[part]) + place);
     });
-    return {at::tensor(of_weight, at::kFloat), at::tensor(of_bias, at::kFloat)};
+    return of_parameters(state, pictures, moments);
 }
 
 // Gives the inputs back behind the result: whoever goes on with those has their gradients added in the same sweep.

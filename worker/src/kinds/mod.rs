@@ -9,6 +9,7 @@ mod pictures;
 mod rehearsal;
 mod shared_out;
 mod textual_inversion;
+mod unet_finetune;
 
 use ringtune_shared::job::{JobSpec, Work};
 use tokio::sync::mpsc;
@@ -38,6 +39,10 @@ impl RankLauncher for Context {
                 let task = lora::Lora { job };
                 ringtune_shared::tasks::spawn(live(task, assignment, context, orders, events));
             }
+            Work::UnetFinetune(job) => {
+                let task = unet_finetune::UnetFinetune { job };
+                ringtune_shared::tasks::spawn(live(task, assignment, context, orders, events));
+            }
             Work::GenerateText(spec) => {
                 let task = generate_text::GenerateText { spec };
                 ringtune_shared::tasks::spawn(live(task, assignment, context, orders, events));
@@ -62,6 +67,9 @@ pub(crate) async fn rehearse(spec: &JobSpec, with: As, context: &Context) -> Res
         }
         Work::Gpt2Finetune(job) => gpt2_finetune::rehearsal::rehearse(spec, job, with, context).await,
         Work::Lora(job) => Box::pin(lora::rehearsal::rehearse(spec, job, with, context)).await,
+        Work::UnetFinetune(job) => {
+            Box::pin(unet_finetune::rehearsal::rehearse(spec, job, with, context)).await
+        }
         Work::GenerateText(job) => generate_text::rehearsal::rehearse(spec, job, with, context).await,
         Work::Generate(job) => generate::rehearsal::rehearse(spec, job, with, context).await,
     }

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::{
     Error,
-    model_card::{code, heading, quoted, settings, table},
+    model_card::{code, heading, network_provenance, quoted, settings},
     read_back,
 };
 
@@ -45,16 +45,6 @@ fn compose(facts: &Value, chosen: Chosen<'_>) -> String {
     let loss = validation_loss
         .map(|loss| format!(", with a loss of {loss} on held-out samples"))
         .unwrap_or_default();
-    let rows = [
-        ("Ringtune", fact("version").to_owned()),
-        ("base model (SHA-256 over its files)", fact("model_hash").to_owned()),
-        ("pictures (SHA-256)", fact("data_hash").to_owned()),
-        ("computed on", fact("numerics_class").to_owned()),
-        ("step", step.to_string()),
-        ("validation loss", validation_loss.map(|loss| loss.to_string()).unwrap_or_default()),
-    ];
-    let rows = rows.into_iter().filter(|(_, value)| !value.is_empty());
-    let rows: Vec<_> = rows.map(|(what, value)| (what.to_owned(), code(&value))).collect();
     let base = fact("base_model");
     let (mut word_files, mut loading) = (String::new(), String::new());
     for (word, file) in &words {
@@ -78,7 +68,7 @@ fn compose(facts: &Value, chosen: Chosen<'_>) -> String {
         code(kohya),
         quoted(base),
         settings(job, &["data", "lora", "train", "concepts"]),
-        table("## Provenance\n\n| What | Value |", &rows),
+        network_provenance(facts, step, validation_loss),
     )
 }
 

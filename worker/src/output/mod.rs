@@ -21,6 +21,8 @@ pub mod tensor_file;
 pub mod tensorboard;
 pub mod texts;
 pub mod trace;
+pub mod unet_card;
+pub mod weights_file;
 
 pub use canonical_json::canonical_json;
 pub use concept::{Concept, Learned, Taught};

@@ -182,6 +182,22 @@ fn provenance(learned: &[Learned<'_>], facts: &EmbeddingFacts) -> String {
     table("## Provenance\n\n| What | Value |", &rows)
 }
 
+/// Where a network that learned from pictures comes from: a table.
+pub(super) fn network_provenance(facts: &Value, step: u64, validation_loss: Option<f32>) -> String {
+    let fact = |name: &str| facts.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let rows = [
+        ("Ringtune", fact("version")),
+        ("base model (SHA-256 over its files)", fact("model_hash")),
+        ("pictures (SHA-256)", fact("data_hash")),
+        ("computed on", fact("numerics_class")),
+        ("step", step.to_string()),
+        ("validation loss", validation_loss.map(|loss| loss.to_string()).unwrap_or_default()),
+    ];
+    let rows = rows.into_iter().filter(|(_, value)| !value.is_empty());
+    let rows: Vec<_> = rows.map(|(what, value)| (what.to_owned(), code(&value))).collect();
+    table("## Provenance\n\n| What | Value |", &rows)
+}
+
 pub(super) fn table(head: &str, rows: &[(String, String)]) -> String {
     let rows: String = rows.iter().map(|(key, value)| format!("| {key} | {value} |\n")).collect();
     format!("{head}\n|---|---|\n{rows}")

@@ -13,7 +13,10 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use ringtune_shared::ring::{Element, Reach, Spread, Summed, tree::TreeSum};
+use ringtune_shared::{
+    job::SumOrder,
+    ring::{Element, Reach, Spread, Summed, tree::TreeSum},
+};
 use tokio::sync::mpsc;
 
 use crate::{
@@ -39,6 +42,16 @@ impl fmt::Display for Exchange {
             Self::Fast(Element::Fp32) => "fast",
             Self::Fast(Element::Bf16) => "fast_bf16",
         })
+    }
+}
+
+impl From<SumOrder> for Exchange {
+    fn from(exchange: SumOrder) -> Self {
+        match exchange {
+            SumOrder::Exact => Self::Exact,
+            SumOrder::Fast => Self::Fast(Element::Fp32),
+            SumOrder::FastBf16 => Self::Fast(Element::Bf16),
+        }
     }
 }
 
@@ -340,6 +353,13 @@ mod tests {
                 drop(outlet);
                 sums.add(microbatch, given).await.unwrap();
             }
+        }
+    }
+
+    #[test]
+    fn exchanges_are_called_as_in_job_files() {
+        for given in [SumOrder::Exact, SumOrder::Fast, SumOrder::FastBf16] {
+            assert_eq!(Exchange::from(given).to_string(), given.to_string());
         }
     }
 }

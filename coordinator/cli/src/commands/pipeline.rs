@@ -1,5 +1,5 @@
-//! train.save_as_full_pipeline: the model with the learned word in it, beside the saved artifacts. It is made here,
-//! from the embeddings and the model: gigabytes that lie on this machine already need not travel.
+//! train.save_as_full_pipeline: the model with the learned word, or the trained UNet, in it, beside the saved artifacts. It is made
+//! here, from what was learned and the model: gigabytes that lie on this machine already need not travel.
 
 use std::path::Path;
 
@@ -21,6 +21,8 @@ use crate::{
 const FOLDER: &str = "pipeline";
 /// A LoRA's file for diffusers.
 const LORA: &str = "pytorch_lora_weights.safetensors";
+/// A UNet's weights.
+const UNET: &str = "diffusion_pytorch_model.safetensors";
 /// What a folder in diffusers layout has.
 const MODEL_INDEX: &str = "model_index.json";
 
@@ -67,9 +69,7 @@ pub(super) async fn make(
     let mut command = Command::new(&program);
     // Its errors are this command's.
     command.arg0("ringtune").arg("pipeline").args(model_options(&spec.common.model));
-    for file in embeddings(spec) {
-        command.arg("--embeds").arg(folder.join(file));
-    }
+    command.args(learned(spec, folder));
     command.arg("-o").arg(&target);
     let running = command.stdin(std::process::Stdio::null()).kill_on_drop(true).status();
     let ended = tokio::select! {
@@ -88,18 +88,29 @@ pub(super) async fn make(
 
 /// Says how to make the pipeline of a job that was not run on this machine.
 pub(super) fn say_how(spec: &JobSpec, folder: &Path) {
-    let embeds: String =
-        embeddings(spec).iter().map(|file| format!(" --embeds {}", folder.join(file).display())).collect();
-    remark(&format!(
-        "the job asks for a full pipeline; on a machine that has its model:\n  ringtune pipeline {}{embeds} -o {}",
-        model_options(&spec.common.model).join(" "),
-        folder.join(FOLDER).display()
-    ));
+    let line = making(spec, folder);
+    remark(&format!("the job asks for a full pipeline; on a machine that has its model:\n  {line}"));
+}
+
+/// The line that makes the pipeline.
+fn making(spec: &JobSpec, folder: &Path) -> String {
+    let words = [model_options(&spec.common.model), learned(spec, folder)].concat().join(" ");
+    format!("ringtune pipeline {words} -o {}", folder.join(FOLDER).display())
+}
+
+/// What goes into the pipeline, as options.
+fn learned(spec: &JobSpec, folder: &Path) -> Vec<String> {
+    let given = |option: &str, file: &str| [option.to_owned(), folder.join(file).display().to_string()];
+    let unet = spec.trains_unet().then(|| given("--unet", UNET));
+    embeddings(spec).iter().map(|file| given("--embeds", file)).chain(unet).flatten().collect()
 }
 
 /// What to do with the files of a job that learned something, as a line for a shell; of others nothing.
 pub(super) fn try_it(spec: &JobSpec, folder: &Path) -> Option<String> {
     let mut words = vec!["ringtune".to_owned()];
+    if spec.trains_unet() {
+        return Some(making(spec, folder));
+    }
     if let Some(prompt) = spec.prompt_to_try() {
         let model = &spec.common.model;
         words.push("generate".to_owned());

@@ -35,6 +35,13 @@ pub mod limits {
 }
 
 /// Collects violations; a value that is wrong is replaced by one that is right, so that the
+/// Whether this can be a part of a layer's or a parameter's name.
+pub(super) fn is_part_of_name(text: &str) -> bool {
+    const MOST: usize = 200;
+    let fits = |letter: char| letter.is_ascii_alphanumeric() || "._".contains(letter);
+    !text.is_empty() && text.len() <= MOST && text.chars().all(fits)
+}
+
 /// checks of the others go on.
 #[derive(Default)]
 pub(super) struct Check {

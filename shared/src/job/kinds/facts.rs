@@ -189,6 +189,11 @@ pub(crate) trait Facts {
         self.pictures().is_some_and(|(_, train)| train.save_as_full_pipeline)
     }
 
+    /// See [`crate::job::JobSpec::trains_unet`].
+    fn trains_unet(&self) -> bool {
+        false
+    }
+
     /// Whether an option that only some kinds have, by its full name, decides a bit of the result.
     fn decides(&self, option: &str) -> bool {
         self.pictures().is_none() || TrainSpec::decides(option)

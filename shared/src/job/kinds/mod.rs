@@ -10,6 +10,7 @@ pub mod gpt2_finetune;
 pub mod lora;
 mod sections;
 pub mod textual_inversion;
+pub mod unet_finetune;
 
 use serde::ser::SerializeMap;
 
@@ -19,6 +20,7 @@ use self::{
     gpt2_finetune::{Gpt2Draft, Gpt2Spec},
     lora::{AdapterDraft, LoraSpec, TextEncoderDraft},
     textual_inversion::TextualInversionSpec,
+    unet_finetune::{UnetDraft, UnetFinetuneSpec},
 };
 use super::{
     ClusterDraft, CommonSpec, DebugDraft, ModelDraft,
@@ -39,6 +41,8 @@ kinds! {
     TextualInversion(TextualInversionSpec) = "textual_inversion",
     /// Learns small matrices beside a model's layers from pictures with captions (Hu et al. 2021).
     Lora(LoraSpec) = "lora",
+    /// Trains the weights of a model's UNet on pictures with captions.
+    UnetFinetune(UnetFinetuneSpec) = "unet_finetune",
     /// Draws pictures, with learned embeddings or without.
     Generate(GenerateSpec) = "generate",
     /// Trains all parameters of a GPT-2 (Radford et al. 2019) on tokens.
@@ -49,15 +53,12 @@ kinds! {
 
 draft! {
     "data": prompt: PromptDraft, data: DataDraft;
-    "train": word: WordDraft, text_encoder: TextEncoderDraft, denoiser: DenoiserDraft, train: TrainDraft;
+    "train": word: WordDraft, text_encoder: TextEncoderDraft, denoiser: DenoiserDraft, unet: UnetDraft, train: TrainDraft;
     "lora": lora: AdapterDraft;
     "generate": generate: GenerateDraft;
     "gpt2": gpt2: Gpt2Draft;
     "generate_text": generate_text: GenerateTextDraft;
 }
-
-/// Kinds that are to come.
-const LATER: [&str; 1] = ["unet_finetune"];
 
 choice! {
     /// What the ranks of a job do when they are prepared.
@@ -113,9 +114,6 @@ pub(super) fn check_kind(check: &mut Check, given: Option<String>) -> JobKind {
     let kind = JobKind::TextualInversion;
     match given.as_deref() {
         None | Some("") => check.refuse("kind", format!("missing; allowed: {}", JobKind::allowed())),
-        Some(later) if LATER.contains(&later) => {
-            check.refuse("kind", format!("{later:?} is not supported yet; allowed: {}", JobKind::allowed()));
-        }
         Some(_) => return check.choice("kind", given, kind),
     }
     kind

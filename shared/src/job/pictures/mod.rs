@@ -5,6 +5,7 @@
 //! default there (every run differs), is 0 here, because a job must give the same result when it
 //! is run again. Three options that it lacks are those of its `train_text_to_image.py`.
 
+mod captioned;
 mod check;
 pub mod concepts;
 mod data;
@@ -22,6 +23,9 @@ pub use facts::OPTIONS_WITHOUT_EFFECT;
 pub use train::{TrainDraft, TrainSpec};
 pub use validation::{PreviewDraft, PreviewSpec, ValidationDraft, ValidationSpec};
 
+#[cfg(test)]
+pub(super) use captioned::CAPTION;
+pub(super) use captioned::{caption_templates, check_captions, fill_captioned_defaults};
 pub(super) use data::{add_sources, instead_of_images};
 pub(super) use denoiser::check_class;
 pub(super) use facts::{folder_bytes, lists};

@@ -334,7 +334,7 @@ fn words_that_are_no_choice_are_refused_with_the_choices() {
 #[test]
 fn kinds_that_are_not_there_are_refused() {
     for (kind, says) in
-        [("unet_finetune", "not supported yet"), ("textual-inversion", "textual_inversion"), ("", "missing")]
+        [("controlnet", "unet_finetune"), ("textual-inversion", "textual_inversion"), ("", "missing")]
     {
         let found = violation(&SMALLEST.replacen("textual_inversion", kind, 1));
         assert_eq!(found.field, "kind");

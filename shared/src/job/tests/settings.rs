@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::job::{
-    kinds::{generate::GenerateDraft, lora::AdapterDraft},
+    kinds::{generate::GenerateDraft, lora::AdapterDraft, unet_finetune::UnetDraft},
     reader::Keys as _,
 };
 
@@ -181,6 +181,10 @@ fn the_pages_of_the_kinds_have_every_key() {
             training.contains(&format!("train.{key}`")) || training.contains(&format!("`{key}`")),
             "train.{key}"
         );
+    }
+    let unet = read("docs/unet.md");
+    for key in UnetDraft::keys() {
+        assert!(unet.contains(&format!("`train.{key}`")), "train.{key}");
     }
     let lora = read("docs/lora.md");
     for key in AdapterDraft::keys().into_iter().map(|key| format!("lora.{key}")) {

@@ -25,7 +25,7 @@ use ringtune_engine::{
 };
 use ringtune_shared::{
     ids::Epoch,
-    job::kinds::gpt2_finetune::Gpt2Exchange,
+    job::SumOrder,
     ring::{Member, RingView},
     version::RING_PROTOCOLS,
 };
@@ -47,7 +47,7 @@ const VOCABULARY: usize = 50_257;
 enum Order {
     Form(Form),
     Open(Open),
-    Step { exchange: Gpt2Exchange, overlap: bool },
+    Step { exchange: SumOrder, overlap: bool },
 }
 
 #[derive(Deserialize)]

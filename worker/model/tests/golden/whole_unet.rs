@@ -163,18 +163,19 @@ fn what_is_computed_goes_by_the_values_of_now() {
     Runtime::initialise(2).unwrap();
     let golden = golden("tiny2");
     let inputs = microbatch(&golden, "plain");
-    let tokens = inputs.input_ids.len() / inputs.batch;
+    let (tokens, info) = (inputs.input_ids.len() / inputs.batch, open_info("tiny2"));
+    let side = 8 * info.vae_factor;
     let picture = GenerateRequest {
         batch: 1,
-        height: 64,
-        width: 64,
+        height: side,
+        width: side,
         prompt_ids: &inputs.input_ids[..tokens],
         negative_ids: &inputs.input_ids[tokens..],
         rows: &[],
         sampler: SamplerKind::Ddim,
         steps: 2,
         guidance: 7.5,
-        noise: &vec![0.5; 4 * 8 * 8],
+        noise: &vec![0.5; info.latent_channels * 8 * 8],
         step_noise: &[],
     };
     for precision in precisions() {
@@ -202,6 +203,10 @@ fn what_is_computed_goes_by_the_values_of_now() {
     }
 }
 
+fn open_info(checkpoint: &str) -> ringtune_model::ModelInfo {
+    ringtune_model::check_folder(&golden_folder().join(checkpoint)).unwrap()
+}
+
 fn parameters_refuse(opened: &mut Opened) -> bool {
     opened.model.trained().unwrap().show(Shows::Given).is_err()
 }
@@ -221,11 +226,11 @@ fn a_part_of_the_weights_has_the_gradients_that_it_has_among_all() {
                 OpenUnet { trained, ..request }
             };
             let (own, gradients) = Opened::new("tiny15", precision, wanted).gradient(&inputs, false);
-            assert!((own.loss - pass.loss).abs() <= 1e-5 * pass.loss, "{precision} {part}");
+            // Frozen layers may round elsewhere.
+            let most = if precision == Precision::Fp32 { 1e-4 } else { 0.1 };
+            assert!((own.loss - pass.loss).abs() <= most * pass.loss, "{precision} {part}");
             for (name, gradient) in &gradients {
-                // Frozen layers round elsewhere.
                 let error = relative_error(gradient, &all[name]);
-                let most = if precision == Precision::Fp32 { 1e-4 } else { 0.1 };
                 assert!(error <= most, "{precision} {part} {name}: {error:.2e}");
             }
         }

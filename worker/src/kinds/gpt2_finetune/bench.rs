@@ -3,7 +3,7 @@
 use std::{error::Error, future::Future, time::Instant};
 
 use ringtune_shared::{
-    job::kinds::gpt2_finetune::Gpt2Exchange,
+    job::SumOrder,
     ring::{Reach, Spread},
 };
 
@@ -66,7 +66,7 @@ impl GradientBench {
     ///
     /// # Errors
     /// The engine's, or the ring's.
-    pub async fn step(&mut self, exchange: Gpt2Exchange, leaving: Leaving) -> Result<GradientTimes, Failure> {
+    pub async fn step(&mut self, exchange: SumOrder, leaving: Leaving) -> Result<GradientTimes, Failure> {
         self.ring.gather_one_each(vec![0.0]).await?;
         let began = Instant::now();
         let mut sums =

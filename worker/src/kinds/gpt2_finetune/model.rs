@@ -2,16 +2,13 @@
 
 use std::path::Path;
 
-use ringtune_shared::{
-    job::kinds::gpt2_finetune::{Gpt2Exchange, Gpt2Spec},
-    ring::Element,
-};
+use ringtune_shared::job::kinds::gpt2_finetune::Gpt2Spec;
 use ringtune_text::Error as TextError;
 
 use super::{ahead::Ahead, batches::Batches, results::Results, schedule::learning_rate, tokens};
 use crate::{
     engine::{EmbeddingRows, EngineError, EngineHandle, PassSummary, TokenBatch},
-    parameters::{Exchange, LearnedParameters, Model, Options, Outlet},
+    parameters::{LearnedParameters, Model, Options, Outlet},
     rank::Error,
     ring::RankRing,
     train::AdamWOptions,
@@ -45,16 +42,6 @@ pub(super) fn options(job: &Gpt2Spec) -> Options {
         compare_interval: job.compare_interval,
         early_stop_patience: job.early_stop_patience,
         select_best: job.select_best,
-    }
-}
-
-impl From<Gpt2Exchange> for Exchange {
-    fn from(exchange: Gpt2Exchange) -> Self {
-        match exchange {
-            Gpt2Exchange::Exact => Self::Exact,
-            Gpt2Exchange::Fast => Self::Fast(Element::Fp32),
-            Gpt2Exchange::FastBf16 => Self::Fast(Element::Bf16),
-        }
     }
 }
 
@@ -120,17 +107,5 @@ impl Model for Gpt2Model {
         names: &mut Vec<String>,
     ) -> Result<(), Error> {
         self.results.write(folder, last, learned, names).await
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn exchanges_are_called_as_in_job_files() {
-        for given in [Gpt2Exchange::Exact, Gpt2Exchange::Fast, Gpt2Exchange::FastBf16] {
-            assert_eq!(Exchange::from(given).to_string(), given.to_string());
-        }
     }
 }

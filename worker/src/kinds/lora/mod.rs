@@ -2,7 +2,6 @@
 
 mod adapters;
 mod initializer;
-mod model;
 mod prepare;
 pub(super) mod rehearsal;
 mod results;
@@ -10,11 +9,12 @@ mod results;
 use ringtune_shared::job::kinds::lora::LoraSpec;
 
 use crate::{
+    kinds::pictures::NetworkModel,
     parameters::ParameterTrainee,
     rank::{Error, Rank, Task},
     training::Training,
 };
-use model::LoraModel;
+use results::Results;
 
 /// The task of a rank.
 #[derive(Clone, Debug)]
@@ -24,9 +24,9 @@ pub(crate) struct Lora {
 }
 
 impl Task for Lora {
-    type Work = Training<ParameterTrainee<LoraModel>>;
+    type Work = Training<ParameterTrainee<NetworkModel<Results>>>;
 
-    async fn prepare(self, rank: &Rank) -> Result<Training<ParameterTrainee<LoraModel>>, Error> {
+    async fn prepare(self, rank: &Rank) -> Result<Training<ParameterTrainee<NetworkModel<Results>>>, Error> {
         Training::new(prepare::prepare(rank, self.job).await?).await
     }
 }

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use crate::{
     engine::{AdaptableLayer, Adapter, LEARNED_ROWS, ModelInfo},
+    kinds::pictures::NetworkResults,
     lora_layers::kind_of,
     output::{
         self, Concept, EmbeddingFacts, canonical_json, embeds,
@@ -20,8 +21,7 @@ use crate::{
         model_card,
         read_back::{self, different},
     },
-    parameters::{LearnedParameters, Which, write_results},
-    rank::Error,
+    parameters::{LearnedParameters, Which},
     training::StepJudged,
 };
 
@@ -30,7 +30,7 @@ const DIFFUSERS: &str = "pytorch_lora_weights";
 
 /// Writes the files of one job.
 #[derive(Clone, Debug)]
-pub(super) struct Results {
+pub(crate) struct Results {
     adapters: Arc<Vec<(Adapter, AdaptableLayer)>>,
     base: Base,
     /// The file that kohya's scripts, AUTOMATIC1111 and ComfyUI take, by the job's name.
@@ -106,83 +106,6 @@ impl Results {
         }
     }
 
-    /// The adapters, and learned words, as they are after the step. Gives the files' names.
-    pub(super) async fn write_step(
-        &self,
-        folder: &Path,
-        judged: StepJudged,
-        learned: LearnedParameters,
-    ) -> Result<Vec<String>, Error> {
-        let name = format!("{DIFFUSERS}-steps-{}.safetensors", judged.step);
-        let (this, folder) = (self.clone(), folder.to_owned());
-        let write = move || {
-            let state = (Which::Last, &judged);
-            this.write_adapters(&folder.join(&name), Format::Diffusers, state, &learned)?;
-            let mut names = vec![name];
-            if let Some(words) = &this.words {
-                words.write(&folder, |files| files.at_step(judged.step), state, &learned, &mut names)?;
-            }
-            Ok::<_, output::Error>(names)
-        };
-        Ok(ringtune_shared::tasks::spawn_blocking(write).await??)
-    }
-
-    /// The job's results. Adds the names of the files that are good: what went wrong with another one does not keep them back.
-    pub(super) async fn write(
-        &self,
-        folder: &Path,
-        last: StepJudged,
-        learned: LearnedParameters,
-        names: &mut Vec<String>,
-    ) -> Result<(), Error> {
-        let (this, folder) = (self.clone(), folder.to_owned());
-        write_results(names, move |names| this.write_all(&folder, last, &learned, names)).await
-    }
-
-    /// Blocks.
-    fn write_all(
-        &self,
-        folder: &Path,
-        last: StepJudged,
-        learned: &LearnedParameters,
-        names: &mut Vec<String>,
-    ) -> Result<(), output::Error> {
-        let (of_last, best) = learned.judged(last);
-        let chosen = best.map_or((Which::Last, of_last), |best| (Which::Best, best));
-        let mut files = vec![
-            (format!("{DIFFUSERS}.safetensors"), Format::Diffusers, chosen),
-            (self.kohya.clone(), Format::Kohya, chosen),
-        ];
-        if self.select_best {
-            files.push((format!("{DIFFUSERS}-last.safetensors"), Format::Diffusers, (Which::Last, of_last)));
-        }
-        if self.keeps_average {
-            files.push((
-                format!("{DIFFUSERS}-without-ema.safetensors"),
-                Format::Diffusers,
-                (Which::Plain, of_last),
-            ));
-        }
-        for (name, format, (which, judged)) in files {
-            self.write_adapters(&folder.join(&name), format, (which, &judged), learned)?;
-            names.push(name);
-        }
-        if let Some(words) = &self.words {
-            words.write(folder, FileNames::diffusers, (chosen.0, &chosen.1), learned, names)?;
-            if self.select_best {
-                words.write(folder, FileNames::last, (Which::Last, &of_last), learned, names)?;
-            }
-        }
-        let (_, StepJudged { step, validation_loss, .. }) = chosen;
-        let words = self.words.iter().flat_map(|words| words.concepts.iter());
-        let words =
-            words.map(|concept| (concept.placeholder_token.clone(), concept.files.diffusers())).collect();
-        let card = Chosen { step, validation_loss, kohya: &self.kohya, adapters: self.adapters.len(), words };
-        lora_card::write(&folder.join(model_card::FILE_NAME), &self.facts, card)?;
-        names.push(model_card::FILE_NAME.to_owned());
-        Ok(())
-    }
-
     /// Writes a file and reads it back. Blocks.
     fn write_adapters(
         &self,
@@ -233,6 +156,68 @@ impl Results {
             ("ss_steps", judged.step.to_string()),
         ];
         entries.map(|(key, text)| (key.to_owned(), text)).into()
+    }
+}
+
+impl NetworkResults for Results {
+    /// The adapters, and learned words.
+    fn write_step(
+        &self,
+        folder: &Path,
+        judged: &StepJudged,
+        learned: &LearnedParameters,
+    ) -> Result<Vec<String>, output::Error> {
+        let name = format!("{DIFFUSERS}-steps-{}.safetensors", judged.step);
+        let state = (Which::Last, judged);
+        self.write_adapters(&folder.join(&name), Format::Diffusers, state, learned)?;
+        let mut names = vec![name];
+        if let Some(words) = &self.words {
+            words.write(folder, |files| files.at_step(judged.step), state, learned, &mut names)?;
+        }
+        Ok(names)
+    }
+
+    fn write_all(
+        &self,
+        folder: &Path,
+        last: StepJudged,
+        learned: &LearnedParameters,
+        names: &mut Vec<String>,
+    ) -> Result<(), output::Error> {
+        let (of_last, best) = learned.judged(last);
+        let chosen = best.map_or((Which::Last, of_last), |best| (Which::Best, best));
+        let mut files = vec![
+            (format!("{DIFFUSERS}.safetensors"), Format::Diffusers, chosen),
+            (self.kohya.clone(), Format::Kohya, chosen),
+        ];
+        if self.select_best {
+            files.push((format!("{DIFFUSERS}-last.safetensors"), Format::Diffusers, (Which::Last, of_last)));
+        }
+        if self.keeps_average {
+            files.push((
+                format!("{DIFFUSERS}-without-ema.safetensors"),
+                Format::Diffusers,
+                (Which::Plain, of_last),
+            ));
+        }
+        for (name, format, (which, judged)) in files {
+            self.write_adapters(&folder.join(&name), format, (which, &judged), learned)?;
+            names.push(name);
+        }
+        if let Some(words) = &self.words {
+            words.write(folder, FileNames::diffusers, (chosen.0, &chosen.1), learned, names)?;
+            if self.select_best {
+                words.write(folder, FileNames::last, (Which::Last, &of_last), learned, names)?;
+            }
+        }
+        let (_, StepJudged { step, validation_loss, .. }) = chosen;
+        let words = self.words.iter().flat_map(|words| words.concepts.iter());
+        let words =
+            words.map(|concept| (concept.placeholder_token.clone(), concept.files.diffusers())).collect();
+        let card = Chosen { step, validation_loss, kohya: &self.kohya, adapters: self.adapters.len(), words };
+        lora_card::write(&folder.join(model_card::FILE_NAME), &self.facts, card)?;
+        names.push(model_card::FILE_NAME.to_owned());
+        Ok(())
     }
 }
 

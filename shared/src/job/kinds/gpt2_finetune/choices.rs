@@ -11,33 +11,3 @@ choice! {
         Scratch = "scratch",
     }
 }
-
-choice! {
-    /// In which order the gradients of a step's microbatches are added up.
-    Gpt2Exchange {
-        /// By one tree over all microbatches: the same bits for any number of ranks.
-        Exact = "exact",
-        /// Each rank adds up its own one after the other, and the ring adds up those of its ranks in its own order: the same
-        /// bits for the same number of ranks only.
-        Fast = "fast",
-        /// As fast, in numbers that travel between ranks in bf16: half the bytes, rounded at each hop.
-        FastBf16 = "fast_bf16",
-    }
-}
-
-impl Gpt2Exchange {
-    /// What jobs did before there was a choice.
-    pub(super) fn before() -> Self {
-        Self::Exact
-    }
-
-    /// Whether the number of ranks decides the bits, where there are several.
-    pub(super) fn follows_the_ring(&self) -> bool {
-        matches!(self, Self::Fast | Self::FastBf16)
-    }
-
-    /// That is not written down.
-    pub(super) fn is_as_before(&self) -> bool {
-        *self == Self::before()
-    }
-}

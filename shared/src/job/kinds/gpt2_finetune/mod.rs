@@ -12,12 +12,12 @@ pub mod limits;
 mod tests;
 mod tokens;
 
-pub use choices::{Gpt2Exchange, Gpt2Init};
+pub use choices::Gpt2Init;
 pub use facts::OPTIONS_WITHOUT_EFFECT;
 
 use check::tenth;
 
-use crate::job::{ClusterSpec, MixedPrecision, ReportTo, section::section, steps::is_due};
+use crate::job::{ClusterSpec, MixedPrecision, ReportTo, SumOrder, section::section, steps::is_due};
 
 one_section!(gpt2: Gpt2Spec, foreign_keys::FOREIGN_KEYS);
 
@@ -93,8 +93,8 @@ section! {
         /// After every so many steps all ranks compare the hash of all parameters and moments. Default 100. It decides no bit.
         compare_interval: u64 = integer.count(100, 1..=limits::STEPS),
         /// In which order gradients are added up. Default exact; fast costs less, and its bits are those of one number of ranks.
-        #[serde(default = "Gpt2Exchange::before", skip_serializing_if = "Gpt2Exchange::is_as_before")]
-        exchange: Gpt2Exchange = string.choice(Gpt2Exchange::Exact),
+        #[serde(default = "SumOrder::before", skip_serializing_if = "SumOrder::is_as_before")]
+        exchange: SumOrder = string.choice(SumOrder::Exact),
         /// Whether the ranks have AdamW's moments together, each those of two parts. Default false: each has all. It decides no bit.
         #[serde(default, skip_serializing_if = "is_false")]
         shard_optimizer: bool = boolean.flag(false),

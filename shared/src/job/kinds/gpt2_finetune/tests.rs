@@ -59,7 +59,7 @@ fn what_is_left_out_takes_nanogpts_defaults() {
         resume_from_checkpoint: String::new(),
         report_to: ReportTo::Tensorboard,
         compare_interval: 100,
-        exchange: Gpt2Exchange::Exact,
+        exchange: SumOrder::Exact,
         shard_optimizer: false,
     };
     assert_eq!(spec.work, Work::Gpt2Finetune(expected));
@@ -95,7 +95,7 @@ fn a_job_is_read_back_as_toml_as_json_and_as_it_is_stored() {
     let full = spec.gpt2().unwrap();
     assert_eq!((full.n_layer, full.n_head, full.n_embd, full.bias), (2, 3, 6, false));
     assert_eq!((full.beta2, full.resume_from_checkpoint.as_str()), (0.0, "500"));
-    assert_eq!((full.exchange, full.shard_optimizer), (Gpt2Exchange::Fast, true));
+    assert_eq!((full.exchange, full.shard_optimizer), (SumOrder::Fast, true));
     assert_eq!((spec.global_microbatches(), spec.checkpoints_total_limit()), (36, 18));
     assert_eq!(spec.resume_option(), Some("gpt2.resume_from_checkpoint"));
     assert!(spec.may_stop_early());

@@ -3,28 +3,24 @@
 use std::collections::BTreeMap;
 
 use super::{AdapterDraft, AdapterSpec, LoraSpec, TextEncoderDraft, TextEncoderSpec, limits};
-use crate::{
-    job::{
-        CommonSpec,
-        check::Check,
-        kinds::JobDraft,
-        pictures::{
-            DataSpec, DenoiserDraft, DenoiserSpec, PromptSpec, TrainSpec, check_class,
-            concepts::{WordDraft, WordSpec, check_nameless},
-            limits::LEARNING_RATE,
-        },
-        section::Spec as _,
-        text::shortened,
+use crate::job::{
+    CommonSpec,
+    check::{Check, is_part_of_name},
+    kinds::JobDraft,
+    pictures::{
+        DataSpec, DenoiserDraft, DenoiserSpec, PromptSpec, TrainSpec, check_captions, check_class,
+        concepts::{WordDraft, WordSpec, check_nameless},
+        fill_captioned_defaults,
+        limits::LEARNING_RATE,
     },
-    templates::Template,
+    section::Spec as _,
+    text::shortened,
 };
 
 /// Words that name layers, each by itself.
 const WORDS: [&str; 2] = ["attention", "all"];
 
-/// Fills in the defaults and checks every value. Where they are not those of `[train]` of other kinds, they are those of
-/// diffusers' train_text_to_image_lora.py: passes over the pictures, each of which is shown once in one, and a clipped
-/// gradient.
+/// Fills in the defaults and checks every value.
 pub(super) fn checked(draft: JobDraft, check: &mut Check, common: &CommonSpec) -> LoraSpec {
     let JobDraft { mut data, prompt, mut train, denoiser, text_encoder, lora, concepts, .. } = draft;
     let several = !concepts.is_empty();
@@ -32,11 +28,7 @@ pub(super) fn checked(draft: JobDraft, check: &mut Check, common: &CommonSpec) -
         check.nothing_beside_concepts(&mut data, &mut WordDraft::default());
     }
     check_pairs(&denoiser, &text_encoder, &lora, several, check);
-    train.max_grad_norm.get_or_insert(1.0);
-    train.repeats.get_or_insert(1);
-    if train.max_train_steps.is_none() {
-        train.num_train_epochs.get_or_insert(100);
-    }
+    fill_captioned_defaults(&mut train);
     let prompt = PromptSpec::checked(prompt, check, "data");
     check_class(check, &prompt, &denoiser, train.enable_bucket == Some(true));
     let train = TrainSpec::checked(train, check, "train");
@@ -112,26 +104,7 @@ fn check_prompts(spec: &LoraSpec, check: &mut Check) {
         }
         return;
     }
-    if !spec.prompt.instance_prompt.is_empty() {
-        if !spec.train.templates.is_empty() {
-            let problem =
-                "given beside data.instance_prompt, which is the prompt of all pictures: give one of the two";
-            check.refuse("train.templates", problem);
-        }
-        if !spec.data.caption_column.is_empty() {
-            let given = shortened(&spec.data.caption_column);
-            let problem = format!("got {given:?} beside data.instance_prompt, with which no caption is read");
-            check.refuse("data.caption_column", problem);
-        }
-    }
-    for (index, template) in spec.train.templates.iter().enumerate() {
-        if Template::parse(template).is_ok_and(|read| read.has_name()) {
-            let problem = format!(
-                "got {template:?}; a job of kind \"lora\" learns no word that could stand there: write [caption] alone"
-            );
-            check.refuse(&format!("train.templates[{index}]"), problem);
-        }
-    }
+    check_captions(&spec.prompt, &spec.data, &spec.train, "lora", check);
 }
 
 impl Check {
@@ -213,9 +186,4 @@ impl Check {
         }
         targets
     }
-}
-
-fn is_part_of_name(text: &str) -> bool {
-    let fits = |letter: char| letter.is_ascii_alphanumeric() || "._".contains(letter);
-    !text.is_empty() && text.len() <= limits::TARGET_CHARACTERS && text.chars().all(fits)
 }

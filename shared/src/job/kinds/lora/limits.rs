@@ -6,5 +6,3 @@ pub const RANK: i64 = 1024;
 pub const ALPHA: f64 = 1e6;
 /// Ends of layers' names.
 pub const TARGETS: usize = 64;
-/// Characters of one.
-pub const TARGET_CHARACTERS: usize = 200;

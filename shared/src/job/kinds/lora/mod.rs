@@ -19,8 +19,6 @@ use crate::job::{
     section::{Spec, section},
 };
 
-/// The prompt of a picture whose caption is all of it.
-const CAPTION: &str = "[caption]";
 /// Steps after which the ranks compare what they have: it is too large for each step.
 pub(super) const COMPARE_INTERVAL: u64 = 100;
 
@@ -110,11 +108,7 @@ impl LoraSpec {
     /// The prompts that pictures' captions stand in; none, where all pictures have the same prompt. Those of `[[concepts]]` have
     /// theirs.
     pub fn templates(&self) -> Vec<String> {
-        match (self.prompt.instance_prompt.is_empty(), self.train.templates.is_empty()) {
-            (false, _) => Vec::new(),
-            (true, false) => self.train.templates.clone(),
-            (true, true) => vec![CAPTION.to_owned()],
-        }
+        pictures::caption_templates(&self.prompt, &self.train)
     }
 }
 
@@ -173,6 +167,7 @@ impl Kind for LoraSpec {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::job::pictures::CAPTION;
     use crate::job::{JobKind, JobSpec, STORED_VERSION, Work, parse_job_toml};
 
     const JOB: &str = "kind = \"lora\"\n[model]\nbase = \"/m\"\n[data]\nimages = \"/i\"\n";

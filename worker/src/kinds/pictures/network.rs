@@ -1,60 +1,64 @@
-//! Adapters, as a model whose parameters are trained.
+//! A network that predicts noise, of which something is trained, as a model whose parameters are trained: of all kinds that learn
+//! from pictures with captions.
 
-use std::{path::Path, sync::Arc};
+use std::{fmt::Debug, path::Path, sync::Arc};
 
-use ringtune_shared::job::kinds::lora::LoraSpec;
+use ringtune_shared::job::pictures::{DenoiserSpec, TrainSpec};
 use serde_json::json;
 
-use super::results::Results;
+use super::Samples;
 use crate::{
     engine::{EmbeddingRows, EngineError, EngineHandle, Microbatch, PassSummary},
-    kinds::pictures::{Samples, above_zero, adamw},
-    output::TraceFolder,
-    parameters::{Exchange, LearnedParameters, Model, Options, Outlet},
+    output::{self, TraceFolder},
+    parameters::{LearnedParameters, Model, Outlet, write_results},
     rank::{Error, Rank},
     ring::RankRing,
     train::LrSchedule,
     training::{PreviewPlan, Previews, StepJudged},
 };
 
-/// What a rank learns, and from what.
+/// What a rank learns, and from what. `R`: what it leaves.
 #[derive(Debug)]
-pub(crate) struct LoraModel {
-    pub(super) job: LoraSpec,
-    pub(super) samples: Samples,
-    pub(super) schedule: LrSchedule,
-    /// The text encoder's.
-    pub(super) text_schedule: LrSchedule,
-    /// That of learned rows.
-    pub(super) rows_schedule: LrSchedule,
-    pub(super) previews: Option<PreviewPlan>,
-    pub(super) results: Results,
-    pub(super) trace: Option<Trace>,
+pub(crate) struct NetworkModel<R> {
+    pub(in crate::kinds) train: TrainSpec,
+    pub(in crate::kinds) denoiser: DenoiserSpec,
+    pub(in crate::kinds) samples: Samples,
+    /// Of each of a step's rates ([`Parameter::rate`](crate::engine::Parameter::rate)).
+    pub(in crate::kinds) schedules: [LrSchedule; 3],
+    pub(in crate::kinds) previews: Option<PreviewPlan>,
+    pub(in crate::kinds) results: R,
+    pub(in crate::kinds) trace: Option<Trace>,
+}
+
+/// Writes the files of one job. Blocks.
+pub(crate) trait NetworkResults: Clone + Debug + Send + Sync + 'static {
+    /// What is learned as it is after a step. Gives the files' names.
+    fn write_step(
+        &self,
+        folder: &Path,
+        judged: &StepJudged,
+        learned: &LearnedParameters,
+    ) -> Result<Vec<String>, output::Error>;
+
+    /// The job's results. Adds the names of the files that are good: what went wrong with another one does not keep them back.
+    fn write_all(
+        &self,
+        folder: &Path,
+        last: StepJudged,
+        learned: &LearnedParameters,
+        names: &mut Vec<String>,
+    ) -> Result<(), output::Error>;
 }
 
 /// Where the inputs of its microbatches are written.
 #[derive(Clone, Debug)]
 pub(crate) struct Trace {
-    pub(super) folder: TraceFolder,
+    pub(in crate::kinds) folder: TraceFolder,
     /// The model's layers that adapters can stand beside: a layer's number decides what is drawn for it.
-    pub(super) layers: Arc<Vec<String>>,
+    pub(in crate::kinds) layers: Arc<Vec<String>>,
 }
 
-/// How the job's adapters are trained. `compare_interval`: see [`Options`].
-pub(super) fn options(job: &LoraSpec, compare_interval: u64) -> Options {
-    let train = &job.train;
-    Options {
-        exchange: Exchange::Exact,
-        shard_optimizer: false,
-        adamw: adamw(train),
-        max_grad_norm: above_zero(train.max_grad_norm),
-        compare_interval,
-        early_stop_patience: train.validation.early_stop_patience,
-        select_best: train.validation.select_best,
-    }
-}
-
-impl Model for LoraModel {
+impl<R: NetworkResults> Model for NetworkModel<R> {
     const SECTION: &'static str = "train";
 
     type Batch = Microbatch;
@@ -70,7 +74,7 @@ impl Model for LoraModel {
     async fn batch(&self, step: u64, microbatch: u32) -> Result<Microbatch, Error> {
         let batch = self.samples.build(step, microbatch, Arc::default()).await?;
         let Some(Trace { folder, layers }) = self.trace.clone() else { return Ok(batch) };
-        let rates = [self.schedule.at(step), self.text_schedule.at(step), self.rows_schedule.at(step)];
+        let rates = self.schedules.each_ref().map(|schedule| schedule.at(step));
         let write = move || {
             let about = json!({ "rates": rates, "layers": *layers });
             folder.write_inputs(step, microbatch, &batch, &about)?;
@@ -90,7 +94,7 @@ impl Model for LoraModel {
     }
 
     async fn hold_out(&mut self, ring: &mut RankRing) -> Result<u32, Error> {
-        self.samples.hold_out(self.job.train.validation.validation_loss_samples, ring).await
+        self.samples.hold_out(self.train.validation.validation_loss_samples, ring).await
     }
 
     async fn held_out(&self, microbatch: u32, count: u32) -> Result<Microbatch, Error> {
@@ -102,23 +106,23 @@ impl Model for LoraModel {
     }
 
     fn learning_rate(&self, step: u64) -> f64 {
-        self.schedule.at(step)
+        self.schedules[0].at(step)
     }
 
     fn other_rates(&self, step: u64) -> [f64; 2] {
-        [self.text_schedule.at(step), self.rows_schedule.at(step)]
+        [self.schedules[1].at(step), self.schedules[2].at(step)]
     }
 
     fn average_decay(&self, number: u64) -> Option<f64> {
-        self.job.denoiser.average_decay(number)
+        self.denoiser.average_decay(number)
     }
 
     fn is_validated_after(&self, step: u64, last: u64) -> bool {
-        self.job.train.validation.is_due(step, last)
+        self.train.validation.is_due(step, last)
     }
 
     fn is_shown_after(&self, step: u64, last: u64) -> bool {
-        self.job.train.previews.is_due(step, last)
+        self.train.previews.is_due(step, last)
     }
 
     fn draws(&self) -> bool {
@@ -138,7 +142,9 @@ impl Model for LoraModel {
         judged: StepJudged,
         learned: LearnedParameters,
     ) -> Result<Vec<String>, Error> {
-        self.results.write_step(folder, judged, learned).await
+        let (results, folder) = (self.results.clone(), folder.to_owned());
+        let write = move || results.write_step(&folder, &judged, &learned);
+        Ok(ringtune_shared::tasks::spawn_blocking(write).await??)
     }
 
     async fn write_results(
@@ -148,6 +154,7 @@ impl Model for LoraModel {
         learned: LearnedParameters,
         names: &mut Vec<String>,
     ) -> Result<(), Error> {
-        self.results.write(folder, last, learned, names).await
+        let (results, folder) = (self.results.clone(), folder.to_owned());
+        write_results(names, move |names| results.write_all(&folder, last, &learned, names)).await
     }
 }

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Take the steps of a job of kind "lora" again in diffusers and PEFT, each from the state before it, and compare what comes of it.
+"""Take the steps of a job of kind "lora" or "unet_finetune" again in diffusers and PEFT, each from the state before it, and compare
+what comes of it.
 
-usage: replay_lora.py OUT TRACE CHECKPOINT [--bound 1e-4]
+usage: replay_network.py OUT TRACE CHECKPOINT [--bound 1e-4]
 
 OUT is what a job left that had train.checkpointing_steps = 1 and mixed_precision = "no", TRACE its debug.trace_dir, CHECKPOINT the
 folder that it trained on. Step s begins with the state of checkpoint s - 1 (factors, moments, average), has the traced inputs and
@@ -81,6 +82,11 @@ class Job:
         self.reference.token_table.requires_grad_(False)
         self.place = {}
         self.factors = {}
+        if job["kind"] == "unet_finetune":
+            self.reference.unet.requires_grad_(False)
+            trained = load_file(out / "checkpoint-1.safetensors")
+            self.factors = {name: parameter for name, parameter in self.reference.unet.named_parameters() if f"model.{name}" in trained}
+            return
         with safe_open(out / "pytorch_lora_weights.safetensors", "pt") as file:
             adapters = json.loads(file.metadata()["lora_adapter_metadata"])
         first = next(trace.glob("step-*-mb-0000.safetensors"))
@@ -150,7 +156,8 @@ class Job:
             factor.data.copy_(before[f"model.{name}"].view(factor.shape))
             factor.grad = None
             factor.requires_grad_(True)
-            groups["words" if name == LEARNED else name.split(".")[0]].append(factor)
+            component = "words" if name == LEARNED else name.split(".")[0]
+            groups.get(component, groups["unet"]).append(factor)
         rates = dict(zip(groups, self.rates(step)))
         optimizer = torch.optim.AdamW(
             [{"params": own, "lr": rates[component]} for component, own in groups.items() if own],
@@ -204,7 +211,7 @@ def main():
             largest = reference.abs().max().item()
             difference = (ours[name].view(reference.shape) - reference).abs().max().item()
             error = difference / largest if largest else difference
-            kind = name.split(".unet.")[0].split(".text_encoder.")[0]
+            kind = ".".join(name.split(".")[:2 if name.startswith("adamw") else 1])
             kind += ".text_encoder" if ".text_encoder." in name else ".unet"
             worst[kind] = max(worst.get(kind, (0.0, "")), (error, f"step {step} {name}"))
     ok = bool(worst) and all(error <= options.bound for error, _ in worst.values())

@@ -1,0 +1,33 @@
+//! What kind `unet_finetune` has of `train`.
+
+use ringtune_proto::{
+    convert::{spec_from_wire, spec_to_wire},
+    v1,
+};
+
+#[test]
+fn a_unet_goes_over_the_wire_unchanged() {
+    let sent = v1::JobSpec {
+        kind: "unet_finetune".to_owned(),
+        model: Some(v1::ModelSpec { base: "/m".to_owned(), ..Default::default() }),
+        data: Some(v1::DataSpec { images: "/i".to_owned(), ..Default::default() }),
+        train: Some(v1::TrainSpec {
+            max_train_steps: Some(3),
+            trainable: vec!["attn2.to_k".to_owned(), "up_blocks.1".to_owned()],
+            init_from: "scratch".to_owned(),
+            gradient_checkpointing: Some(true),
+            offload: "disk".to_owned(),
+            exchange: "fast".to_owned(),
+            shard_optimizer: Some(true),
+            ..Default::default()
+        }),
+        ..Default::default()
+    };
+    let spec = spec_from_wire(sent.clone()).unwrap();
+    let wire = spec_to_wire(&spec);
+    let (train, own) = (wire.train.clone().unwrap(), sent.train.unwrap());
+    assert_eq!((&train.trainable, &train.init_from), (&own.trainable, &own.init_from));
+    assert_eq!((train.gradient_checkpointing, &train.offload), (own.gradient_checkpointing, &own.offload));
+    assert_eq!((&train.exchange, train.shard_optimizer), (&own.exchange, own.shard_optimizer));
+    assert_eq!(spec_from_wire(wire).unwrap(), spec);
+}

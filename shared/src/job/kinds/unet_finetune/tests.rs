@@ -1,0 +1,77 @@
+use super::*;
+use crate::job::{JobKind, JobSpec, STORED_VERSION, Work, parse_job_toml};
+
+const JOB: &str = "kind = \"unet_finetune\"\n[model]\nbase = \"/m\"\n[data]\nimages = \"/i\"\n";
+
+fn unet(text: &str) -> UnetFinetuneSpec {
+    match parse_job_toml(text).unwrap().work {
+        Work::UnetFinetune(work) => work,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_job_has_diffusers_defaults_and_is_written_as_it_is_read() {
+    let mut spec = parse_job_toml(JOB).unwrap();
+    assert_eq!((spec.kind(), spec.common.name.as_str()), (JobKind::UnetFinetune, "unet_finetune"));
+    assert!(spec.needs_image_count());
+    // 100 passes of 33 pictures, 16 in a batch.
+    spec.count_steps(33).unwrap();
+    assert_eq!(spec.total_steps(), 300);
+    let own = unet(JOB);
+    assert_eq!((own.train.max_grad_norm, own.train.train_batch_size), (1.0, 16));
+    assert_eq!(
+        (&own.unet.trainable[..], own.unet.init_from),
+        (&["all".to_owned()][..], UnetInit::Checkpoint)
+    );
+    assert_eq!(own.templates(), [pictures::CAPTION]);
+    let full = format!(
+        "{JOB}class_images = \"/c\"\nclass_prompt = \"a toy\"\n[train]\nmax_train_steps = 5\nuse_ema = false\n\
+         trainable = [\"attn2.to_k\", \"up_blocks.1\"]\ninit_from = \"scratch\"\ngradient_checkpointing = true\n\
+         offload = \"disk\"\nexchange = \"fast_bf16\"\nshard_optimizer = true\nsnr_gamma = 5\n"
+    );
+    let spec = parse_job_toml(&full).unwrap();
+    assert_eq!(parse_job_toml(&spec.to_toml().unwrap()).unwrap(), spec);
+    let json = serde_json::to_string(&spec).unwrap();
+    assert_eq!(JobSpec::from_stored(STORED_VERSION, &json).unwrap(), spec);
+    let of_word = unet(&format!("{JOB}[train]\ntrainable = \"cross_attention\"\n"));
+    assert_eq!(of_word.unet.trainable, ["cross_attention"]);
+}
+
+#[test]
+fn wrong_values_and_keys_of_other_kinds_are_named() {
+    for (options, field) in [
+        ("[train]\ntrainable = []", "train.trainable"),
+        ("[train]\ntrainable = [\"all\", \"attn1\"]", "train.trainable"),
+        ("[train]\ntrainable = [\"a b\"]", "train.trainable[0]"),
+        ("[train]\ninit_from = \"pretrained\"", "train.init_from"),
+        ("[train]\noffload = \"tape\"", "train.offload"),
+        ("[train]\nexchange = \"slow\"", "train.exchange"),
+        ("[train]\nema_decay = 0.5", "train.ema_decay"),
+        ("[train]\nuse_ema = true\nshard_optimizer = true", "train.shard_optimizer"),
+        ("[train]\nplaceholder_token = \"<a>\"", "train.placeholder_token"),
+        ("[train]\ntrain_text_encoder = true", "train.train_text_encoder"),
+        ("[train]\ntemplates = [\"a {}\"]", "train.templates[0]"),
+        ("class_images = \"/c\"", "data.class_prompt"),
+        ("[lora]\nrank = 4", "lora"),
+    ] {
+        let error = parse_job_toml(&format!("{JOB}{options}\n")).unwrap_err();
+        assert!(error.violations.iter().any(|one| one.field == field), "{field}: {error}");
+    }
+}
+
+#[test]
+fn options_that_decide_nothing_and_an_order_of_ranks_are_known() {
+    let job = |options: &str| {
+        let text = format!(
+            "{JOB}[train]\nmax_train_steps = 5\n{options}\n[cluster]\nworld_size = 3\nmin_world_size = 2\n"
+        );
+        parse_job_toml(&text).unwrap()
+    };
+    assert_eq!(job("").ring_decides(), None);
+    assert!(job("exchange = \"fast\"").ring_decides().is_some());
+    assert!(job("exchange = \"fast\"").warning().unwrap().contains("train.exchange"));
+    let facts = |option: &str| job("").work.facts().decides(option);
+    assert!(facts("train.trainable") && facts("train.exchange") && facts("train.init_from"));
+    assert!(!facts("train.offload") && !facts("train.gradient_checkpointing") && !facts("train.save_steps"));
+}
