@@ -41,7 +41,7 @@ async fn told_to_enter(worker: &mut Worker) -> v1::EnterRing {
 #[tokio::test]
 async fn a_ring_goes_on_without_a_member_and_with_it_again() {
     let coordinator = Coordinator::fresh().await;
-    let (mut first, second, job) = training(&coordinator).await;
+    let (mut first, second, job) = Box::pin(training(&coordinator)).await;
     first.step(1).await;
     let mut live = coordinator.watch(&job.job_id, 0).await;
 
@@ -95,7 +95,7 @@ async fn a_ring_goes_on_without_a_member_and_with_it_again() {
 #[tokio::test]
 async fn a_step_with_another_state_fails_the_job_and_the_state_is_shown() {
     let coordinator = Coordinator::fresh().await;
-    let (first, _second, job) = training(&coordinator).await;
+    let (first, _second, job) = Box::pin(training(&coordinator)).await;
     let say = async |epoch, state: &str| {
         let report = v1::StepReport { step: 1, epoch, state_sha256: state.repeat(32), ..Default::default() };
         let (job_id, step) = (job.job_id.clone(), Some(report));
@@ -118,7 +118,7 @@ async fn a_step_with_another_state_fails_the_job_and_the_state_is_shown() {
 async fn a_drained_worker_leaves_its_ring_and_stays_out_after_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     let coordinator = Coordinator::start(folder.path()).await;
-    let (mut first, mut second, _job) = training(&coordinator).await;
+    let (mut first, mut second, _job) = Box::pin(training(&coordinator)).await;
     let worker_id = first.hello.worker_id.clone();
     for _ in 0..2 {
         let request = v1::DrainWorkerRequest { worker_id: worker_id.clone() };

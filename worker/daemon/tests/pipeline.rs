@@ -42,6 +42,7 @@ fn arguments(folder: &Path) -> PipelineArguments {
     PipelineArguments {
         model: toy().to_str().unwrap().to_owned(),
         revision: String::new(),
+        unet: None,
         embeds: vec![embeds],
         token: Vec::new(),
         copy: false,

@@ -227,11 +227,11 @@ fn a_part_of_the_weights_has_the_gradients_that_it_has_among_all() {
             };
             let (own, gradients) = Opened::new("tiny15", precision, wanted).gradient(&inputs, false);
             // Frozen layers may round elsewhere.
-            let most = if precision == Precision::Fp32 { 1e-4 } else { 0.1 };
+            let most: f32 = if precision == Precision::Fp32 { 1e-4 } else { 0.1 };
             assert!((own.loss - pass.loss).abs() <= most * pass.loss, "{precision} {part}");
             for (name, gradient) in &gradients {
                 let error = relative_error(gradient, &all[name]);
-                assert!(error <= most, "{precision} {part} {name}: {error:.2e}");
+                assert!(error <= f64::from(most), "{precision} {part} {name}: {error:.2e}");
             }
         }
     }
