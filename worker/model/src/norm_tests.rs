@@ -2,6 +2,14 @@
 
 use tch::{Device, Kind, Tensor};
 
+/// No handles: nothing is trained.
+const FROZEN: [Option<&Tensor>; 2] = [None, None];
+
+/// A norm whose scale and shift are frozen.
+fn frozen<'a>([weight, bias]: [&'a Tensor; 2], groups: i64, silu: bool) -> GroupNormArguments<'a> {
+    GroupNormArguments { weight, bias, ends: FROZEN, groups, epsilon: 1e-5, silu }
+}
+
 use super::tests::{assert_near, assert_near_in, kinds, random, refusal, with_gradients};
 use super::*;
 use crate::stable_diffusion::to_vec;
@@ -28,14 +36,7 @@ fn group_norm_is_that_of_the_formula() {
         let (weight, bias) = (random(&[channels], 2), random(&[channels], 3));
         let added = random(&[2, channels], 4);
         for (silu, added) in [(false, None), (true, None), (true, Some(&added))] {
-            let norm = GroupNormArguments {
-                weight: &weight,
-                bias: &bias,
-                ends: [None, None],
-                groups,
-                epsilon: 1e-5,
-                silu,
-            };
+            let norm = frozen([&weight, &bias], groups, silu);
             let exact = with_gradients(&[x.shallow_clone()], Kind::Double, |inputs| {
                 let shift = added.map_or(Tensor::from(0f64), |added| {
                     added.to_kind(Kind::Double).unsqueeze(-1).unsqueeze(-1)
@@ -67,14 +68,7 @@ fn a_group_norm_far_from_zero_is_that_of_the_formula_in_fp32() {
     for (shape, offset, allowed) in [([1, 32, 8, 8], 30.0, 1e-5), ([2, 64, 33, 31], 100.0, 5e-5)] {
         let x = random(&shape, 5).to_kind(Kind::Float) + offset;
         let weight = random(&[shape[1]], 6).to_kind(Kind::Float);
-        let norm = GroupNormArguments {
-            weight: &weight,
-            bias: &weight,
-            ends: [None, None],
-            groups: 8,
-            epsilon: 1e-5,
-            silu: false,
-        };
+        let norm = frozen([&weight, &weight], 8, false);
         let y = group_norm(&x, None, norm).unwrap();
         let [x, weight] = doubles([&x, &weight]);
         let exact = x.group_norm(8, Some(&weight), Some(&weight), 1e-5, false);
@@ -115,7 +109,7 @@ fn layer_norm_is_that_of_the_formula() {
             for kind in kinds() {
                 let [weight, bias] = [&weight, &bias].map(|tensor| tensor.to_kind(kind));
                 let fused = with_gradients(&[x.shallow_clone()], kind, |inputs| {
-                    let [y, x] = layer_norm(&inputs[0], [&weight, &bias], [None, None], 1e-5).unwrap();
+                    let [y, x] = layer_norm(&inputs[0], [&weight, &bias], FROZEN, 1e-5).unwrap();
                     together(y, x)
                 });
                 assert_near(&fused, &exact, "layer norm");
@@ -129,7 +123,7 @@ fn a_layer_norm_of_one_value_is_its_shift() {
     let x = random(&[3, 4, 1], 24);
     let (weight, bias) = (random(&[1], 25), random(&[1], 26));
     let all = with_gradients(&[x], Kind::BFloat16, |inputs| {
-        let [y, _] = layer_norm(&inputs[0], [&weight, &bias], [None, None], 1e-5).unwrap();
+        let [y, _] = layer_norm(&inputs[0], [&weight, &bias], FROZEN, 1e-5).unwrap();
         y
     });
     assert!(to_vec(&all[0]).unwrap().iter().all(|value| *value == to_vec(&bias).unwrap()[0]));
@@ -155,14 +149,7 @@ fn a_group_norm_of_two_is_that_of_both_together() {
         let channels = parts[0] + parts[1];
         let (weight, bias) = (random(&[channels], 33), random(&[channels], 34));
         for (silu, goes_on) in [(true, true), (true, false), (false, true)] {
-            let norm = GroupNormArguments {
-                weight: &weight,
-                bias: &bias,
-                ends: [None, None],
-                groups,
-                epsilon: 1e-5,
-                silu,
-            };
+            let norm = frozen([&weight, &bias], groups, silu);
             let inputs = [x.shallow_clone(), skip.shallow_clone()];
             let exact = with_gradients(&inputs, Kind::Double, |inputs| {
                 let [weight, bias] = doubles([&weight, &bias]);
@@ -194,14 +181,7 @@ fn what_is_gone_on_with_may_be_multiplied_place_by_place() {
         let (x, [of_result, of_input]) =
             (random(&shape, 111), [112, 113].map(|seed| random(&shape, seed).sign()));
         let (weight, bias) = (random(&[64], 114), random(&[64], 115));
-        let norm = GroupNormArguments {
-            weight: &weight,
-            bias: &bias,
-            ends: [None, None],
-            groups: 8,
-            epsilon: 1e-5,
-            silu: false,
-        };
+        let norm = frozen([&weight, &bias], 8, false);
         let exact = with_gradients(std::slice::from_ref(&x), Kind::Double, |inputs| {
             let [weight, bias] = doubles([&weight, &bias]);
             let y = inputs[0].group_norm(8, Some(weight), Some(bias), 1e-5, false);
@@ -231,14 +211,7 @@ fn what_is_gone_on_with_lies_as_it_lay() {
         x.detach().set_requires_grad(true)
     });
     let [weight, bias] = floats([&random(&[16], 37), &random(&[16], 38)]);
-    let norm = GroupNormArguments {
-        weight: &weight,
-        bias: &bias,
-        ends: [None, None],
-        groups: 4,
-        epsilon: 1e-5,
-        silu: true,
-    };
+    let norm = frozen([&weight, &bias], 4, true);
     let [y, kept, kept_skip] = group_norm_of_two(&x, &skip, norm).unwrap();
     assert_eq!(kept.stride(), x.stride());
     assert_eq!(kept_skip.stride(), x.stride());
@@ -252,14 +225,7 @@ fn a_skip_without_a_gradient_gets_none() {
     for kind in [Kind::BFloat16, Kind::Float] {
         let [x, skip] = [41, 42].map(|seed| random(&[2, 8, 4, 4], seed).to_kind(kind));
         let [weight, bias] = floats([&random(&[16], 43), &random(&[16], 44)]);
-        let norm = GroupNormArguments {
-            weight: &weight,
-            bias: &bias,
-            ends: [None, None],
-            groups: 4,
-            epsilon: 1e-5,
-            silu: true,
-        };
+        let norm = frozen([&weight, &bias], 4, true);
         let (weight_of_x, leaf) = (random(&[2, 8, 4, 4], 45), x.copy().set_requires_grad(true));
         let gradient = |skip: &Tensor| {
             let [y, x, skip] = group_norm_of_two(&leaf, skip, norm).unwrap();
@@ -304,7 +270,7 @@ fn gradients_are_those_of_small_steps() {
             .sum::<Tensor>()
     };
     let leaf = x.copy().set_requires_grad(true);
-    let [y, kept] = layer_norm(&leaf, [&weight, &bias], [None, None], 1e-5).unwrap();
+    let [y, kept] = layer_norm(&leaf, [&weight, &bias], FROZEN, 1e-5).unwrap();
     let total = (y * &weights[0]).sum(Kind::Float) + (kept * &weights[1]).sum(Kind::Float);
     let gradient = double(&Tensor::run_backward(&[total], &[&leaf], false, false)[0]);
     let found = derivative(|x| loss(x).double_value(&[]), &double(&x), &gradient);
@@ -319,14 +285,7 @@ fn gradients_are_those_of_small_steps() {
         let by_channel = |tensor: &Tensor| double(tensor).reshape([1, 24, 1, 1]);
         ((y * by_channel(&weight) + by_channel(&bias)).silu() * double(&weights)).sum(Kind::Double)
     };
-    let norm = GroupNormArguments {
-        weight: &weight,
-        bias: &bias,
-        ends: [None, None],
-        groups: 4,
-        epsilon: 1e-5,
-        silu: true,
-    };
+    let norm = frozen([&weight, &bias], 4, true);
     let leaves = [&x, &skip].map(|tensor| tensor.copy().set_requires_grad(true));
     let [y, _, _] = group_norm_of_two(&leaves[0], &leaves[1], norm).unwrap();
     let total = (y * &weights).sum(Kind::Float);
@@ -342,14 +301,7 @@ fn gradients_are_those_of_small_steps() {
 fn threads_do_not_change_a_bit_of_a_norm() {
     let [x, skip] = [61, 62].map(|seed| random(&[2, 48, 23, 17], seed));
     let (weight, bias) = (random(&[96], 63), random(&[96], 64));
-    let norm = GroupNormArguments {
-        weight: &weight,
-        bias: &bias,
-        ends: [None, None],
-        groups: 8,
-        epsilon: 1e-5,
-        silu: true,
-    };
+    let norm = frozen([&weight, &bias], 8, true);
     let bits = |threads: i32, kind: Kind| -> Vec<u32> {
         set_threads(threads).unwrap();
         let [weight, bias] = [&weight, &bias].map(|tensor| tensor.to_kind(kind));
@@ -357,7 +309,7 @@ fn threads_do_not_change_a_bit_of_a_norm() {
         let all = with_gradients(&[x.shallow_clone(), skip.shallow_clone()], kind, |inputs| {
             let [y, x, _] = group_norm_of_two(&inputs[0], &inputs[1], norm).unwrap();
             let rows = y.permute([0, 2, 3, 1]);
-            let [z, _] = layer_norm(&rows, [&weight, &bias], [None, None], 1e-5).unwrap();
+            let [z, _] = layer_norm(&rows, [&weight, &bias], FROZEN, 1e-5).unwrap();
             side_by_side(&[z.permute([0, 3, 1, 2]), x], 1)
         });
         all.iter().flat_map(|tensor| to_vec(tensor).unwrap()).map(f32::to_bits).collect()
@@ -400,14 +352,7 @@ fn silu_of_every_input_is_exact() {
     let values = all_finite();
     let count = values.size1().unwrap();
     let weight = values.zeros_like();
-    let norm = GroupNormArguments {
-        weight: &weight,
-        bias: &values,
-        ends: [None, None],
-        groups: 1,
-        epsilon: 1e-5,
-        silu: true,
-    };
+    let norm = frozen([&weight, &values], 1, true);
     let y = group_norm(&random(&[1, count, 1, 1], 71), None, norm).unwrap().reshape([count]);
     let x = values.to_kind(Kind::Double);
     // Below -87, where the true value is less than 1e-35, it may be 0.
@@ -453,7 +398,7 @@ fn what_is_not_finite_stays_so() {
         let [y, _] = layer_norm(
             &x,
             [&weight.nan_to_num(1.0, 1.0, 1.0), &bias.nan_to_num(0.0, 0.0, 0.0)],
-            [None, None],
+            FROZEN,
             1e-5,
         )
         .unwrap();
@@ -469,9 +414,8 @@ fn norms_refuse_what_does_not_fit() {
         let x = random(&[2, 3, 8], 81).to_kind(kind);
         let affine =
             |weight: i64, bias: i64| [weight, bias].map(|count| random(&[count], 82).to_kind(Kind::Float));
-        let norm = |[weight, bias]: [Tensor; 2]| {
-            layer_norm(&x, [&weight, &bias], [None, None], 1e-5).map(|[y, _]| y)
-        };
+        let norm =
+            |[weight, bias]: [Tensor; 2]| layer_norm(&x, [&weight, &bias], FROZEN, 1e-5).map(|[y, _]| y);
         let _ = norm(affine(8, 8)).unwrap();
         refused(refusal(norm(affine(4, 8))), "as many weights and biases");
         refused(refusal(norm(affine(8, 3))), "as many weights and biases");
@@ -482,14 +426,7 @@ fn norms_refuse_what_does_not_fit() {
         // 2. Group norm of two.
         let two = |skip: &[i64], channels: i64| {
             let [weight, bias] = affine(channels, channels);
-            let norm = GroupNormArguments {
-                weight: &weight,
-                bias: &bias,
-                ends: [None, None],
-                groups: 4,
-                epsilon: 1e-5,
-                silu: true,
-            };
+            let norm = frozen([&weight, &bias], 4, true);
             let x = random(&[2, 8, 3, 5], 83).to_kind(kind);
             group_norm_of_two(&x, &random(skip, 84).to_kind(kind), norm).map(|[y, _, _]| y)
         };

@@ -14,10 +14,9 @@ use crate::model_files::ModelFiles;
 use crate::native;
 use crate::runtime;
 use crate::schedule::NoiseSchedule;
-use crate::unet::UNet;
+use crate::unet::{UNet, WholeUnet};
 use crate::vae::{VaeDecoder, VaeEncoder};
 use crate::weights::Weights;
-use crate::whole_unet::WholeUnet;
 
 /// A Stable Diffusion 1.x or 2.x model. Text encoder and UNet stay loaded; the VAE's halves are loaded
 /// when first used and freed with [`StableDiffusion::drop_vae`].

@@ -19,23 +19,12 @@ use crate::parameters::{Draw, Parameters, Showing, Trained};
 use crate::profile::{self, Stretch};
 use crate::stable_diffusion::{StableDiffusion, kind_of, to_vec};
 use crate::trained::TrainedTensor;
-use crate::unet::{Segments, UNet};
+use crate::unet::{UNet, WholeUnet};
 
 /// The purpose of the first values' draws among all of a job's.
 const PURPOSE: u32 = 22;
 /// The layers that are in fp32 whatever the precision.
 const EXACT: [&str; 4] = ["conv_in.", "conv_out.", "time_embedding.", ".time_emb_proj."];
-
-/// A UNet that is trained.
-#[derive(Debug)]
-pub(crate) struct WholeUnet {
-    pub(crate) parameters: Parameters,
-    /// Of each parameter, at which the backward pass ends.
-    handles: Vec<Tensor>,
-    segments: Segments,
-    /// Whether segments are computed a second time on the way back.
-    again: bool,
-}
 
 impl StableDiffusion {
     /// The UNet's tensors, each with its shape, in the order of the forward pass.

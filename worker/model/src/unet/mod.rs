@@ -4,12 +4,13 @@ mod blocks;
 mod segments;
 mod time;
 mod transformer;
+mod whole;
 
 use blocks::Ahead;
 pub use blocks::{DownBlock, MidBlock, UpBlock};
-pub(crate) use segments::Segments;
 pub use time::TimeEmbedding;
 pub use transformer::{CrossAttention, FeedForward, SpatialTransformer, TransformerLayer};
+pub(crate) use whole::WholeUnet;
 
 use tch::{Kind, Tensor};
 
