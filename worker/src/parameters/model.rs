@@ -99,6 +99,11 @@ pub(crate) trait Model: fmt::Debug + Send + Sync + 'static {
         false
     }
 
+    /// Whether the engine can show other values than it holds: then pictures of the best state are drawn, too.
+    fn draws_best(&self) -> bool {
+        true
+    }
+
     /// Draws pictures with what the engine shows. None where the job wants none.
     fn draw(
         &mut self,

@@ -371,6 +371,7 @@ impl<M: Model> Trainee for ParameterTrainee<M> {
         }
         match shown {
             Shown::Step(_) => self.show_result().await?,
+            Shown::Best(_) if !self.model.draws_best() => return Ok(None),
             Shown::Best(_) => self.show_best(learned).await?,
         }
         self.model.draw(&self.engine, ring).await

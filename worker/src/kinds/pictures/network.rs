@@ -32,6 +32,9 @@ pub(crate) struct NetworkModel<R> {
 
 /// Writes the files of one job. Blocks.
 pub(crate) trait NetworkResults: Clone + Debug + Send + Sync + 'static {
+    /// See [`Model::draws_best`].
+    const DRAWS_BEST: bool = true;
+
     /// What is learned as it is after a step. Gives the files' names.
     fn write_step(
         &self,
@@ -127,6 +130,10 @@ impl<R: NetworkResults> Model for NetworkModel<R> {
 
     fn draws(&self) -> bool {
         self.previews.is_some()
+    }
+
+    fn draws_best(&self) -> bool {
+        R::DRAWS_BEST
     }
 
     async fn draw(&mut self, engine: &EngineHandle, ring: &mut RankRing) -> Result<Option<Previews>, Error> {

@@ -68,6 +68,9 @@ impl Results {
 }
 
 impl NetworkResults for Results {
+    /// All weights a second time would be too many.
+    const DRAWS_BEST: bool = false;
+
     fn write_step(
         &self,
         folder: &Path,
