@@ -59,7 +59,7 @@ pub enum Command {
     Generate(Box<GenerateArguments>),
     /// Continue a text with a language model
     GenerateText(Box<GenerateTextArguments>),
-    /// Make a folder that diffusers loads: a model with learned words in it
+    /// Make a folder that diffusers loads: a model with learned words or a trained UNet in it
     Pipeline(PipelineArguments),
     /// Make files of tokens, to train on, from files of text
     PrepareText(Box<PrepareTextArguments>),

@@ -86,7 +86,7 @@ pub enum Command {
     /// Continue a text with a language model (runs `ringtune-worker generate-text`)
     #[command(disable_help_flag = true)]
     GenerateText(PassedOnArguments),
-    /// Make a folder that diffusers loads, with learned words in it (runs `ringtune-worker pipeline`)
+    /// Make a folder that diffusers loads, with learned words or a trained UNet in it (runs `ringtune-worker pipeline`)
     #[command(disable_help_flag = true)]
     Pipeline(PassedOnArguments),
     /// Make files of tokens, to train on, from files of text (runs `ringtune-worker prepare-text`)
