@@ -59,7 +59,14 @@ impl ProbeServer {
         ProbeServiceServer::new(server).max_decoding_message_size(MOST_MESSAGE_BYTES)
     }
 
-    /// The one measurement at a time, as long as the permit lives.
+    /// The one measurement at a time, as long as the permit lives; none beside a ring, which is said first: it lasts longer
+    /// than whatever measurement is just ending.
+    fn turn_without_ring(&self) -> Result<OwnedSemaphorePermit, Status> {
+        self.is_free()?;
+        self.turn()
+    }
+
+    /// The one call at a time that uses the network, as long as the permit lives.
     fn turn(&self) -> Result<OwnedSemaphorePermit, Status> {
         let taken = |_| Status::resource_exhausted("another measurement of this worker is under way");
         Arc::clone(&self.turn).try_acquire_owned().map_err(taken)
@@ -109,7 +116,7 @@ impl ProbeService for ProbeServer {
         &self,
         request: Request<Streaming<v1::PushRequest>>,
     ) -> Result<Response<v1::PushResponse>, Status> {
-        let _turn = self.turn()?;
+        let _turn = self.turn_without_ring()?;
         let end = Instant::now() + Duration::from_millis(LONGEST_MILLISECONDS.into()) + SLACK;
         let (mut messages, mut meter) = (request.into_inner(), Meter::default());
         loop {
@@ -137,8 +144,7 @@ impl ProbeService for ProbeServer {
                 )));
             }
         };
-        let turn = self.turn()?;
-        self.is_free()?;
+        let turn = self.turn_without_ring()?;
         let (sender, receiver) = mpsc::channel(WAITING);
         tokio::spawn(send(self.clone(), sender, Duration::from_millis(milliseconds.into()), turn));
         Ok(Response::new(ReceiverStream::new(receiver)))
@@ -170,14 +176,19 @@ async fn send(
     server: ProbeServer,
     to: mpsc::Sender<Result<v1::PullResponse, Status>>,
     time: Duration,
-    _turn: OwnedSemaphorePermit,
+    turn: OwnedSemaphorePermit,
 ) {
     let (noise, begun) = (noise(), Instant::now());
     let end = begun + time + SLACK;
     while begun.elapsed() < time {
-        let chunk = server.is_free().map(|()| v1::PullResponse { chunk: noise.clone() });
-        let is_last = chunk.is_err();
-        if !matches!(timeout_at(end, to.send(chunk)).await, Ok(Ok(()))) || is_last {
+        if let Err(refusal) = server.is_free() {
+            // The caller may measure again as soon as it is told.
+            drop(turn);
+            let _ = timeout_at(end, to.send(Err(refusal))).await;
+            return;
+        }
+        let chunk = v1::PullResponse { chunk: noise.clone() };
+        if !matches!(timeout_at(end, to.send(Ok(chunk))).await, Ok(Ok(()))) {
             return;
         }
     }
