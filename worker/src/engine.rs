@@ -4,10 +4,10 @@
 use std::path::Path;
 
 pub use ringtune_engine::{
-    Activity, AdamWScalars, AdaptLayers, AdaptableLayer, Adapter, AlignedFloats, Applied, Bucket, BucketPlan,
-    BucketSizes, Buckets, DrawPictures, Dropout, EmbeddingRows, EncodeImages, Engine, EngineError,
-    EngineHandle, EngineIdentity, Extras, FeedTokens, FirstValues, FixedAdapter, GenerateText, Gradient,
-    HeldState, HoldParameters, ImageRequest, InstructionSet, LEARNED_ROWS, LanguageModelFolder,
+    Activity, AdamWScalars, AdaptLayers, AdaptableLayer, Adapter, AlignedFloats, Applied, Attention, Bucket,
+    BucketPlan, BucketSizes, Buckets, DrawPictures, Dropout, EmbeddingRows, EncodeImages, Engine,
+    EngineError, EngineHandle, EngineIdentity, Extras, FeedTokens, FirstValues, FixedAdapter, GenerateText,
+    Gradient, HeldState, HoldParameters, ImageRequest, InstructionSet, LEARNED_ROWS, LanguageModelFolder,
     LanguageModelInfo, LanguageModelSource, LayerShape, LoadModel, MOST_CHUNKS, MOST_PICTURES, MachineRates,
     Microbatch, ModelInfo, ModelOptions, Moments, NewLanguageModel, OpenAdapters, OpenLanguageModel,
     OpenTextModel, OpenUnet, Operator, OperatorScope, OptimizerStep, Parameter, ParametersInfo, PassSummary,
@@ -29,7 +29,7 @@ pub struct Library {
     pub start: StartEngine,
     /// Checks that a folder is a model that the engine loads, by the headers of its files: names, shapes and types.
     /// Loads nothing. Blocks.
-    pub check_folder: fn(&Path) -> Result<ModelInfo, EngineError>,
+    pub check_folder: fn(&Path, &ModelOptions) -> Result<ModelInfo, EngineError>,
     /// For `bench`.
     pub meter: Meter,
 }

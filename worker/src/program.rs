@@ -96,6 +96,9 @@ pub fn run(arguments: Arguments, library: Library) -> u8 {
         Command::Bench(BenchCommand::Step(arguments)) => {
             ended(runtime.block_on(bench::step(&arguments, library)), bench::Error::is_usage)
         }
+        Command::Bench(BenchCommand::Unet(arguments)) => {
+            ended(runtime.block_on(bench::unet(&arguments, library)), bench::Error::is_usage)
+        }
         Command::Config(ConfigCommand::Check(arguments)) => check_settings(&arguments),
         Command::Man(man) => PROGRAM.man(Arguments::command(), &man),
         Command::Completions(completions) => PROGRAM.completions(Arguments::command(), &completions),

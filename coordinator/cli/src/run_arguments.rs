@@ -24,8 +24,9 @@ pub struct RunArguments {
     /// The job file
     #[arg(value_name = "JOB.toml", required_unless_present = "from_diffusers_args")]
     pub job: Option<PathBuf>,
-    /// Instead of a job file: a command line of diffusers' textual_inversion.py, train_text_to_image_lora.py or
-    /// train_dreambooth_lora.py, or of kohya's train_network.py, in quotes; --print-job shows it as a job file
+    /// Instead of a job file: a command line of diffusers' textual_inversion.py, train_text_to_image_lora.py,
+    /// train_dreambooth_lora.py or train_text_to_image.py, of kohya's train_network.py or of MosaicML's benchmark.py, in
+    /// quotes; --print-job shows it as a job file
     #[arg(long, value_name = "LINE", conflicts_with = "job", allow_hyphen_values = true)]
     pub from_diffusers_args: Option<String>,
     /// Another value for a key of the job file, as TOML or a plain word: --set train.seed=7 (may be repeated)

@@ -10,7 +10,7 @@ fn a_unet_goes_over_the_wire_unchanged() {
     let sent = v1::JobSpec {
         kind: "unet_finetune".to_owned(),
         model: Some(v1::ModelSpec { base: "/m".to_owned(), ..Default::default() }),
-        data: Some(v1::DataSpec { images: "/i".to_owned(), ..Default::default() }),
+        data: Some(v1::DataSpec { synthetic_samples: Some(9), ..Default::default() }),
         train: Some(v1::TrainSpec {
             max_train_steps: Some(3),
             trainable: vec!["attn2.to_k".to_owned(), "up_blocks.1".to_owned()],
@@ -19,6 +19,11 @@ fn a_unet_goes_over_the_wire_unchanged() {
             offload: "disk".to_owned(),
             exchange: "fast".to_owned(),
             shard_optimizer: Some(true),
+            attention: "sliced".to_owned(),
+            use_ema: Some(true),
+            ema_half_life: Some(1000.0),
+            min_timestep: Some(1),
+            cache_latents: Some(false),
             ..Default::default()
         }),
         ..Default::default()
@@ -29,5 +34,8 @@ fn a_unet_goes_over_the_wire_unchanged() {
     assert_eq!((&train.trainable, &train.init_from), (&own.trainable, &own.init_from));
     assert_eq!((train.gradient_checkpointing, &train.offload), (own.gradient_checkpointing, &own.offload));
     assert_eq!((&train.exchange, train.shard_optimizer), (&own.exchange, own.shard_optimizer));
+    assert_eq!((&train.attention, train.ema_half_life), (&own.attention, own.ema_half_life));
+    assert_eq!((train.min_timestep, train.cache_latents), (own.min_timestep, own.cache_latents));
+    assert_eq!(wire.data.clone().unwrap().synthetic_samples, Some(9));
     assert_eq!(spec_from_wire(wire).unwrap(), spec);
 }

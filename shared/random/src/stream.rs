@@ -4,7 +4,7 @@
 //! key = (seed's low word, seed's high word) and counter = (k, sample, step's low word, step's next 24 bits | purpose << 24).
 //! What the purposes are stands where they are used: `worker/src/train/draws.rs` has 1 to 15 and 20, `worker/text/src/sampling.rs` 16,
 //! `worker/model/src/gpt2/initial.rs` 17, `worker/src/generate_text/sampling.rs` 18,
-//! `worker/model/src/gpt2/dropout.rs` 19.
+//! `worker/model/src/gpt2/dropout.rs` 19, `worker/src/data/drawn.rs` 25.
 
 use crate::philox::philox4x32;
 

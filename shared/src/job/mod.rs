@@ -299,6 +299,11 @@ impl JobSpec {
         self.work.facts().wants_full_pipeline()
     }
 
+    /// Whether all weights of the model's UNet are drawn: its files need none.
+    pub fn draws_unet(&self) -> bool {
+        self.work.facts().draws_unet()
+    }
+
     /// Whether it leaves weights of its model's UNet, which take the place of the model's own.
     pub fn trains_unet(&self) -> bool {
         self.work.facts().trains_unet()

@@ -7,7 +7,9 @@ mod torch;
 
 use std::path::Path;
 
-use ringtune_engine::{EngineError, EngineHandle, MachineRates, ModelInfo, Precision, Recording, Threads};
+use ringtune_engine::{
+    EngineError, EngineHandle, MachineRates, ModelInfo, ModelOptions, Precision, Recording, Threads,
+};
 use ringtune_worker::engine::{Library, Meter};
 
 use torch::{TorchEngine, engine_error};
@@ -20,8 +22,8 @@ fn start(threads: Threads) -> Result<EngineHandle, EngineError> {
     EngineHandle::start(move || TorchEngine::new(&threads))
 }
 
-fn check_folder(folder: &Path) -> Result<ModelInfo, EngineError> {
-    ringtune_model::check_folder(folder).map_err(engine_error)
+fn check_folder(folder: &Path, options: &ModelOptions) -> Result<ModelInfo, EngineError> {
+    ringtune_model::check_folder_with(folder, options).map_err(engine_error)
 }
 
 fn start_recording() -> Result<(), EngineError> {

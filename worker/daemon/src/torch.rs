@@ -8,10 +8,10 @@ use std::{
 use ringtune_engine::{
     AdaptLayers, AdaptableLayer, AlignedFloats, Applied, Buckets, DrawPictures, EmbeddingRows, EncodeImages,
     Engine, EngineError, EngineIdentity, FeedTokens, FixedAdapter, GenerateText, Gradient, HeldState,
-    HoldParameters, ImageRequest, LanguageModelInfo, LoadModel, Microbatch, ModelInfo, Moments, OpenAdapters,
-    OpenLanguageModel, OpenTextModel, OpenUnet, OptimizerStep, ParametersInfo, PassSummary, Pixels, RgbImage,
-    Shares, Shows, StateTensor, TextModelInfo, TextualInversion, Threads, TokenBatch, TrainLanguageModel,
-    TrainPictures, TrainingSize, UnetTensor, Wanted,
+    HoldParameters, ImageRequest, LanguageModelInfo, LoadModel, Microbatch, ModelInfo, ModelOptions, Moments,
+    OpenAdapters, OpenLanguageModel, OpenTextModel, OpenUnet, OptimizerStep, ParametersInfo, PassSummary,
+    Pixels, RgbImage, Shares, Shows, StateTensor, TextModelInfo, TextualInversion, Threads, TokenBatch,
+    TrainLanguageModel, TrainPictures, TrainingSize, UnetTensor, Wanted,
 };
 use ringtune_model::{Error, Gpt2, Gpt2Text, Parameters, Runtime, StableDiffusion};
 use ringtune_worker::fault::{Fault, of_path};
@@ -173,8 +173,12 @@ impl TrainPictures for TorchEngine {
         self.model()?.open_adapters(request).map_err(engine_error)
     }
 
-    fn unet_tensors(&mut self) -> Result<Vec<UnetTensor>, EngineError> {
-        let tensors = self.model()?.unet_tensors().map_err(engine_error)?;
+    fn unet_tensors(
+        &mut self,
+        folder: &Path,
+        options: &ModelOptions,
+    ) -> Result<Vec<UnetTensor>, EngineError> {
+        let tensors = ringtune_model::unet_tensors(folder, options).map_err(engine_error)?;
         Ok(tensors.into_iter().map(|(name, shape)| UnetTensor { name, shape }).collect())
     }
 
@@ -256,8 +260,13 @@ impl HoldParameters for TorchEngine {
         self.parameters()?.apply_share(step, squared_norm, buckets, shares).map_err(engine_error)
     }
 
-    fn take_parameters(&mut self, buckets: &[AlignedFloats], shares: &Shares) -> Result<(), EngineError> {
-        self.parameters()?.take_parameters(buckets, shares).map_err(engine_error)
+    fn take_parameters(
+        &mut self,
+        buckets: &[AlignedFloats],
+        shares: &Shares,
+        average_decay: Option<f64>,
+    ) -> Result<(), EngineError> {
+        self.parameters()?.take_parameters(buckets, shares, average_decay).map_err(engine_error)
     }
 
     fn keep_moments(&mut self, shares: &Shares) -> Result<(), EngineError> {

@@ -10,6 +10,7 @@ use std::{
 
 use ringtune_worker::{
     data::ClipTokenizer,
+    engine::ModelOptions,
     output::TensorFile,
     pipeline::{self, Error, PipelineArguments},
 };
@@ -25,7 +26,7 @@ fn toy() -> PathBuf {
 
 /// Floats of a token's row.
 fn width() -> usize {
-    (LIBTORCH.check_folder)(&toy()).unwrap().text_width
+    (LIBTORCH.check_folder)(&toy(), &ModelOptions::default()).unwrap().text_width
 }
 
 /// Two rows of the toy's width for `<cat>`.
@@ -83,7 +84,8 @@ fn a_pipeline_has_the_token_its_rows_and_everything_else_as_it_was() {
     }
     assert!(!same("text_encoder/config.json"));
     // Rows before the learned ones are the model's, exactly.
-    let [old, new] = [&toy(), &output].map(|folder| (LIBTORCH.check_folder)(folder).unwrap());
+    let [old, new] =
+        [&toy(), &output].map(|folder| (LIBTORCH.check_folder)(folder, &ModelOptions::default()).unwrap());
     assert_eq!((old.vocab_size + 2, old.text_width), (new.vocab_size, new.text_width));
     // Again, over itself and without links; nothing else stays behind.
     run(&PipelineArguments { copy: true, ..arguments }).unwrap();

@@ -1,11 +1,13 @@
 //! The engine's methods on its handle: [`EngineHandle::run`] with one call in it.
 
+use std::path::PathBuf;
+
 use crate::{
     Activity, AdaptableLayer, AlignedFloats, Applied, Buckets, EmbeddingRows, EngineError, EngineHandle,
     EngineIdentity, FeedTokens, FixedAdapter, Gradient, HeldState, ImageRequest, LanguageModelInfo,
-    LoadModel, Microbatch, ModelInfo, Moments, OpenAdapters, OpenLanguageModel, OpenTextModel, OpenUnet,
-    OptimizerStep, ParametersInfo, PassSummary, Pixels, RgbImage, Shares, Shows, StateTensor, TextModelInfo,
-    TokenBatch, UnetTensor,
+    LoadModel, Microbatch, ModelInfo, ModelOptions, Moments, OpenAdapters, OpenLanguageModel, OpenTextModel,
+    OpenUnet, OptimizerStep, ParametersInfo, PassSummary, Pixels, RgbImage, Shares, Shows, StateTensor,
+    TextModelInfo, TokenBatch, UnetTensor,
 };
 
 /// What every engine does.
@@ -65,8 +67,12 @@ impl EngineHandle {
 /// Training a part of a model that draws pictures.
 impl EngineHandle {
     /// See [`crate::TrainPictures::unet_tensors`].
-    pub async fn unet_tensors(&self) -> Result<Vec<UnetTensor>, EngineError> {
-        self.run(|engine, _| engine.unet_tensors()).await
+    pub async fn unet_tensors(
+        &self,
+        folder: PathBuf,
+        options: ModelOptions,
+    ) -> Result<Vec<UnetTensor>, EngineError> {
+        self.run(move |engine, _| engine.unet_tensors(&folder, &options)).await
     }
 
     /// See [`crate::TrainPictures::open_unet`].
@@ -215,9 +221,10 @@ impl EngineHandle {
         &self,
         buckets: Vec<AlignedFloats>,
         shares: Shares,
+        average_decay: Option<f64>,
     ) -> Result<Vec<AlignedFloats>, EngineError> {
         self.run_anyway(move |engine| {
-            engine.take_parameters(&buckets, &shares)?;
+            engine.take_parameters(&buckets, &shares, average_decay)?;
             Ok(buckets)
         })
         .await

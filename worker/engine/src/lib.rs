@@ -72,7 +72,8 @@ pub use textual_inversion::{Extras, Gradient, Microbatch, SamplePlace, TextualIn
 pub use thread::EngineHandle;
 pub use threads::Threads;
 pub use train_pictures::{
-    Adapter, FirstValues, LEARNED_ROWS, OpenAdapters, OpenUnet, ROWS_RATE, TrainPictures, UnetTensor,
+    Adapter, Attention, FirstValues, LEARNED_ROWS, OpenAdapters, OpenUnet, ROWS_RATE, TrainPictures,
+    UnetTensor,
 };
 pub use wanted::Wanted;
 pub use worker_engine::WorkerEngine;

@@ -70,6 +70,9 @@ pub struct ModelOptions {
     /// Train on the model's schedule shifted so that its last step is pure noise (Lin et al. 2023, algorithm 1;
     /// diffusers' `rescale_betas_zero_snr`). Only where the velocity is predicted. Sampling follows the model.
     pub rescale_zero_snr: bool,
+    /// The UNet's weights are drawn: no file of them is needed, but the configuration alone. Without a file they are zeros until
+    /// they are trained.
+    pub draws_unet: bool,
 }
 
 /// What the UNet predicts, from scheduler_config.json's `prediction_type`.
@@ -114,6 +117,8 @@ pub struct ModelInfo {
     pub sampler: SamplerKind,
     /// That class, where no sampler here is of it.
     pub unknown_scheduler: Option<String>,
+    /// Numbers of all its tensors.
+    pub parameters: u64,
     /// The side in pixels the UNet was made for (`sample_size` x factor), when its config says so.
     pub native_resolution: Option<usize>,
 }

@@ -87,11 +87,17 @@ pub trait HoldParameters: Engine {
         shares: &Shares,
     ) -> Result<Applied, EngineError>;
 
-    /// Takes the parameters that the rank does not hold from the plan's buckets.
+    /// Takes the parameters that the rank does not hold from the plan's buckets, and moves their averages, as
+    /// [`OptimizerStep::average_decay`] says: of averages each rank has all.
     ///
     /// # Errors
     /// Buckets of other lengths; [`EngineError::Held`].
-    fn take_parameters(&mut self, buckets: &[AlignedFloats], shares: &Shares) -> Result<(), EngineError>;
+    fn take_parameters(
+        &mut self,
+        buckets: &[AlignedFloats],
+        shares: &Shares,
+        average_decay: Option<f64>,
+    ) -> Result<(), EngineError>;
 
     /// Forgets the moments that are not held: they are zeros from then on, and their memory is the system's.
     ///

@@ -1,10 +1,11 @@
 //! Training of a model that draws pictures: gradients of parameters that the engine holds ([`HoldParameters`]), on the
 //! microbatches of textual inversion.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::{
-    AdaptLayers, BucketSizes, Buckets, EngineError, HoldParameters, Microbatch, ParametersInfo, PassSummary,
+    AdaptLayers, BucketSizes, Buckets, EngineError, HoldParameters, Microbatch, ModelOptions, ParametersInfo,
+    PassSummary,
 };
 
 /// The parameter of [`OpenAdapters::rows`]: [rows, text_width], behind the adapters' own.
@@ -23,11 +24,12 @@ pub trait TrainPictures: HoldParameters + AdaptLayers {
     /// number or 0.
     fn open_adapters(&mut self, request: &OpenAdapters) -> Result<ParametersInfo, EngineError>;
 
-    /// The UNet's own tensors, in the order of the forward pass.
+    /// The tensors of a model's UNet, in the order of the forward pass. Loads nothing.
     ///
     /// # Errors
     /// The model's files'.
-    fn unet_tensors(&mut self) -> Result<Vec<UnetTensor>, EngineError>;
+    fn unet_tensors(&mut self, folder: &Path, options: &ModelOptions)
+    -> Result<Vec<UnetTensor>, EngineError>;
 
     /// Opens tensors of the UNet for training, in the place of any adapters. They are the parameters, by their names, in the order of
     /// the forward pass.
@@ -82,8 +84,22 @@ pub struct OpenUnet {
     pub average: bool,
     /// Only what is between the network's segments is kept for the backward pass, which computes the rest again: the same bits.
     pub checkpointing: bool,
+    /// How attention is computed.
+    pub attention: Attention,
     /// Where moments and averages are mapped files; none: they are memory. The same bits.
     pub folder: Option<PathBuf>,
+}
+
+/// How softmax(query keyᵀ / sqrt(width)) value is computed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Attention {
+    /// In tiles, never all weights at once.
+    #[default]
+    Fused,
+    /// With the weights of all heads as one tensor. Source: diffusers, AttnProcessor.
+    Plain,
+    /// The same, one head of one sample after the other. Source: diffusers, SlicedAttnProcessor.
+    Sliced,
 }
 
 /// What parameters are before the first step.

@@ -3,7 +3,8 @@
 
 use std::fmt;
 
-use tch::Tensor;
+use ringtune_engine::Attention;
+use tch::{Kind, Tensor};
 
 use crate::error::Result;
 use crate::native;
@@ -59,6 +60,28 @@ pub fn scaled_dot_product(query: &Tensor, key: &Tensor, value: &Tensor) -> Resul
 /// [batch, tokens, heads, width].
 pub fn self_attention(together: &Tensor) -> Result<Tensor> {
     self_attention_on(AttentionKernel::best(), together)
+}
+
+/// As [`scaled_dot_product`], computed in this way: with all weights as a tensor, the scores are in the inputs' kind and softmax in
+/// fp32, as under autocast.
+pub(crate) fn attend(how: Attention, query: &Tensor, key: &Tensor, value: &Tensor) -> Result<Tensor> {
+    if how == Attention::Fused {
+        return scaled_dot_product(query, key, value);
+    }
+    let (batch, queries, heads, width) = query.size4()?;
+    let rows = |tensor: &Tensor| tensor.f_transpose(1, 2)?.f_reshape([batch * heads, -1, width]);
+    let (query, key, value) = (rows(query)?, rows(key)?, rows(value)?);
+    let slices = if how == Attention::Sliced { batch * heads } else { 1 };
+    let count = batch * heads / slices;
+    let mut mixed = Vec::with_capacity(slices as usize);
+    for slice in 0..slices {
+        let of = |tensor: &Tensor| tensor.f_narrow(0, slice * count, count);
+        let scores = of(&query)?.f_matmul(&of(&key)?.f_transpose(1, 2)?)?;
+        let scores = scores.f_mul_scalar(1.0 / (width as f64).sqrt())?;
+        let weights = scores.f_softmax(-1, Kind::Float)?.f_to_kind(value.f_kind()?)?;
+        mixed.push(weights.f_matmul(&of(&value)?)?);
+    }
+    Ok(Tensor::f_cat(&mixed, 0)?.f_view([batch, heads, queries, width])?.f_transpose(1, 2)?)
 }
 
 fn self_attention_on(kernel: AttentionKernel, together: &Tensor) -> Result<Tensor> {

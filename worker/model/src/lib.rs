@@ -115,7 +115,7 @@ pub use parameters::{HeldTensors, Parameters};
 pub use probe::{KERNELS_REVISION, probe};
 pub use rates::machine_rates;
 pub use ringtune_engine::{
-    AdaptableLayer, Adapter, AlignedFloats, Applied, BucketSizes, Buckets, Dropout, EmbeddingRows,
+    AdaptableLayer, Adapter, AlignedFloats, Applied, Attention, BucketSizes, Buckets, Dropout, EmbeddingRows,
     EngineError, Extras, FeedTokens, FirstValues, FixedAdapter, Gradient, HeldState, InstructionSet,
     LanguageModelFolder, LanguageModelInfo, LanguageModelSource, ModelInfo, ModelOptions, Moments,
     NewLanguageModel, OpenAdapters, OpenLanguageModel, OpenTextModel, OpenUnet, OptimizerStep,
@@ -123,4 +123,5 @@ pub use ringtune_engine::{
     SamplerKind, Shares, Shows, StateTensor, TextContext, TextModelInfo, TokenBatch,
 };
 pub use runtime::{Runtime, RuntimeInfo};
-pub use stable_diffusion::{StableDiffusion, check_folder};
+pub use stable_diffusion::{StableDiffusion, check_folder, check_folder_with};
+pub use whole_unet::unet_tensors;

@@ -36,6 +36,10 @@ pub struct ModelFiles {
     scheduler_keys: Keys,
     /// The class that model_index.json names for it: the pipeline's, whatever the file itself says.
     scheduler_class: Option<String>,
+    /// See [`ModelOptions::draws_unet`].
+    draws_unet: bool,
+    /// Numbers of all tensors, once they were checked.
+    parameters: u64,
 }
 
 /// Source of the tensors.
@@ -99,6 +103,8 @@ impl ModelFiles {
             scheduler: SchedulerConfig::from_keys(&scheduler_keys)?,
             scheduler_keys,
             scheduler_class,
+            draws_unet: options.draws_unet,
+            parameters: 0,
         };
         if options.rescale_zero_snr {
             model_files.rescale_zero_snr()?;
@@ -129,8 +135,8 @@ impl ModelFiles {
         Ok(())
     }
 
-    /// Checks names, shapes and types of every tensor by the files' headers, without reading weights.
-    pub fn check_weights(&self) -> Result<()> {
+    /// Checks names, shapes and types of every tensor by the files' headers, without reading weights, and counts them.
+    pub fn check_weights(&mut self) -> Result<()> {
         let text = self.text_weights()?.into_dry();
         TextEncoder::new(&text.root(), &self.text, Products::Exact)?;
         text.finish()?;
@@ -140,7 +146,12 @@ impl ModelFiles {
         let vae = self.vae_weights()?.into_dry();
         VaeEncoder::new(&vae.root(), &self.vae, Kind::Float)?;
         VaeDecoder::new(&vae.root(), &self.vae, Kind::Float)?;
-        vae.finish()
+        vae.finish()?;
+        let numbers = |weights: &Weights| {
+            weights.asked().iter().map(|(_, shape)| shape.iter().product::<i64>() as u64).sum::<u64>()
+        };
+        self.parameters = [text, unet, vae].iter().map(numbers).sum();
+        Ok(())
     }
 
     /// The text encoder's tensors.
@@ -156,7 +167,12 @@ impl ModelFiles {
     /// The UNet's tensors.
     pub fn unet_weights(&self) -> Result<Weights> {
         match &self.source {
-            Source::Folder(folder) => self.weights(folder, "unet", DIFFUSERS_STEM, unet::rename),
+            Source::Folder(folder) => match self.weights(folder, "unet", DIFFUSERS_STEM, unet::rename) {
+                Err(Error::NotAModel { .. } | Error::PickleOnly { .. }) if self.draws_unet => {
+                    Ok(Weights::absent(&folder.join("unet")))
+                }
+                weights => weights,
+            },
             Source::SingleFile(file) => file.unet_weights(),
         }
     }
@@ -208,6 +224,7 @@ impl ModelFiles {
             prediction_type: self.scheduler.prediction,
             sampler,
             unknown_scheduler,
+            parameters: self.parameters,
             native_resolution: self.unet.sample_size.map(|side| side as usize * factor),
         }
     }

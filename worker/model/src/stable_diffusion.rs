@@ -44,7 +44,12 @@ pub struct StableDiffusion {
 /// Checks a model as [`StableDiffusion::open`] would, by configuration and headers alone (no weights are read),
 /// and says what a job has to know.
 pub fn check_folder(path: &Path) -> Result<ModelInfo> {
-    let model_files = ModelFiles::read(path, &ModelOptions::default())?;
+    check_folder_with(path, &ModelOptions::default())
+}
+
+/// As [`check_folder`], with the caller's options.
+pub fn check_folder_with(path: &Path, options: &ModelOptions) -> Result<ModelInfo> {
+    let mut model_files = ModelFiles::read(path, options)?;
     model_files.check_weights()?;
     Ok(model_files.info())
 }
@@ -60,7 +65,7 @@ impl StableDiffusion {
     /// As [`StableDiffusion::open`], with the caller's options.
     pub fn open_with(path: &Path, precision: Precision, options: &ModelOptions) -> Result<Self> {
         runtime::check_precision(precision)?;
-        let model_files = ModelFiles::read(path, options)?;
+        let mut model_files = ModelFiles::read(path, options)?;
         model_files.check_weights()?;
         let products = match precision {
             Precision::Fp32 => Products::Exact,

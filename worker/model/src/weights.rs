@@ -13,7 +13,7 @@ use std::sync::Arc;
 use ringtune_engine::LayerShape;
 use ringtune_layout::TensorPlace;
 use safetensors::tensor::Dtype;
-use tch::{Kind, Tensor};
+use tch::{Device, Kind, Tensor};
 
 use crate::adapters::{Place, Site, Sites};
 use crate::error::{Error, Result};
@@ -31,14 +31,16 @@ pub type Rename = fn(&str) -> Option<String>;
 pub struct Weights {
     label: PathBuf,
     entries: BTreeMap<String, Entry>,
-    /// Each with its number in the order in which they were first asked for.
-    taken: RefCell<BTreeMap<String, usize>>,
+    /// Each with its number in the order in which they were first asked for, and the shape that it has to have.
+    taken: RefCell<BTreeMap<String, (usize, Vec<i64>)>>,
     /// Those that are trained: layers take these instead.
     trained: BTreeMap<String, TrainedTensor>,
     /// The layers that were built of them which adapters can stand beside.
     sites: Sites,
     /// Only check names and shapes: every tensor handed out is empty.
     dry: bool,
+    /// There is no file: every tensor that is asked for is there, and zeros.
+    absent: bool,
     /// Whether the file has other names than are asked for here, and no config.json.
     placed: bool,
 }
@@ -146,8 +148,18 @@ impl Weights {
             trained: BTreeMap::new(),
             sites: Sites::default(),
             dry: false,
+            absent: false,
             placed: false,
         }
+    }
+
+    /// Of no file: whatever is asked for is there, in any shape, and zeros that take no memory.
+    pub(crate) fn absent(label: &Path) -> Self {
+        Weights { absent: true, ..Self::empty(label) }
+    }
+
+    pub(crate) fn is_absent(&self) -> bool {
+        self.absent
     }
 
     /// Maps one file and adds its tensors where `places` says; returns all stored names.
@@ -206,9 +218,8 @@ impl Weights {
     pub(crate) fn asked(&self) -> Vec<(String, Vec<i64>)> {
         let taken = self.taken.borrow();
         let mut asked: Vec<_> = taken.iter().collect();
-        asked.sort_by_key(|(_, number)| **number);
-        let shape = |name: &String| self.entries.get(name).map(|entry| entry.shape.clone());
-        asked.into_iter().filter_map(|(name, _)| Some((name.clone(), shape(name)?))).collect()
+        asked.sort_by_key(|(_, (number, _))| *number);
+        asked.into_iter().map(|(name, (_, shape))| (name.clone(), shape.clone())).collect()
     }
 
     /// The scope of all names.
@@ -283,6 +294,9 @@ impl<'a> Scope<'a> {
     /// convolutions sum in another order on other addresses, so that the last bits would depend on where in its file a
     /// tensor lies. Without a copy where it is stored as `kind` and lies so. Never write to it: it may be the mapping.
     pub fn tensor(&self, name: &str, shape: &[i64], kind: Kind) -> Result<Tensor> {
+        if self.weights.absent {
+            return self.zeros(name, shape, kind);
+        }
         let entry = self.entry(name, shape)?;
         if self.weights.dry {
             return Ok(Tensor::new());
@@ -308,7 +322,7 @@ impl<'a> Scope<'a> {
 
     /// The tensor `name` of exactly `shape`, as `kind` where it is not trained.
     pub(crate) fn layer_tensor(&self, name: &str, shape: &[i64], kind: Kind) -> Result<LayerTensor> {
-        if self.is_trained(name) {
+        if self.is_trained(name) && !self.weights.absent {
             self.entry(name, shape)?;
         }
         match self.weights.trained.get(&self.name_of(name)) {
@@ -317,9 +331,9 @@ impl<'a> Scope<'a> {
         }
     }
 
-    /// Whether a tensor is trained.
+    /// Whether a tensor is trained; what is in no file will be.
     pub(crate) fn is_trained(&self, name: &str) -> bool {
-        self.weights.trained.contains_key(&self.name_of(name))
+        self.weights.absent || self.weights.trained.contains_key(&self.name_of(name))
     }
 
     /// The tensor `name` of exactly `shape`, to be read later, and again.
@@ -354,6 +368,21 @@ impl<'a> Scope<'a> {
         self.weights.dry
     }
 
+    /// A tensor that no file has.
+    fn zeros(&self, name: &str, shape: &[i64], kind: Kind) -> Result<Tensor> {
+        self.taken(name, shape);
+        if self.weights.dry {
+            return Ok(Tensor::new());
+        }
+        Ok(Tensor::f_zeros([1], (kind, Device::Cpu))?.f_expand(shape, false)?)
+    }
+
+    fn taken(&self, name: &str, shape: &[i64]) {
+        let mut taken = self.weights.taken.borrow_mut();
+        let number = taken.len();
+        taken.entry(self.name_of(name)).or_insert_with(|| (number, shape.to_vec()));
+    }
+
     fn entry(&self, name: &str, shape: &[i64]) -> Result<&'a Entry> {
         let full = self.name_of(name);
         let entry = self.weights.entries.get(&full).ok_or_else(|| Error::MissingTensor {
@@ -371,9 +400,7 @@ impl<'a> Scope<'a> {
             });
         }
         entry.kind()?;
-        let mut taken = self.weights.taken.borrow_mut();
-        let number = taken.len();
-        taken.entry(full).or_insert(number);
+        self.taken(name, shape);
         Ok(entry)
     }
 }

@@ -7,14 +7,19 @@
 //! Source: diffusers, examples/text_to_image/train_text_to_image.py.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::time::Instant;
 
-use ringtune_engine::{Buckets, FirstValues, OpenUnet, Parameter, ParametersInfo, PassSummary, Shows};
+use ringtune_engine::{
+    Buckets, FirstValues, ModelOptions, OpenUnet, Parameter, ParametersInfo, PassSummary, Shows,
+};
 use tch::{Kind, Tensor};
 
 use crate::adapters::Site;
 use crate::api::Microbatch;
+use crate::config::UNetConfig;
 use crate::error::{Error, Result};
+use crate::model_files::ModelFiles;
 use crate::parameters::{Draw, Parameters, Showing, Trained};
 use crate::profile::{self, Stretch};
 use crate::stable_diffusion::{StableDiffusion, kind_of, to_vec};
@@ -26,16 +31,40 @@ const PURPOSE: u32 = 22;
 /// The layers that are in fp32 whatever the precision.
 const EXACT: [&str; 4] = ["conv_in.", "conv_out.", "time_embedding.", ".time_emb_proj."];
 
+/// The tensors of a model's UNet, each with its shape, in the order of the forward pass, by configuration and headers alone.
+///
+/// # Errors
+/// The files'.
+pub fn unet_tensors(folder: &Path, options: &ModelOptions) -> Result<Vec<(String, Vec<usize>)>> {
+    ModelFiles::read(folder, options)?.unet_tensors()
+}
+
+impl ModelFiles {
+    fn unet_tensors(&self) -> Result<Vec<(String, Vec<usize>)>> {
+        let weights = self.unet_weights()?.into_dry();
+        UNet::new(&weights.root(), &self.unet, Kind::Float)?;
+        let sides = |shape: Vec<i64>| shape.into_iter().map(|side| side as usize).collect();
+        let mut all: Vec<_> = weights.asked().into_iter().map(|(name, shape)| (name, sides(shape))).collect();
+        // A layer may ask for its bias first, where it reads its weights later.
+        for number in 1..all.len() {
+            let module = |number: usize, end| all[number].0.strip_suffix(end);
+            let is_turned =
+                module(number, ".weight").is_some_and(|own| module(number - 1, ".bias") == Some(own));
+            if is_turned {
+                all.swap(number - 1, number);
+            }
+        }
+        Ok(all)
+    }
+}
+
 impl StableDiffusion {
-    /// The UNet's tensors, each with its shape, in the order of the forward pass.
+    /// See [`unet_tensors`].
     ///
     /// # Errors
-    /// The files'.
+    /// As there.
     pub fn unet_tensors(&self) -> Result<Vec<(String, Vec<usize>)>> {
-        let weights = self.model_files.unet_weights()?.into_dry();
-        UNet::new(&weights.root(), &self.model_files.unet, Kind::Float)?;
-        let sides = |shape: Vec<i64>| shape.into_iter().map(|side| side as usize).collect();
-        Ok(weights.asked().into_iter().map(|(name, shape)| (name, sides(shape))).collect())
+        self.model_files.unet_tensors()
     }
 
     /// Opens weights of the UNet for training: [`ringtune_engine::TrainPictures`] says how.
@@ -45,7 +74,7 @@ impl StableDiffusion {
         let wanted: BTreeSet<&str> = request.trained.iter().map(String::as_str).collect();
         let all = self.unet_tensors()?;
         let is_wanted = |name: &str| wanted.contains(name);
-        let chosen: Vec<_> = all.into_iter().filter(|(name, _)| is_wanted(name)).collect();
+        let chosen: Vec<_> = all.iter().filter(|(name, _)| is_wanted(name)).cloned().collect();
         if chosen.is_empty() || chosen.len() != wanted.len() {
             let given = format!("{} names, {} of them of the UNet", wanted.len(), chosen.len());
             return Err(Error::argument("trained", given, "one or more tensors that the UNet has"));
@@ -67,6 +96,13 @@ impl StableDiffusion {
             folder: request.folder.clone(),
         };
         let weights = self.model_files.unet_weights()?;
+        if weights.is_absent() && (request.first == FirstValues::Stored || chosen.len() < all.len()) {
+            return Err(Error::argument(
+                "trained",
+                "a UNet without weights",
+                "all of it, from values that are drawn",
+            ));
+        }
         let first = |number: usize| {
             let Parameter { name, shape, .. } = &list[number];
             match request.first {
@@ -89,7 +125,8 @@ impl StableDiffusion {
         let handles = tensors.iter().map(|tensor| tensor.handle().shallow_clone()).collect();
         let named: BTreeMap<_, _> = list.iter().map(|one| one.name.clone()).zip(tensors).collect();
         let weights = weights.with_trained(named);
-        self.unet = UNet::new(&weights.root(), &self.model_files.unet, low)?;
+        let config = UNetConfig { attention: request.attention, ..self.model_files.unet.clone() };
+        self.unet = UNet::new(&weights.root(), &config, low)?;
         let name = |site: Site| Site { name: format!("unet.{}", site.name), ..site };
         self.sites.retain(|site| !site.name.starts_with("unet."));
         self.sites.extend(weights.into_sites().into_iter().map(name));

@@ -165,12 +165,17 @@ pub(crate) async fn telling<Told: Future<Output = ()>>(
 }
 
 /// A job's options for its model.
-pub(super) fn options_of(spec: &JobSpec) -> ModelOptions {
+pub(crate) fn options_of(spec: &JobSpec) -> ModelOptions {
     let prediction_type = spec.common.model.prediction_type.map(|prediction| match prediction {
         job::PredictionType::Epsilon => PredictionType::Epsilon,
         job::PredictionType::VPrediction => PredictionType::VPrediction,
     });
-    ModelOptions { variant: spec.common.model.variant.clone(), prediction_type, rescale_zero_snr: false }
+    ModelOptions {
+        variant: spec.common.model.variant.clone(),
+        prediction_type,
+        rescale_zero_snr: false,
+        draws_unet: spec.draws_unet(),
+    }
 }
 
 async fn report(journal: &Journal, progress: DownloadProgress) {

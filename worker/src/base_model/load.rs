@@ -11,7 +11,9 @@ use super::{
 };
 use crate::{
     access::Access,
-    engine::{EngineHandle, LoadModel, ModelInfo, ModelOptions, Precision, TrainingSize},
+    engine::{
+        EngineError, EngineHandle, LoadModel, ModelInfo, ModelOptions, Precision, TrainingSize, UnetTensor,
+    },
     journal::Journal,
     session::{Progress, ProgressStage, RankEvent},
     while_wanted::{self, WhileWanted},
@@ -19,6 +21,9 @@ use crate::{
 
 /// The model is in the engine; it is hashed, and whatever else the work needs of it is done.
 const PARTS: u64 = 2;
+
+/// Refuses a UNet whose training has no room.
+pub(crate) type Fits<'a> = &'a (dyn Fn(&[UnetTensor]) -> Result<(), EngineError> + Send + Sync);
 
 /// A model to load, and the means.
 pub(crate) struct Loading<'a> {
@@ -28,6 +33,8 @@ pub(crate) struct Loading<'a> {
     pub(crate) training: Option<TrainingSize>,
     /// The schedule is rescaled to a terminal signal-to-noise ratio of zero.
     pub(crate) rescale_zero_snr: bool,
+    /// Whether this machine has room for the job, by the UNet's tensors, before anything is loaded; none: it takes little.
+    pub(crate) fits: Option<Fits<'a>>,
     /// The network's precision.
     pub(crate) precision: Precision,
     /// Threads within one operation.
@@ -68,6 +75,9 @@ impl Loading<'_> {
         let folder = local.folder.clone();
         journal.event(loaded(0)).await;
         let options = ModelOptions { rescale_zero_snr, ..options_of(spec) };
+        if let Some(fits) = self.fits {
+            fits(&self.engine.unet_tensors(folder.clone(), options.clone()).await?)?;
+        }
         let variant = options.variant.clone();
         let load = LoadModel { folder: folder.clone(), options, precision, threads, training };
         let (fingerprints, words) = (Arc::clone(self.fingerprints), tokenizer.clone());

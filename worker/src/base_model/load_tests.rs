@@ -40,6 +40,7 @@ async fn a_model_that_nobody_waits_for_any_more_is_not_hashed_to_its_end() {
     let loading = Loading {
         spec: &spec,
         training: None,
+        fits: None,
         rescale_zero_snr: false,
         precision: Precision::Fp32,
         threads: 1,

@@ -9,12 +9,12 @@ mod load;
 use std::path::Path;
 
 pub use error::Error;
-pub(crate) use fetch::{News, WantedFiles, fetch, telling};
+pub(crate) use fetch::{News, WantedFiles, fetch, options_of, telling};
 pub use fingerprint::Fingerprints;
 pub(crate) use fingerprint::is_weights;
 pub(crate) use language::BringLanguageModel;
 pub use language::LanguageModelFiles;
-pub(crate) use load::{Loaded, Loading};
+pub(crate) use load::{Fits, Loaded, Loading};
 
 /// The last part of the base model's path: cards say nothing about the machine they were made on.
 pub(crate) fn base_model_name(base: &str) -> String {

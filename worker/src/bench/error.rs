@@ -16,6 +16,9 @@ pub enum Error {
         /// The given and the allowed value.
         problem: String,
     },
+    /// It is no job that a worker would take.
+    #[error(transparent)]
+    Job(#[from] ringtune_shared::job::SpecError),
     /// The model is no model.
     #[error("MODEL: {0}")]
     Model(EngineError),
@@ -41,6 +44,6 @@ pub enum Error {
 impl Error {
     /// Whether the command line is wrong, not what it is about.
     pub fn is_usage(&self) -> bool {
-        matches!(self, Self::Option { .. })
+        matches!(self, Self::Option { .. } | Self::Job(_))
     }
 }

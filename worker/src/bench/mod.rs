@@ -15,11 +15,12 @@ mod account;
 mod arguments;
 mod class;
 mod error;
-mod lora;
 mod made_up;
 mod report;
 mod summary;
 mod trace;
+mod trained;
+mod unet;
 mod usage;
 
 use std::{
@@ -32,9 +33,10 @@ use std::{
 use serde_json::json;
 
 pub use account::{Account, Tally};
-pub use arguments::{BenchCommand, BenchOutput, StepArguments};
+pub use arguments::{BenchCommand, BenchOutput, StepArguments, UnetArguments, UnetTableArguments};
 pub use class::Class;
 pub use error::Error;
+pub use unet::unet;
 
 use crate::{
     capabilities::default_threads,
@@ -45,16 +47,23 @@ use crate::{
     node::{Claim, Node, Wish},
     settings::ComputeSettings,
 };
-use lora::LoraSteps;
 use made_up::Inputs;
 use summary::{Measured, Step, Summary};
 use trace::Trace;
+use trained::TrainedSteps;
 use usage::{Counts, PeakMemory};
 
 /// A trace of more steps is too large to look at.
 const MOST_RECORDED_STEPS: u32 = 20;
 /// The row of the token table that learned rows begin as.
 const FIRST_ROW: i64 = 320;
+
+impl StepArguments {
+    /// Of a UNet that is trained whole, the weights are drawn.
+    fn model_options(&self) -> ModelOptions {
+        ModelOptions { draws_unet: self.unet, ..ModelOptions::default() }
+    }
+}
 
 /// Measures steps, and prints what it found.
 ///
@@ -63,8 +72,9 @@ const FIRST_ROW: i64 = 320;
 pub async fn step(arguments: &StepArguments, library: Library) -> Result<(), Error> {
     // 1. What can be refused without the model's weights.
     let plan = check(arguments, &Node::detect())?;
-    let checkpoint = arguments.checkpoint.clone();
-    let info = blocking(move || (library.check_folder)(&checkpoint)).await?.map_err(Error::Model)?;
+    let (checkpoint, options) = (arguments.checkpoint.clone(), arguments.model_options());
+    let info =
+        blocking(move || (library.check_folder)(&checkpoint, &options)).await?.map_err(Error::Model)?;
     let side = check_resolution(arguments.resolution, &info)?;
     // 2. Engine and model.
     let memory = PeakMemory::start();
@@ -79,7 +89,12 @@ pub async fn step(arguments: &StepArguments, library: Library) -> Result<(), Err
     bench.engine.drop_vae().await?;
     // 3. The steps.
     let inputs = Inputs::new(&info, arguments.batch as usize, side);
-    let (measured, recordings) = bench.steps(&inputs).await?;
+    let mut trained = match (arguments.lora, arguments.unet) {
+        (Some(rank), _) => Some(TrainedSteps::adapters(&bench.engine, rank as usize).await?),
+        (None, true) => Some(TrainedSteps::unet(&bench.engine, &arguments.checkpoint, &arguments.how).await?),
+        (None, false) => None,
+    };
+    let (measured, recordings) = bench.steps(&inputs, trained.as_mut()).await?;
     // 4. What they say.
     if let Some(file) = plan.trace {
         tokio::task::spawn_blocking(move || write_trace(&file, &recordings)).await??;
@@ -181,7 +196,7 @@ impl<'a> Bench<'a> {
         let identity = engine.identity().await?;
         let started = Instant::now();
         let folder = arguments.checkpoint.clone();
-        let options = ModelOptions::default();
+        let options = arguments.model_options();
         engine.load(LoadModel { folder, options, precision, threads, training: None }).await?;
         let bench = Self { arguments, precision, engine, meter: library.meter, memory };
         // The last part names what multiplies.
@@ -198,13 +213,13 @@ impl<'a> Bench<'a> {
     }
 
     /// Runs all steps, with the machine's rates between them, and recordings of the timed ones.
-    async fn steps(&self, inputs: &Inputs) -> Result<(Measured, Vec<Recording>), Error> {
+    async fn steps(
+        &self,
+        inputs: &Inputs,
+        mut trained: Option<&mut TrainedSteps>,
+    ) -> Result<(Measured, Vec<Recording>), Error> {
         let (mut measured, mut recordings) = (Measured::default(), Vec::new());
         let arguments = self.arguments;
-        let mut lora = match arguments.lora {
-            Some(rank) => Some(LoraSteps::open(&self.engine, rank as usize).await?),
-            None => None,
-        };
         let row = self.engine.token_row(FIRST_ROW.min(inputs.last_word())).await?;
         let several = arguments.concepts as usize;
         let mut variants = vec![(1, Arc::new(row.clone()))];
@@ -218,12 +233,12 @@ impl<'a> Bench<'a> {
                 // The first counts the work.
                 let counts = number == 1 && *concepts == 1;
                 let record = counts || (!is_warm_up && arguments.profile.is_some());
-                let microbatch = match &lora {
+                let microbatch = match &trained {
                     Some(_) => inputs.of_known_words(number),
                     None => inputs.microbatch(number, *concepts, rows),
                 };
                 let (mut step, recording) =
-                    self.one(microbatch, (number, *concepts), lora.as_mut(), record).await?;
+                    self.one(microbatch, (number, *concepts), trained.as_deref_mut(), record).await?;
                 step.warm_up = is_warm_up;
                 self.say_step(&step)?;
                 measured.steps.push(step);
@@ -250,7 +265,7 @@ impl<'a> Bench<'a> {
         &self,
         microbatch: Microbatch,
         (number, concepts): (usize, usize),
-        lora: Option<&mut LoraSteps>,
+        trained: Option<&mut TrainedSteps>,
         record: bool,
     ) -> Result<(Step, Option<Recording>), Error> {
         let meter = self.meter;
@@ -258,8 +273,8 @@ impl<'a> Bench<'a> {
             self.engine.run(move |_, _| (meter.start_recording)()).await?;
         }
         let (before, started) = (Counts::now(), Instant::now());
-        let gradient = match lora {
-            Some(lora) => lora.step(&self.engine, microbatch).await,
+        let gradient = match trained {
+            Some(trained) => trained.step(&self.engine, microbatch).await,
             None => self.engine.gradient(microbatch).await.map_err(Error::from),
         };
         let (step_seconds, counts) = (started.elapsed().as_secs_f64(), Counts::now().since(before));

@@ -31,7 +31,7 @@ fn node(flags: &[&str]) -> Node {
     }
 }
 
-fn model(_: &Path) -> Result<ModelInfo, EngineError> {
+fn model(_: &Path, _: &ModelOptions) -> Result<ModelInfo, EngineError> {
     Ok(ModelInfo {
         vocab_size: 10,
         text_width: 4,
@@ -43,6 +43,7 @@ fn model(_: &Path) -> Result<ModelInfo, EngineError> {
         prediction_type: crate::engine::PredictionType::Epsilon,
         sampler: SamplerKind::Ddim,
         unknown_scheduler: None,
+        parameters: 1,
         native_resolution: None,
     })
 }
@@ -102,7 +103,8 @@ async fn what_is_wrong_is_said_before_anything_is_started() {
         let (usage, text) = outcome(&format!("model --profile {wrong}"), library()).await;
         assert!(!usage && text.contains(&format!("--profile {wrong}")), "{text}");
     }
-    let unknown = Library { check_folder: |_| Err(EngineError::OfJob("x: not there".into())), ..library() };
+    let unknown =
+        Library { check_folder: |_, _| Err(EngineError::OfJob("x: not there".into())), ..library() };
     let (_, text) = outcome("x", unknown).await;
     assert_eq!(text, "MODEL: x: not there");
     // Nothing is wrong, and the engine is started.

@@ -97,6 +97,11 @@ impl PeakMemory {
         self.shared.paused.store(false, Ordering::Release);
     }
 
+    /// Forgets what was the most.
+    pub(super) fn forget(&self) {
+        self.shared.peak.store(private_bytes(), Ordering::Relaxed);
+    }
+
     /// The most until now, in bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.shared.peak.load(Ordering::Relaxed)

@@ -1,4 +1,4 @@
-//! Where a picture's bytes lie: in a file of their own, within a tar shard, or in a row of a .parquet file.
+//! Where a picture is from: a file of its own, a part of a tar shard, a row of a .parquet file; or it is drawn.
 
 use std::{
     fmt,
@@ -35,6 +35,13 @@ pub enum ImagePlace {
         /// From 0.
         row: u64,
     },
+    /// Nowhere: noise, drawn by these.
+    Drawn {
+        /// The job's.
+        seed: u64,
+        /// Among the job's samples.
+        number: u32,
+    },
 }
 
 /// The .parquet file that a picture was read in last: pictures that follow each other are found without reading anything twice.
@@ -53,6 +60,7 @@ impl ImagePlace {
         match self {
             Self::File(path) => path.shown(),
             Self::Part { file, .. } | Self::Row { file, .. } => file.shown(),
+            Self::Drawn { .. } => Path::new("synthetic"),
         }
     }
 
@@ -78,6 +86,7 @@ impl ImagePlace {
                 let table = open.of(file)?;
                 table.picture(*row).map_err(|problem| in_file(file, problem))
             }
+            Self::Drawn { .. } => Ok(Vec::new()),
         }
     }
 }

@@ -5,6 +5,7 @@
 
 pub mod buckets;
 pub mod caption_words;
+pub mod drawn;
 pub mod error;
 pub mod image_place;
 pub mod images;
@@ -16,6 +17,7 @@ mod target;
 pub mod templates;
 pub mod tokenizer;
 
+pub use drawn::DrawnSamples;
 pub use error::Error;
 pub use image_place::{ImagePlace, OpenTable};
 pub use images::{ImageFile, ImageSet, ListedImage};

@@ -5,7 +5,7 @@ use std::{borrow::Cow, sync::Arc};
 use ringtune_shared::templates::{NAME_MARKS, Template};
 
 use super::{
-    ClipTokenizer, Error, Placeholders,
+    ClipTokenizer, DrawnSamples, Error, Placeholders,
     caption_words::{CaptionDraw, CaptionOptions, shuffled_tags, with_tags_in},
 };
 
@@ -25,6 +25,8 @@ enum Prompt {
     Ready(Vec<i64>),
     /// To be filled in with a sample's caption.
     Captioned(Template),
+    /// Each picture's own random tokens, so many.
+    Drawn(DrawnSamples, usize),
 }
 
 /// A picture's words.
@@ -101,6 +103,16 @@ impl Prompts {
         Ok(Self { templates: vec![ready], ..Self::encode(&words, &[] as &[&str])? })
     }
 
+    /// Random tokens for each of these samples.
+    ///
+    /// # Errors
+    /// None that a tokenizer would have said nothing of before.
+    pub fn drawn(tokenizer: &Arc<ClipTokenizer>, samples: DrawnSamples) -> Result<Self, Error> {
+        let words = ConceptWords { tokenizer, placeholders: &Placeholders::default(), others: &[] };
+        let drawn = Prompt::Drawn(samples, tokenizer.length());
+        Ok(Self { templates: vec![drawn], ..Self::encode(&words, &[] as &[&str])? })
+    }
+
     /// Adds the pictures' captions, in the order of the pictures, and checks that no prompt loses the learned token.
     ///
     /// # Errors
@@ -160,6 +172,7 @@ impl Prompts {
     pub fn ids(&self, index: usize, image: usize, draw: CaptionDraw<'_>) -> Result<Cow<'_, [i64]>, Error> {
         let template = match &self.templates[index] {
             Prompt::Ready(ids) => return Ok(Cow::Borrowed(ids)),
+            Prompt::Drawn(samples, length) => return Ok(Cow::Owned(samples.tokens(image, *length))),
             Prompt::Captioned(template) => template,
         };
         let caption = if draw.dropped { "" } else { self.captions.text(image, draw.choice) };
@@ -173,7 +186,7 @@ impl Prompt {
     fn captioned(&self) -> Option<&Template> {
         match self {
             Self::Captioned(template) => Some(template),
-            Self::Ready(_) => None,
+            Self::Ready(_) | Self::Drawn(..) => None,
         }
     }
 }

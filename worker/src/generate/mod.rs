@@ -81,6 +81,7 @@ pub async fn run(
         variant: variant.clone(),
         prediction_type: arguments.prediction_type,
         rescale_zero_snr: false,
+        draws_unet: false,
     };
     let load = LoadModel { folder: folder.clone(), options, precision, threads, training: None };
     let info = engine.load(load).await?;

@@ -9,5 +9,5 @@ mod posteriors;
 pub use error::Error;
 pub(crate) use file::file_bytes;
 pub(crate) use framing::Framing;
-pub(crate) use images::{PictureFolder, Pictures, materialise};
+pub(crate) use images::{PictureFolder, Pictures, PicturesFrom, materialise};
 pub(crate) use posteriors::{Common, Posteriors, look_up};

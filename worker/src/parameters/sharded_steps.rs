@@ -2,7 +2,8 @@
 //!
 //! A step's gradients are added up until each chunk's sums are on the two ranks that have its moments. These move the chunk's
 //! parameters, both alike, and the parameters then go the rest of the way around the ring. What counts of a rank is therefore what it
-//! holds: parameters of others come again from whoever has them.
+//! holds: parameters of others come again from whoever has them. Averages of parameters are on every rank: they follow where a parameter moves, or
+//! comes.
 //!
 //! The norm of the gradient is the last thing that a step needs of others before it changes anything. Whoever has it knows
 //! that all ranks had all else: so a rank whose ring broke before it came keeps what it had, and takes the step in the next ring, where
@@ -130,7 +131,8 @@ impl<M: Model> ParameterTrainee<M> {
             whole.push(ring.share_out(bucket, sharding.cutting.granule()).await?);
         }
         let (seen, came) = (ring.step_exchanged(began, &[]), Instant::now());
-        let taken = self.engine.take_parameters(whole, sharding.shares(ring)).await;
+        let average_decay = self.model.average_decay(self.state.count);
+        let taken = self.engine.take_parameters(whole, sharding.shares(ring), average_decay).await;
         let whole = taken.map_err(Error::of_engine)?;
         sharding.incomplete = false;
         if let Some(summary) = &mut self.untold {

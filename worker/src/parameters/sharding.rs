@@ -8,7 +8,7 @@ use ringtune_shared::{state::StateError, tasks::spawn_blocking};
 use super::{
     shares::{Cutting, Held, PartSource},
     step::{Computed, StepBegun},
-    tensors::{Layout, Tensors, engine_error},
+    tensors::{AVERAGE, Layout, MODEL, Tensors, engine_error},
     unnamed_file::UnnamedFile,
 };
 use crate::{
@@ -21,8 +21,7 @@ use crate::{
 
 /// Numbers of each tensor that go around at once.
 const MOST_AT_ONCE: usize = 1 << 20;
-/// The names of a part's tensors in a state, in the order in which they go around.
-const PARAMETERS: &str = "model.";
+/// What moments are called in a state.
 const MOMENTS: [&str; 2] = ["adamw.mean.", "adamw.square."];
 
 /// What a rank has of an optimizer that the ranks have together.
@@ -108,13 +107,13 @@ pub(super) enum Gives {
 
 /// Where what comes goes.
 pub(super) enum Takes {
-    /// Moments of these places, and parameters where they are wanted.
+    /// Moments of these places, and parameters with their averages where they are wanted.
     Engine { parameters: bool, shares: Shares },
     /// Moments alone; none: it is for others.
     File(Option<Arc<UnnamedFile>>),
 }
 
-/// Takes each part around the ring, from its source to all. `parameters`: they go with the moments.
+/// Takes each part around the ring, from its source to all. `parameters`: they and their averages go with the moments.
 pub(super) async fn bring(
     store: &Store,
     sources: &[PartSource],
@@ -123,7 +122,7 @@ pub(super) async fn bring(
     parameters: bool,
     ring: &mut RankRing,
 ) -> Result<(), Error> {
-    let kinds = MOMENTS.len() + usize::from(parameters);
+    let kinds = store.kinds(parameters).len();
     for PartSource { bucket, places, rank } in sources {
         for start in places.clone().step_by(MOST_AT_ONCE) {
             let places = start..places.end.min(start + MOST_AT_ONCE);
@@ -193,7 +192,15 @@ impl Store {
         found.map(|(_, start)| *start).ok_or_else(missing)
     }
 
-    /// Parameters first, where they are wanted, then the moments.
+    /// The names of a part's tensors in a state, in the order in which they go around: of what each rank has all, where that is wanted,
+    /// then of the moments.
+    fn kinds(&self, parameters: bool) -> Vec<&'static str> {
+        let average = (!self.layout.averages.is_empty()).then_some(AVERAGE);
+        let whole = [Some(MODEL), average].into_iter().flatten().filter(|_| parameters);
+        whole.chain(MOMENTS).collect()
+    }
+
+    /// All of [`Store::kinds`].
     async fn read(self, part: BucketPart, from: &Gives, parameters: bool) -> Result<Vec<f32>, Error> {
         let file = match from {
             Gives::Engine => None,
@@ -201,15 +208,15 @@ impl Store {
         };
         let read = move || {
             let length = part.places.len();
-            let kinds = parameters.then_some(PARAMETERS).into_iter().chain(MOMENTS);
-            let mut numbers = Vec::with_capacity(length * (1 + MOMENTS.len()));
+            let kinds = self.kinds(parameters);
+            let mut numbers = Vec::with_capacity(length * kinds.len());
             for kind in kinds {
                 let first = numbers.len();
                 numbers.resize(first + length, 0.0);
                 for TensorPart { name, offset, within } in self.tensor_parts(&part, kind) {
                     let bytes = vec![0; 4 * within.len()];
                     let bytes = match &file {
-                        Some(all) if kind != PARAMETERS => {
+                        Some(all) if MOMENTS.contains(&kind) => {
                             self.read_all(all.as_deref(), &name, offset, bytes)?
                         }
                         _ => self.engine.read_state(&name, offset, bytes).map_err(engine_error)?,
@@ -256,13 +263,13 @@ impl Store {
         let write = move || {
             let _hold = hold;
             let length = part.places.len();
-            let kinds = parameters.then_some(PARAMETERS).into_iter().chain(MOMENTS);
-            for (kind, numbers) in kinds.zip(numbers.chunks_exact(length.max(1))) {
+            for (kind, numbers) in self.kinds(parameters).into_iter().zip(numbers.chunks_exact(length.max(1)))
+            {
                 let all = [part.places.clone()];
                 let places = match kind {
-                    PARAMETERS if !with_parameters => &[][..],
-                    PARAMETERS => &all[..],
-                    _ => &wanted,
+                    kind if MOMENTS.contains(&kind) => &wanted[..],
+                    _ if with_parameters => &all,
+                    _ => &[],
                 };
                 let within = places.iter().map(|wanted| common(wanted, &part.places));
                 for places in within.filter(|places| !places.is_empty()) {

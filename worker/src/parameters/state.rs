@@ -201,7 +201,7 @@ struct Places {
 }
 
 impl Places {
-    /// Of a state that comes: parameters are all there, moments too unless ranks have them together (`shared`), the best ones all or none,
+    /// Of a state that comes: parameters and averages are all there, moments too unless ranks have them together (`shared`), the best ones all or none,
     /// and of others few and small ones.
     fn of(list: &TensorList, layout: &Layout, shared: bool) -> Result<Self, RestoreError> {
         /// Numbers of a tensor that is none of these.
@@ -209,7 +209,8 @@ impl Places {
         let (mut all, mut parameters, mut moments, mut bests) = (Vec::new(), 0, 0, 0);
         for tensor in list.tensors() {
             let (name, shape) = (tensor.name(), tensor.shape());
-            let home = if let Some(own) = layout.parameters.iter().find(|own| own.name() == name) {
+            let mut whole = layout.parameters.iter().chain(&layout.averages);
+            let home = if let Some(own) = whole.find(|own| own.name() == name) {
                 parameters += 1;
                 (own == tensor).then_some(Home::Engine)
             } else if let Some((own, start)) = layout.moments.iter().find(|(own, _)| own.name() == name) {
@@ -232,8 +233,10 @@ impl Places {
         }
         let all_moments = moments == layout.moments.len() || (shared && moments == 0);
         let all_bests = bests == 0 || bests == layout.best.len();
-        if parameters != layout.parameters.len() || !all_moments || !all_bests {
-            let mut wanted = layout.parameters.iter().chain(layout.moments.iter().map(|(own, _)| own));
+        let whole = layout.parameters.len() + layout.averages.len();
+        if parameters != whole || !all_moments || !all_bests {
+            let moments = layout.moments.iter().map(|(own, _)| own);
+            let mut wanted = layout.parameters.iter().chain(moments).chain(&layout.averages);
             let missing = wanted.find(|own| list.tensors().iter().all(|one| one.name() != own.name()));
             let missing = missing.map_or("one of the best parameters", |tensor| tensor.name());
             return Err(RestoreError::Other(format!("it has no tensor {missing:?}")));

@@ -1,4 +1,4 @@
-//! The large tensors of a state: parameters and moments, which the engine has, and the best parameters so far, which lie on
+//! The large tensors of a state: parameters, moments and averages, which the engine has, and the best parameters so far, which lie on
 //! the disk; so do moments that ranks have together, where all of them are wanted. They are lent until the next step changes them, or
 //! held, and then read beside the passes of the next one.
 
@@ -25,8 +25,10 @@ pub(super) const BEST: &str = "best.";
 pub(super) struct Layout {
     /// The parameters, which the engine has.
     pub(super) parameters: Vec<TensorInfo>,
-    /// The optimizer's moments, and averages, each with the bytes in front of it where they lie in a file.
+    /// The optimizer's moments, each with the bytes in front of it where they lie in a file.
     pub(super) moments: Vec<(TensorInfo, u64)>,
+    /// The parameters' averages, where they are kept, which the engine has.
+    pub(super) averages: Vec<TensorInfo>,
     /// The best parameters, each with the bytes in front of it in their file.
     pub(super) best: Vec<(TensorInfo, u64)>,
 }
@@ -51,11 +53,14 @@ impl Layout {
             }
             Ok::<_, StateError>(all)
         };
-        let (own, moments): (Vec<_>, Vec<_>) = state.iter().partition(|one| one.name.starts_with(MODEL));
+        let (own, others): (Vec<_>, Vec<_>) = state.iter().partition(|one| one.name.starts_with(MODEL));
+        let (averages, moments): (Vec<&StateTensor>, Vec<_>) =
+            others.into_iter().partition(|one| one.name.starts_with(AVERAGE));
         let of_engine = |tensor: &&StateTensor| info(&tensor.name, &tensor.shape);
         Ok(Self {
             parameters: own.iter().map(of_engine).collect::<Result<_, _>>()?,
             moments: in_a_file(&mut moments.iter().map(of_engine))?,
+            averages: averages.iter().map(of_engine).collect::<Result<_, _>>()?,
             best: in_a_file(
                 &mut parameters.iter().map(|one| info(&format!("{BEST}{}", one.name), &one.shape)),
             )?,
@@ -64,14 +69,18 @@ impl Layout {
 
     /// What begins the names of those that become the result.
     pub(super) fn result(&self) -> &'static str {
-        let averages = self.moments.iter().any(|(tensor, _)| tensor.name().starts_with(AVERAGE));
-        if averages { AVERAGE } else { MODEL }
+        if self.averages.is_empty() { MODEL } else { AVERAGE }
     }
 
     /// Bytes of all tensors.
     pub(super) fn bytes(&self) -> u64 {
         let in_files = self.moments.iter().chain(&self.best).map(|(tensor, _)| tensor);
-        self.parameters.iter().chain(in_files).map(TensorInfo::bytes).fold(0, u64::saturating_add)
+        self.parameters
+            .iter()
+            .chain(&self.averages)
+            .chain(in_files)
+            .map(TensorInfo::bytes)
+            .fold(0, u64::saturating_add)
     }
 }
 
@@ -128,6 +137,7 @@ impl Tensors {
         let of_best = layout.best.iter().map(|(tensor, offset)| (tensor, Home::Best(*offset)));
         let all: Vec<(TensorInfo, Home)> = own
             .chain(of_moments)
+            .chain(layout.averages.iter().map(|tensor| (tensor, Home::Engine)))
             .chain(of_best.filter(|_| best.is_some()))
             .map(|(tensor, home)| (tensor.clone(), home))
             .collect();

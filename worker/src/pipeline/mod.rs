@@ -22,7 +22,7 @@ use ringtune_shared::{
 
 use crate::{
     data::ClipTokenizer,
-    engine::{Library, ModelInfo},
+    engine::{Library, ModelInfo, ModelOptions},
     generate::{
         EmbeddingFile, Embeddings,
         base_model::{self, ModelChoice},
@@ -78,7 +78,7 @@ fn make(model: &Path, arguments: &PipelineArguments, library: Library) -> Result
         unet.write(folder.path())?;
     }
     // 4. What was written is read again.
-    let info = (library.check_folder)(folder.path())?;
+    let info = (library.check_folder)(folder.path(), &ModelOptions::default())?;
     if let Some(words) = &words {
         words.check(folder.path(), &info)?;
     }

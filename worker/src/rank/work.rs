@@ -7,7 +7,7 @@ use tokio::sync::watch;
 
 use super::{Context, Error, LentRing};
 use crate::{
-    base_model::{self, BringLanguageModel, LanguageModelFiles, Loaded, Loading},
+    base_model::{self, BringLanguageModel, Fits, LanguageModelFiles, Loaded, Loading},
     contents::Uploads,
     engine::TrainingSize,
     journal::Journal,
@@ -52,7 +52,7 @@ impl Rank {
         self.journal.event(RankEvent::Entered { epoch, step }).await;
     }
 
-    /// Brings the job's base model here and loads it, for training of this size or for pictures only.
+    /// Brings the job's base model here and loads it, for training of this size or for pictures only, where it fits.
     ///
     /// # Errors
     /// What is wrong with `model.base`, or with this node.
@@ -60,11 +60,13 @@ impl Rank {
         &self,
         training: Option<TrainingSize>,
         rescale_zero_snr: bool,
+        fits: Option<Fits<'_>>,
     ) -> Result<Loaded, base_model::Error> {
         let loading = Loading {
             spec: &self.assignment.spec,
             training,
             rescale_zero_snr,
+            fits,
             precision: self.assignment.precision,
             threads: self.assignment.threads,
             engine: &self.context.engine,

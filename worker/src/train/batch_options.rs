@@ -1,5 +1,7 @@
 //! What of a job says which inputs a microbatch has.
 
+use std::ops::Range;
+
 /// The job's numbers that say which inputs a microbatch has.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BatchOptions {
@@ -13,6 +15,8 @@ pub struct BatchOptions {
     pub scaling_factor: f64,
     /// The noise schedule's, at least 1.
     pub num_train_timesteps: usize,
+    /// train.min_timestep: below that.
+    pub min_timestep: usize,
     /// train.noise_offset; 0: none.
     pub noise_offset: f64,
     /// Half of the samples are mirrored.
@@ -31,6 +35,11 @@ pub struct BatchOptions {
 }
 
 impl BatchOptions {
+    /// The timesteps that samples have.
+    pub(super) fn timesteps(&self) -> Range<usize> {
+        self.min_timestep..self.num_train_timesteps
+    }
+
     /// Samples that a microbatch computes with, those of the class included.
     pub(super) fn width(&self) -> u32 {
         self.batch.saturating_mul(1 + u32::from(self.prior_loss_weight.is_some()))

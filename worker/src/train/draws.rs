@@ -11,7 +11,8 @@
 //!   13 flip, template and timestep, 14 noise, 15 latent, 20 one of several captions (its
 //!   step is 0 for a held-out sample). (16 is a place in a file of tokens: `worker/text/src/sampling.rs`; 17 the first weights
 //!   of a language model: `worker/model/src/gpt2/initial.rs`; 18 and 19: `shared/random/src/stream.rs`; 21 the first factors
-//!   of adapters: `worker/model/src/lora.rs`.)
+//!   of adapters: `worker/model/src/lora.rs`; 22 those of a UNet: `worker/model/src/whole_unet.rs`; 23 more noise; 24 a synthetic
+//!   picture (its step is 0, its sample the picture's number), and 25 its prompt: `worker/src/data/drawn.rs`.)
 //! - A flip is the highest bit of w\[0\].
 //! - A number below n takes 64 bits x at a time (w\[2j\] the low half, w\[2j+1\] the high) and is the high half of
 //!   the 128-bit product x·n; while the low half is below 2^64 mod n, the next x is taken instead (Lemire 2019).
@@ -22,7 +23,7 @@
 //! - The order of N images in a pass, or of N tags: 0..N, then for i = N-1 down to 1 swap i with a number below i + 1, all from
 //!   one stream.
 
-use std::f64::consts::TAU;
+use std::{f64::consts::TAU, ops::Range};
 
 use ringtune_random::{Stream, StreamName};
 
@@ -46,6 +47,7 @@ enum Purpose {
     MicrobatchOrder = 12,
     CaptionChoice = 20,
     Perturbation = 23,
+    SyntheticPicture = 24,
 }
 
 /// 2^-32.
@@ -73,9 +75,15 @@ impl Draws {
         self.stream(Purpose::Template, step, sample).below(count as u64) as usize
     }
 
-    /// The sample's timestep: below `num_train_timesteps`, which is at least 1.
-    pub fn timestep(&self, step: u64, sample: u32, num_train_timesteps: usize) -> i64 {
-        self.stream(Purpose::Timestep, step, sample).below(num_train_timesteps as u64) as i64
+    /// The sample's timestep: one of `allowed`, which has at least one.
+    pub fn timestep(&self, step: u64, sample: u32, allowed: Range<usize>) -> i64 {
+        let drawn = self.stream(Purpose::Timestep, step, sample).below(allowed.len() as u64);
+        (allowed.start as u64 + drawn) as i64
+    }
+
+    /// A picture that no file has: standard normals.
+    pub fn synthetic_picture(&self, number: u32, length: usize) -> Vec<f32> {
+        self.stream(Purpose::SyntheticPicture, 0, number).normals(length)
     }
 
     /// The noise that is added to the sample's latent: standard normals.
@@ -135,21 +143,21 @@ impl Draws {
 
     /// What held-out sample `sample` (from 0, of `samples`) shows, for `templates` prompts (at least 1).
     ///
-    /// Its timestep is drawn from the sample's own share of 0..num_train_timesteps (at least 1), so that all of them
+    /// Its timestep is drawn from the sample's own share of those that are `allowed` (at least one), so that all of them
     /// together cover every level of noise evenly.
     pub fn held_out(
         &self,
         sample: u32,
         samples: u32,
         templates: usize,
-        num_train_timesteps: usize,
+        allowed: Range<usize>,
     ) -> HeldOutDraw {
         let mut stream = self.stream(Purpose::HeldOut, 0, sample);
         let flip = flips(&mut stream);
         let within = f64::from(stream.word()) / 4_294_967_296.0;
         let place = (f64::from(sample) + within) / f64::from(samples.max(1));
-        let last = num_train_timesteps.saturating_sub(1) as i64;
-        let timestep = ((place * num_train_timesteps as f64) as i64).min(last);
+        let last = allowed.len().saturating_sub(1) as i64;
+        let timestep = allowed.start as i64 + ((place * allowed.len() as f64) as i64).min(last);
         HeldOutDraw { flip, timestep, template: stream.below(templates as u64) as usize }
     }
 
@@ -240,7 +248,7 @@ mod tests {
             [4, 24, 20, 14, 18, 12, 7, 14]
         );
         assert_eq!(
-            (0..8).map(|i| draws.timestep(3, i, 1000)).collect::<Vec<_>>(),
+            (0..8).map(|i| draws.timestep(3, i, 0..1000)).collect::<Vec<_>>(),
             [672, 708, 236, 586, 221, 460, 539, 286]
         );
         let noise = [0x3d95_ed68, 0xbe65_7e42, 0xbee5_4233, 0x3e26_6f00, 0x3eea_61be];
@@ -252,7 +260,7 @@ mod tests {
         assert_eq!(draws.image_order(7, 0, 10), [0, 9, 1, 5, 8, 4, 3, 2, 7, 6]);
         let held_out = [(true, 169, 11), (true, 295, 2), (false, 545, 22), (true, 761, 9), (false, 908, 13)]
             .map(|(flip, timestep, template)| HeldOutDraw { flip, timestep, template });
-        assert_eq!([0, 1, 2, 3, 4].map(|i| draws.held_out(i, 5, 27, 1000)), held_out);
+        assert_eq!([0, 1, 2, 3, 4].map(|i| draws.held_out(i, 5, 27, 0..1000)), held_out);
         assert_eq!([0, 1, 2, 3, 4].map(|i| draws.held_out_flip(i)), held_out.map(|draw| draw.flip));
         assert_eq!(bits(draws.held_out_noise(3, 3)), [0x3e5f_b4ce, 0x3d95_bc20, 0x3ec7_b6ee]);
         assert_eq!(bits(draws.held_out_latent(3, 3)), [0xbfb4_d18b, 0xbec7_6417, 0xbecb_5122]);
@@ -328,8 +336,12 @@ mod tests {
         let chi_squared: f64 = counts.iter().map(|count| (count - expected).powi(2) / expected).sum();
         // 26 degrees of freedom: mean 26, standard deviation 7.2.
         assert!(chi_squared < 26.0 + 5.0 * 7.2, "{chi_squared}");
-        let timesteps: BTreeSet<i64> = (0..samples).map(|i| draws.timestep(3, i, 1000)).collect();
+        let timesteps: BTreeSet<i64> = (0..samples).map(|i| draws.timestep(3, i, 0..1000)).collect();
         assert_eq!((timesteps.len(), timesteps.first(), timesteps.last()), (1000, Some(&0), Some(&999)));
+        let late: BTreeSet<i64> = (0..samples).map(|i| draws.timestep(3, i, 990..1000)).collect();
+        assert_eq!(late.into_iter().collect::<Vec<_>>(), (990..1000).collect::<Vec<_>>());
+        let late = [0, 1, 2].map(|i| draws.held_out(i, 3, 1, 997..1000).timestep);
+        assert_eq!(late, [997, 998, 999]);
     }
 
     #[test]

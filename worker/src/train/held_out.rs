@@ -33,7 +33,7 @@ impl MicrobatchBuilder {
         let mut inputs = self.without_samples(views.len(), rows, shape, self.options.snr_gamma);
         for (sample, view) in (microbatch * batch..).zip(views) {
             let Some((concept, number)) = self.set.image(view.image) else { continue };
-            let timesteps = self.options.num_train_timesteps;
+            let timesteps = self.options.timesteps();
             let shown = self.draws.held_out(sample, count * batch, concept.prompts.count(), timesteps);
             let draw = self.draws.held_out_latent(sample, length);
             let posterior = concept.images[number].view(view.flip).read()?;

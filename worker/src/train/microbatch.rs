@@ -69,7 +69,7 @@ impl MicrobatchBuilder {
     /// # Errors
     /// The tokenizer refuses a prompt, or a posterior cannot be read.
     pub fn build(&mut self, step: u64, microbatch: u32, rows: Arc<Vec<f32>>) -> Result<Microbatch, Error> {
-        let BatchOptions { scaling_factor, num_train_timesteps, snr_gamma, .. } = self.options;
+        let BatchOptions { scaling_factor, snr_gamma, .. } = self.options;
         let views = self.views_of(step, microbatch);
         let shape = self.shape_of_first(&views);
         let length = shape.iter().product();
@@ -89,7 +89,7 @@ impl MicrobatchBuilder {
                 inputs.extras.perturbation.extend(drawn.map(|value| scale * value));
             }
             inputs.extras.loss_mask.extend(self.set.mask((concept, number), view.flip, shape)?);
-            inputs.timesteps.push(self.draws.timestep(step, sample, num_train_timesteps));
+            inputs.timesteps.push(self.draws.timestep(step, sample, self.options.timesteps()));
             inputs.input_ids.extend_from_slice(&self.prompt(step, sample, &concept.prompts, number)?);
         }
         Ok(inputs)

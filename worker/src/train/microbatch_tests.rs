@@ -18,6 +18,7 @@ pub(crate) const OPTIONS: BatchOptions = BatchOptions {
     batch: 2,
     scaling_factor: 0.5,
     num_train_timesteps: 10,
+    min_timestep: 0,
     noise_offset: 0.0,
     random_flip: true,
     input_perturbation: 0.0,
@@ -168,7 +169,7 @@ fn inputs_are_what_the_draws_say() {
         let expected = sign * (order.image_of(2, sample) as f32 + 1.0) * 0.5;
         assert!(inputs.latents[place * 6..][..6].iter().all(|latent| (latent - expected).abs() < 1e-6));
         assert_eq!(inputs.noise[place * 6..][..6], draws.noise(2, sample, 6));
-        assert_eq!(inputs.timesteps[place], draws.timestep(2, sample, 10));
+        assert_eq!(inputs.timesteps[place], draws.timestep(2, sample, 0..10));
         let template = draws.template(2, sample, 27);
         assert_eq!(inputs.input_ids[place * 77..][..77], *ids(&set(1).concepts[0].prompts, template));
     }

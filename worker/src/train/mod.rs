@@ -44,7 +44,7 @@
 //! // Once per job: the images' moments from the engine, the prompts from the tokenizer.
 //! let options = BatchOptions {
 //!     seed: 7, microbatches: 4, batch: 2, scaling_factor: 0.18215, num_train_timesteps: 1000,
-//!     noise_offset: 0.0, random_flip: true, input_perturbation: 0.0, snr_gamma: None, caption_dropout: 0.0,
+//!     min_timestep: 0, noise_offset: 0.0, random_flip: true, input_perturbation: 0.0, snr_gamma: None, caption_dropout: 0.0,
 //!     prior_loss_weight: None, bucketed: false,
 //! };
 //! let set = TrainingSet { concepts: vec![ConceptSet { images: vec![image], repeats: vec![1], prompts, masks: Vec::new() }] };

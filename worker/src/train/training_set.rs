@@ -132,10 +132,8 @@ impl TrainingSet {
             return Err(unusable("it has no prompt"));
         }
         let samples = u64::from(options.microbatches) * u64::from(options.width());
-        if samples == 0 || samples > u64::from(u32::MAX) || options.num_train_timesteps == 0 {
-            return Err(unusable(
-                "microbatches, batch and num_train_timesteps must be at least 1, samples below 2^32",
-            ));
+        if samples == 0 || samples > u64::from(u32::MAX) || options.timesteps().is_empty() {
+            return Err(unusable("microbatches, batch and timesteps must be at least 1, samples below 2^32"));
         }
         let first_shape = first.shape();
         let fits = |image: &TrainingImage| {

@@ -2,7 +2,7 @@
 
 use super::options::{
     Becomes::{By, Key, KeyBeside, LeftOut, Only, Refused},
-    DIFFUSERS, DIFFUSERS_LORA, DIFFUSERS_LORA_WITHOUT, EVERYWHERE, Row, Script,
+    CENTER_CROP, DIFFUSERS, DIFFUSERS_UNET, EVERYWHERE, NO_CHECKPOINTING, PREVIEWS, Row, Script,
     Takes::{Nothing, Number, Text, Words},
     reader::Reader,
 };
@@ -10,13 +10,13 @@ use super::options::{
 pub(super) const SCRIPT: Script = Script {
     name: "train_dreambooth_lora.py",
     kind: "lora",
-    tables: &[EVERYWHERE, DIFFUSERS, DIFFUSERS_LORA, OWN],
+    tables: &[EVERYWHERE, DIFFUSERS, DIFFUSERS_UNET, NO_CHECKPOINTING, PREVIEWS, OWN],
     defaults: &[
         ("train", "train_batch_size", "4"),
         ("train", "learning_rate", "5e-4"),
         ("train", "center_crop", "true"),
     ],
-    without: DIFFUSERS_LORA_WITHOUT,
+    without: CENTER_CROP,
     finish: show_each_picture_once_at_least,
 };
 
@@ -24,6 +24,7 @@ const PRIOR: &str = "with_prior_preservation";
 const OTHER_MODELS: &str = "it is about DeepFloyd IF: leave it out";
 
 const OWN: &[Row] = &[
+    ("rank", Number, Key("lora", "rank")),
     ("tokenizer_name", Text, Key("model", "tokenizer")),
     ("instance_data_dir", Text, Key("data", "images")),
     ("instance_prompt", Text, Key("data", "instance_prompt")),

@@ -4,21 +4,30 @@
 //! file; the others are either without effect on the result here, which is said, or refused. Defaults that differ are
 //! written out.
 //!
-//! Sources: the parsers of diffusers' scripts (58eb52c) and of kohya's sd-scripts (48d368f), which each script's file names;
+//! Sources: the parsers of diffusers' scripts (58eb52c), of kohya's sd-scripts (48d368f) and of MosaicML's diffusion-benchmark (0a5fbaa),
+//! which each script's file names;
 //! the options of `accelerate launch`.
 
+mod benchmark;
 mod dreambooth_lora;
 mod network;
 mod network_folders;
 mod options;
+mod text_to_image;
 mod text_to_image_lora;
 mod textual_inversion;
 
 use options::{Script, reader::Reader};
 
 /// The scripts that are known. The first is meant where a line names none.
-const SCRIPTS: &[&Script] =
-    &[&textual_inversion::SCRIPT, &text_to_image_lora::SCRIPT, &dreambooth_lora::SCRIPT, &network::SCRIPT];
+const SCRIPTS: &[&Script] = &[
+    &textual_inversion::SCRIPT,
+    &text_to_image_lora::SCRIPT,
+    &dreambooth_lora::SCRIPT,
+    &network::SCRIPT,
+    &text_to_image::SCRIPT,
+    &benchmark::SCRIPT,
+];
 
 /// The names in a folder, none for a file, or nothing where a path leads nowhere.
 pub type List = fn(&str) -> Option<Vec<String>>;

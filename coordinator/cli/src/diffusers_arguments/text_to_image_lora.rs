@@ -4,7 +4,7 @@
 
 use super::options::{
     Becomes::{By, Key, LeftOut, Only, Refused},
-    DIFFUSERS, DIFFUSERS_LORA, DIFFUSERS_LORA_WITHOUT, EVERYWHERE, Row, Script,
+    CENTER_CROP, DIFFUSERS, DIFFUSERS_UNET, EVERYWHERE, NO_CHECKPOINTING, PREVIEWS, Row, Script,
     Takes::{Nothing, Number, Text},
     reader,
 };
@@ -12,13 +12,16 @@ use super::options::{
 pub(super) const SCRIPT: Script = Script {
     name: "train_text_to_image_lora.py",
     kind: "lora",
-    tables: &[EVERYWHERE, DIFFUSERS, DIFFUSERS_LORA, OWN],
+    tables: &[EVERYWHERE, DIFFUSERS, DIFFUSERS_UNET, NO_CHECKPOINTING, PREVIEWS, CAPTIONED, OWN],
     defaults: &[("train", "center_crop", "true")],
-    without: DIFFUSERS_LORA_WITHOUT,
+    without: CENTER_CROP,
     finish: |_| {},
 };
 
-const OWN: &[Row] = &[
+const OWN: &[Row] = &[("rank", Number, Key("lora", "rank"))];
+
+/// Options of both scripts for pictures with captions.
+pub(super) const CAPTIONED: &[Row] = &[
     ("train_data_dir", Text, Key("data", "images")),
     ("dataset_name", Text, By("data.source", reader::dataset)),
     ("dataset_config_name", Text, Refused("name a folder in --train_data_dir: leave it out")),

@@ -2,7 +2,7 @@
 
 use super::options::{
     Becomes::{Key, Refused},
-    DIFFUSERS, EVERYWHERE, Row, Script,
+    DIFFUSERS, EVERYWHERE, NO_CHECKPOINTING, PREVIEWS, Row, Script,
     Takes::{Nothing, Number, Text},
     reader::Reader,
 };
@@ -10,7 +10,7 @@ use super::options::{
 pub(super) const SCRIPT: Script = Script {
     name: "textual_inversion.py",
     kind: "textual_inversion",
-    tables: &[EVERYWHERE, DIFFUSERS, OWN],
+    tables: &[EVERYWHERE, DIFFUSERS, NO_CHECKPOINTING, PREVIEWS, OWN],
     defaults: &[],
     without: &[],
     finish: let_steps_count_more_than_passes,

@@ -189,6 +189,11 @@ pub(crate) trait Facts {
         self.pictures().is_some_and(|(_, train)| train.save_as_full_pipeline)
     }
 
+    /// See [`crate::job::JobSpec::draws_unet`].
+    fn draws_unet(&self) -> bool {
+        false
+    }
+
     /// See [`crate::job::JobSpec::trains_unet`].
     fn trains_unet(&self) -> bool {
         false

@@ -1,8 +1,8 @@
 //! What kinds share that learn from pictures with captions.
 
-use super::{DataSpec, PromptSpec, TrainDraft, TrainSpec};
+use super::{DataDraft, DataSpec, PromptSpec, TrainDraft, TrainSpec};
 use crate::{
-    job::{check::Check, text::shortened},
+    job::{check::Check, reader::Keys as _, section::Spec as _, text::shortened},
     templates::Template,
 };
 
@@ -11,10 +11,11 @@ pub(in crate::job) const CAPTION: &str = "[caption]";
 
 /// The prompts that pictures' captions stand in; none, where all pictures have the same prompt.
 pub(in crate::job) fn caption_templates(prompt: &PromptSpec, train: &TrainSpec) -> Vec<String> {
-    match (prompt.instance_prompt.is_empty(), train.templates.is_empty()) {
-        (false, _) => Vec::new(),
-        (true, false) => train.templates.clone(),
-        (true, true) => vec![CAPTION.to_owned()],
+    let has_one_prompt = !prompt.instance_prompt.is_empty() || prompt.synthetic_samples.is_some();
+    match (has_one_prompt, train.templates.is_empty()) {
+        (true, _) => Vec::new(),
+        (false, false) => train.templates.clone(),
+        (false, true) => vec![CAPTION.to_owned()],
     }
 }
 
@@ -26,6 +27,36 @@ pub(in crate::job) fn fill_captioned_defaults(train: &mut TrainDraft) {
     if train.max_train_steps.is_none() {
         train.num_train_epochs.get_or_insert(100);
     }
+}
+
+/// `[data]` of pictures, or of none where the samples are synthetic.
+pub(in crate::job) fn checked_data(
+    data: DataDraft,
+    prompt: &PromptSpec,
+    train: &TrainDraft,
+    check: &mut Check,
+) -> DataSpec {
+    if prompt.synthetic_samples.is_none() {
+        return DataSpec::checked(data, check, "data");
+    }
+    let beside = data.given().into_iter().map(|key| format!("data.{key}"));
+    let texts = [
+        ("data.instance_prompt", !prompt.instance_prompt.is_empty()),
+        ("data.class_images", !prompt.class_images.is_empty()),
+        ("train.templates", train.templates.as_ref().is_some_and(|templates| !templates.is_empty())),
+        ("train.enable_bucket", train.enable_bucket == Some(true)),
+    ];
+    let texts = texts.into_iter().filter(|(_, given)| *given).map(|(field, _)| field.to_owned());
+    for field in beside.chain(texts) {
+        check.refuse(&field, "given beside data.synthetic_samples, which are noise: give one of the two");
+    }
+    if train.max_train_steps.is_none() {
+        check.refuse(
+            "train.max_train_steps",
+            "missing; data.synthetic_samples has no passes: give the number of steps",
+        );
+    }
+    DataSpec::default()
 }
 
 /// Pictures are described by captions, or by one prompt for all of them; no prompt has a word that is learned.

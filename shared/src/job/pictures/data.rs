@@ -52,6 +52,10 @@ section! {
         /// What these show. Default empty.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         class_prompt: String = string.line(limits::TEMPLATE_CHARACTERS),
+        /// Instead of pictures: so many samples of normal noise, each with a prompt of random tokens, drawn by `train.seed`; to
+        /// measure with. Default none.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        synthetic_samples: Option<u64> = integer.count_if_given(1..=limits::SYNTHETIC_SAMPLES),
     }
 }
 
@@ -70,7 +74,7 @@ section! {
 }
 
 impl DataSpec {
-    /// Whether the pictures are those of a list of what is learned.
+    /// Whether the pictures are others: those of a list of what is learned, or synthetic ones.
     pub(in crate::job) fn is_unused(&self) -> bool {
         self.images.is_empty()
             && self.folders.is_empty()
@@ -83,7 +87,7 @@ impl DataSpec {
     /// Where the pictures are: folders, each with its key ("images" or "folders[0].images"); none where they have a source.
     pub fn folders(&self) -> Vec<(String, FolderSpec)> {
         let caption_column = self.caption_column.clone();
-        if !self.source.is_empty() {
+        if !self.source.is_empty() || self.is_unused() {
             return Vec::new();
         }
         if self.folders.is_empty() {
@@ -135,7 +139,7 @@ impl DataSpec {
     /// Where folders of pictures are, by the names of their fields.
     pub(in crate::job) fn sources(&mut self) -> Vec<(String, &mut String)> {
         let mut all = Vec::new();
-        if !self.source.is_empty() {
+        if !self.source.is_empty() || self.is_unused() {
             return all;
         }
         add_sources(&mut all, |key| format!("data.{key}"), &mut self.images, &mut self.folders);

@@ -8,8 +8,8 @@ use super::{CLASS_IMAGES, DataSpec, FolderSpec, MASKS, TrainSpec};
 use crate::job::{ClusterSpec, LrScheduler, PathUse, ResumeFrom, steps::Steps, text::text_bytes};
 
 /// Options of `[train]` that decide no bit of what is learned: how max_train_steps came about, what is kept, where it went
-/// on, and what is shown.
-pub const OPTIONS_WITHOUT_EFFECT: [&str; 11] = [
+/// on, what is shown, and what is computed twice.
+pub const OPTIONS_WITHOUT_EFFECT: [&str; 12] = [
     "num_train_epochs",
     "repeats",
     "save_steps",
@@ -21,6 +21,7 @@ pub const OPTIONS_WITHOUT_EFFECT: [&str; 11] = [
     "num_validation_images",
     "validation_steps",
     "report_to",
+    "cache_latents",
 ];
 
 const COMPARED_OTHERWISE: [&str; 8] = [

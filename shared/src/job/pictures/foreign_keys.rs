@@ -47,7 +47,6 @@ pub(in crate::job) const FOREIGN_KEYS: ForeignKeys = &[
     ("sdpa", "leave it out: attention is exact and made for CPUs"),
     ("xformers", "leave it out: it is about GPUs"),
     ("mem_eff_attn", "leave it out: attention never keeps its scores"),
-    ("cache_latents", "leave it out: pictures are encoded once, before the first step"),
     (
         "optimizer_type",
         "leave it out: AdamW, with adam_beta1, adam_beta2, adam_weight_decay and adam_epsilon",

@@ -22,6 +22,10 @@ pub const REPEATS: i64 = 1_000_000;
 pub const ADAM: f64 = 1000.0;
 /// Length of a step's gradient.
 pub const GRAD_NORM: f64 = 1e6;
+/// Of a noise schedule.
+pub const TIMESTEPS: i64 = 1_000_000;
+/// Samples that no file has.
+pub const SYNTHETIC_SAMPLES: i64 = 1_000_000;
 /// Gamma of the min-SNR weights: far above the ratios of any schedule in use.
 pub const SNR_GAMMA: f64 = 1e6;
 /// Held-out samples.

@@ -25,7 +25,7 @@ pub use validation::{PreviewDraft, PreviewSpec, ValidationDraft, ValidationSpec}
 
 #[cfg(test)]
 pub(super) use captioned::CAPTION;
-pub(super) use captioned::{caption_templates, check_captions, fill_captioned_defaults};
+pub(super) use captioned::{caption_templates, check_captions, checked_data, fill_captioned_defaults};
 pub(super) use data::{add_sources, instead_of_images};
 pub(super) use denoiser::check_class;
 pub(super) use facts::{folder_bytes, lists};

@@ -12,7 +12,7 @@ mod script;
 mod text;
 
 use std::{
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
@@ -214,6 +214,7 @@ impl Engine for FakeEngine {
             prediction_type: PredictionType::Epsilon,
             sampler: SamplerKind::Ddim,
             unknown_scheduler: None,
+            parameters: 1,
             native_resolution: None,
         })
     }
@@ -309,8 +310,11 @@ impl TrainPictures for FakeEngine {
         Ok(self.adapters.insert(FakeAdapters::open(request, self.script.machine.text_width)?).held.info())
     }
 
-    fn unet_tensors(&mut self) -> Result<Vec<UnetTensor>, EngineError> {
-        self.loaded()?;
+    fn unet_tensors(
+        &mut self,
+        _folder: &Path,
+        _options: &ModelOptions,
+    ) -> Result<Vec<UnetTensor>, EngineError> {
         Ok(adapters::unet_tensors())
     }
 
@@ -399,8 +403,13 @@ impl HoldParameters for FakeEngine {
         Ok(applied)
     }
 
-    fn take_parameters(&mut self, buckets: &[AlignedFloats], shares: &Shares) -> Result<(), EngineError> {
-        self.held()?.take_parameters(buckets, shares)
+    fn take_parameters(
+        &mut self,
+        buckets: &[AlignedFloats],
+        shares: &Shares,
+        average_decay: Option<f64>,
+    ) -> Result<(), EngineError> {
+        self.held()?.take_parameters(buckets, shares, average_decay)
     }
 
     fn keep_moments(&mut self, shares: &Shares) -> Result<(), EngineError> {

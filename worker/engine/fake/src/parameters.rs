@@ -255,16 +255,26 @@ impl FakeParameters {
         &mut self,
         buckets: &[AlignedFloats],
         shares: &Shares,
+        average_decay: Option<f64>,
     ) -> Result<(), EngineError> {
         self.check_buckets(buckets, None)?;
         self.check_shares(shares)?;
         self.may_change()?;
         for (bucket, memory) in buckets.iter().enumerate() {
             for (missing, piece) in pieces(&self.plan, bucket, shares.missing(bucket, memory.len())) {
-                let name = state_name("model", &self.list[piece.parameter]);
+                let parameter = &self.list[piece.parameter];
                 let first = piece.first + missing.start - piece.offset;
-                if let Some(values) = self.state.get_mut(&name).and_then(Arc::get_mut) {
-                    values[first..first + missing.len()].copy_from_slice(&memory[missing]);
+                let places = first..first + missing.len();
+                let memory = &memory[missing];
+                if let Some(values) = part_of(&mut self.state, "model", parameter, &places) {
+                    values.copy_from_slice(memory);
+                }
+                let averages = part_of(&mut self.state, "average", parameter, &places);
+                if let (Some(decay), Some(averages)) = (average_decay, averages) {
+                    averages
+                        .iter_mut()
+                        .zip(memory)
+                        .for_each(|(average, moved)| follow(average, *moved, decay));
                 }
             }
         }
@@ -411,12 +421,28 @@ fn move_part(
         let old = f64::from(*model);
         let moved = changed(model, old * (1.0 - decay) - rate * mean / corrected[0] / deviation);
         if let (Some(kept), Some(average)) = (step.average_decay, averages.next()) {
-            let old = f64::from(*average);
-            changed(average, old - (1.0 - kept) * (old - moved));
+            follow(average, moved as f32, kept);
         }
         *memory = moved as f32;
     }
     for (kind, values) in STATES.into_iter().zip(taken) {
         state.extend(values.map(|values| (state_name(kind, parameter), values)));
     }
+}
+
+/// Moves an average to where its parameter has gone. `kept`: its own share.
+fn follow(average: &mut f32, moved: f32, kept: f64) {
+    let old = f64::from(*average);
+    *average = (old - (1.0 - kept) * (old - f64::from(moved))) as f32;
+}
+
+/// A part of a parameter, or of what goes with it, where nobody reads it.
+fn part_of<'a>(
+    state: &'a mut Tensors,
+    kind: &str,
+    parameter: &Parameter,
+    places: &Range<usize>,
+) -> Option<&'a mut [f32]> {
+    let values = state.get_mut(&state_name(kind, parameter)).and_then(Arc::get_mut)?;
+    values.get_mut(places.clone())
 }

@@ -1,5 +1,6 @@
 //! unet/config.json (diffusers UNet2DConditionModel).
 
+use ringtune_engine::Attention;
 use serde_json::json;
 
 use crate::config::{Keys, pipeline};
@@ -57,6 +58,8 @@ pub struct UNetConfig {
     pub conv_out_kernel: i64,
     /// Latent side the model was made for, as a pipeline has it.
     pub sample_size: Option<i64>,
+    /// How attention is computed: no key of the file.
+    pub attention: Attention,
 }
 
 const DOWN: [&str; 2] = ["CrossAttnDownBlock2D", "DownBlock2D"];
@@ -82,6 +85,7 @@ impl UNetConfig {
             conv_in_kernel: keys.count("conv_in_kernel", Some(3))?,
             conv_out_kernel: keys.count("conv_out_kernel", Some(3))?,
             sample_size: pipeline::sample_size(keys),
+            attention: Attention::default(),
         };
         // upcast_attention changes where a GPU rounds; here scores and sums are fp32 in any case.
         keys.flag("upcast_attention", false)?;

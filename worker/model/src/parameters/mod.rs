@@ -357,12 +357,17 @@ impl Part {
         Moved { parameter, mean, square, low: low.as_mut().filter(|low| low.kind() == Kind::BFloat16) }
     }
 
-    /// What else follows where the parameter has moved. Source of the average's rounding: diffusers, EMAModel.step.
+    /// What else follows where the parameter has moved.
     fn follow(&mut self, average_decay: Option<f64>) -> Result<()> {
-        let Part { parameter, average, low, .. } = self;
-        if let Some(low) = low.as_mut().filter(|low| low.kind() == Kind::Float) {
-            low.f_copy_(parameter)?;
+        if let Some(low) = self.low.as_mut().filter(|low| low.kind() == Kind::Float) {
+            low.f_copy_(&self.parameter)?;
         }
+        self.move_average(average_decay)
+    }
+
+    /// Source of the rounding: diffusers, EMAModel.step.
+    fn move_average(&mut self, average_decay: Option<f64>) -> Result<()> {
+        let Part { parameter, average, .. } = self;
         if let (Some(average), Some(decay)) = (average, average_decay) {
             let moved = average.f_sub(parameter)?.f_mul_scalar(1.0 - decay)?;
             let _ = average.f_sub_(&moved)?;

@@ -130,11 +130,17 @@ impl Parameters {
         Ok(Applied { grad_norm, skipped: false })
     }
 
-    /// Takes the parameters that this rank does not hold from the buckets, in fp32 and as they are computed with.
+    /// Takes the parameters that this rank does not hold from the buckets, in fp32 and as they are computed with, and moves their
+    /// averages.
     ///
     /// # Errors
     /// A state that is held, buckets or shares of another plan.
-    pub fn take_parameters(&mut self, buckets: &[AlignedFloats], shares: &Shares) -> Result<()> {
+    pub fn take_parameters(
+        &mut self,
+        buckets: &[AlignedFloats],
+        shares: &Shares,
+        average_decay: Option<f64>,
+    ) -> Result<()> {
         self.refresh()?;
         check_buckets(&self.info.plan, buckets, None)?;
         check_shares(&self.info.plan, shares)?;
@@ -143,7 +149,9 @@ impl Parameters {
             for (piece, places) in self.missing(number, shares) {
                 let (first, count) = (piece.first + places.start - piece.offset, places.len());
                 let values = LentToRead::new(&memory[places], &[count as i64])?;
-                self.part(piece.parameter, first, count)?.set(&values)?;
+                let mut part = self.part(piece.parameter, first, count)?;
+                part.set(&values)?;
+                part.move_average(average_decay)?;
             }
         }
         Ok(())

@@ -1,10 +1,11 @@
 //! The transformer between the residual blocks: every position looks at all others and at the text.
 
+use ringtune_engine::Attention;
 use tch::{Kind, Tensor};
 
 use crate::attention;
 use crate::config::{BlockConfig, UNetConfig};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::layers::{
     GroupNorm, GroupNormConfig, LayerNorm, Linear, LinearConfig, from_tokens, repeated, to_tokens,
 };
@@ -22,6 +23,7 @@ pub struct CrossAttention {
     projections: Projections,
     output: Linear,
     heads: i64,
+    attention: Attention,
     kind: Kind,
 }
 
@@ -59,8 +61,14 @@ impl CrossAttention {
             projections,
             output: Linear::new(&scope.sub("to_out.0"), output, kind)?,
             heads,
+            attention: Attention::Fused,
             kind,
         })
+    }
+
+    /// Computed in this way.
+    pub(crate) fn by(self, attention: Attention) -> Self {
+        CrossAttention { attention, ..self }
     }
 
     /// `x`: [batch, positions, channels]; `context`: [batch, keys, context_width], in the layer's kind or fp32, unread
@@ -93,7 +101,13 @@ impl CrossAttention {
         let (heads, width) = (self.heads, channels / self.heads);
         let mixed = match &self.projections {
             Projections::Own { all } => {
-                attention::self_attention(&all.forward(x)?.f_view([batch, positions, 3, heads, width])?)?
+                let together = all.forward(x)?.f_view([batch, positions, 3, heads, width])?;
+                if self.attention == Attention::Fused {
+                    attention::self_attention(&together)?
+                } else {
+                    let parts = together.f_unbind(2)?;
+                    attention::attend(self.attention, &parts[0], &parts[1], &parts[2])?
+                }
             }
             Projections::Context { query, key_and_value } => {
                 let (_, keys, _) = context.size3()?;
@@ -102,7 +116,7 @@ impl CrossAttention {
                 // A cast of its own, so that gradients of an fp32 context add up in fp32.
                 let both = key_and_value.forward(&context.f_to_kind(self.kind)?)?;
                 let both = both.f_view([-1, keys, 2, heads, width])?.f_unbind(2)?;
-                attention::scaled_dot_product(&query, &both[0], &both[1])?
+                attention::attend(self.attention, &query, &both[0], &both[1])?
             }
         };
         Ok(mixed.f_reshape([-1, positions, channels])?)
@@ -159,12 +173,16 @@ impl TransformerLayer {
         let (channels, heads, text) = (block.channels, block.heads, config.cross_attention_width);
         let norm = |name| LayerNorm::new(&scope.sub(name), channels, LAYER_NORM_EPSILON);
         let own = block.only_cross_attention.then_some(text);
+        let attention = |name, context| {
+            let attention = CrossAttention::new(&scope.sub(name), channels, heads, context, kind)?;
+            Ok::<_, Error>(attention.by(config.attention))
+        };
         Ok(TransformerLayer {
             norm1: norm("norm1")?,
-            self_attention: CrossAttention::new(&scope.sub("attn1"), channels, heads, own, kind)?,
+            self_attention: attention("attn1", own)?,
             only_cross_attention: block.only_cross_attention,
             norm2: norm("norm2")?,
-            cross_attention: CrossAttention::new(&scope.sub("attn2"), channels, heads, Some(text), kind)?,
+            cross_attention: attention("attn2", Some(text))?,
             norm3: norm("norm3")?,
             feed_forward: FeedForward::new(&scope.sub("ff"), channels, kind)?,
         })

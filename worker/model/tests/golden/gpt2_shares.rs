@@ -130,7 +130,7 @@ fn ranks_that_have_the_optimizer_together_leave_the_bits_of_one_that_has_all() {
                 }
             }
             for ((_, shares, _), model) in made.iter().zip(&mut of_ranks) {
-                model.parameters.take_parameters(&together, shares).unwrap();
+                model.parameters.take_parameters(&together, shares, None).unwrap();
             }
         }
         for (rank, model) in of_ranks.iter_mut().enumerate() {
@@ -183,11 +183,11 @@ fn shares_of_another_plan_and_a_state_that_is_held_are_refused() {
     let held = model.parameters.hold_state().unwrap();
     assert!(
         model.parameters.keep_moments(&good).is_err()
-            && model.parameters.take_parameters(&buckets, &good).is_err()
+            && model.parameters.take_parameters(&buckets, &good, None).is_err()
     );
     assert!(model.parameters.apply_share(&step(1), 1.0, &mut buckets, &good).is_err());
     drop(held);
     model.parameters.apply_share(&step(1), 1.0, &mut buckets, &good).unwrap();
     buckets.pop();
-    assert!(model.parameters.take_parameters(&buckets, &good).is_err());
+    assert!(model.parameters.take_parameters(&buckets, &good, None).is_err());
 }

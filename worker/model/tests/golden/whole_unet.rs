@@ -1,10 +1,11 @@
 //! Loss and gradients of a UNet's own weights, against those of diffusers.
 
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 
 use ringtune_model::{
-    EmbeddingRows, FirstValues, GenerateRequest, Microbatch, OpenUnet, OptimizerStep, ParametersInfo,
-    PassSummary, Precision, Runtime, SamplerKind, Shows, StableDiffusion,
+    Attention, EmbeddingRows, FirstValues, GenerateRequest, Microbatch, ModelOptions, OpenUnet,
+    OptimizerStep, ParametersInfo, PassSummary, Precision, Runtime, SamplerKind, Shows, StableDiffusion,
 };
 
 use crate::blocks::CHECKPOINTS;
@@ -13,6 +14,7 @@ use crate::precisions::{precisions, skips_bf16};
 use crate::support::{GoldenFile, golden_folder, relative_error};
 
 const CASES: [&str; 2] = ["plain", "snr"];
+const HOW: [Attention; 3] = [Attention::Fused, Attention::Plain, Attention::Sliced];
 
 /// A model whose UNet is trained, and its gradients' buckets.
 struct Opened {
@@ -29,6 +31,7 @@ fn request(trained: Vec<String>) -> OpenUnet {
         buckets: SMALL,
         average: false,
         checkpointing: false,
+        attention: Attention::Fused,
         folder: None,
     }
 }
@@ -85,9 +88,10 @@ fn fp32_loss_and_gradients_are_those_of_diffusers() {
     Runtime::initialise(2).unwrap();
     for checkpoint in CHECKPOINTS {
         let golden = golden(checkpoint);
-        let mut opened = Opened::new(checkpoint, Precision::Fp32, |request| request);
-        assert!(opened.info.plan.buckets.len() > 1);
-        for case in CASES {
+        for (attention, case) in HOW.into_iter().flat_map(|how| CASES.map(|case| (how, case))) {
+            let mut opened =
+                Opened::new(checkpoint, Precision::Fp32, |request| OpenUnet { attention, ..request });
+            assert!(opened.info.plan.buckets.len() > 1);
             let inputs = microbatch(&golden, case);
             let (pass, gradients) = opened.gradient(&inputs, false);
             let loss = relative_error(&[pass.loss], golden.floats(&format!("{case}/fp32/loss")));
@@ -253,4 +257,43 @@ fn first_values_are_drawn_by_the_seed_and_what_makes_no_sense_is_refused() {
         let refused = model.open_unet(&request(names)).unwrap_err().to_string();
         assert!(refused.contains(reason), "{refused}");
     }
+}
+
+/// A folder whose UNet is a configuration alone.
+#[test]
+fn a_unet_without_weights_is_drawn_and_nothing_else() {
+    Runtime::initialise(1).unwrap();
+    let (folder, whole) = (tempfile::tempdir().unwrap(), golden_folder().join("tiny15"));
+    for entry in walk(&whole) {
+        let to = folder.path().join(entry.strip_prefix(&whole).unwrap());
+        fs::create_dir_all(to.parent().unwrap()).unwrap();
+        if !entry.ends_with("unet/diffusion_pytorch_model.safetensors") {
+            fs::copy(&entry, to).unwrap();
+        }
+    }
+    assert!(StableDiffusion::open(folder.path(), Precision::Fp32).is_err());
+    let options = ModelOptions { draws_unet: true, ..ModelOptions::default() };
+    let alone = folder.path().to_owned();
+    let [with, without] = [&whole, &alone].map(|path| ringtune_model::unet_tensors(path, &options).unwrap());
+    assert_eq!(with, without);
+    for precision in precisions() {
+        let golden = golden("tiny15");
+        let inputs = microbatch(&golden, "plain");
+        let mut model = StableDiffusion::open_with(folder.path(), precision, &options).unwrap();
+        let names: Vec<String> = with.iter().map(|(name, _)| name.clone()).collect();
+        let (mut drawn, stored) = (request(names), request(vec!["conv_in.weight".to_owned()]));
+        drawn.first = FirstValues::Drawn { seed: 1 };
+        let refused = model.open_unet(&stored).unwrap_err().to_string();
+        assert!(refused.contains("without weights"), "{refused}");
+        let kept = Kept::new(&model.open_unet(&drawn).unwrap());
+        let mut here = Opened { info: model.trained().unwrap().info().clone(), model, kept };
+        // The same as of the whole model.
+        let mut there = Opened::new("tiny15", precision, |_| drawn.clone());
+        assert!(here.gradient(&inputs, false).1 == there.gradient(&inputs, false).1, "{precision}");
+    }
+}
+
+fn walk(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    entries.flat_map(|path| if path.is_dir() { walk(&path) } else { vec![path] }).collect()
 }

@@ -19,7 +19,7 @@ use crate::{
     access::{Access, ConfinedPath},
     contents::{ArtifactClient, ContentCache, hash_opened, one_file},
     data::{
-        self,
+        self, DrawnSamples,
         images::{self, ImageFile, ImageSet, ListedImage},
     },
     journal::Journal,
@@ -35,12 +35,23 @@ pub(crate) struct PictureFolder {
     pub(crate) field: String,
     /// A folder, or the content URI of a manifest; or a source.
     pub(crate) place: String,
-    /// It is a source, which is never uploaded.
-    pub(crate) is_source: bool,
+    /// What it names.
+    pub(crate) from: PicturesFrom,
     /// The column of their captions, where these are used.
     pub(crate) captions: Option<String>,
     /// Repeats of each in a pass over all pictures.
     pub(crate) repeats: u32,
+}
+
+/// What has the pictures that a job wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PicturesFrom {
+    /// A folder, which may be uploaded.
+    Folder,
+    /// A source, which is never uploaded.
+    Source,
+    /// Nothing: they are drawn.
+    Drawn(DrawnSamples),
 }
 
 /// The pictures that belong together, ready to be read.
@@ -102,8 +113,12 @@ pub(crate) async fn materialise(
     let mut all = Vec::new();
     for of_one in wanted {
         let mut folders = Vec::new();
-        for PictureFolder { field, place, is_source, captions, repeats } in of_one {
-            let brought = if is_source {
+        for PictureFolder { field, place, from, captions, repeats } in of_one {
+            let brought = if let PicturesFrom::Drawn(samples) = from {
+                let files: Vec<ListedImage> = samples.pictures().collect();
+                let captions = vec![Vec::new(); files.len()];
+                Ok(Pictures::new(files, captions, samples.hash()))
+            } else if from == PicturesFrom::Source {
                 let source = Source { field: &field, place: &place, captions: captions.as_deref() };
                 source.bring(access, models, journal).await
             } else if place.starts_with(CONTENT_URI_PREFIX) {

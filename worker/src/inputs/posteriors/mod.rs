@@ -20,16 +20,16 @@ use ringtune_shared::{ids::ContentHash, ring::block_of};
 use super::framing::Framing;
 use crate::{
     data::{
-        OpenTable, Target,
+        ImagePlace, OpenTable, Target,
         images::{self, ListedImage},
     },
-    engine::{ModelInfo, Moments},
+    engine::{ModelInfo, Moments, Pixels},
     journal::Journal,
     latents::{self, Give, LatentCache, LatentKey, LatentSource, Shelf},
     rank::{Context, Error},
     ring::RankRing,
     session::{Assignment, Progress, ProgressStage, RankEvent},
-    train::{Posterior, TrainingImage, View},
+    train::{Draws, Posterior, TrainingImage, View},
 };
 use slot::Slot;
 
@@ -45,6 +45,8 @@ pub(crate) struct Common {
     pub(crate) model: ModelInfo,
     /// The framing of all pictures.
     pub(crate) framing: Framing,
+    /// Posteriors are kept. Otherwise each is there for the step that shows it.
+    pub(crate) keeps: bool,
 }
 
 /// Maximal number of pictures encoded at once: each time the VAE is loaded for it, and what the steps keep in memory makes room. It
@@ -82,6 +84,8 @@ impl Encoded {
 pub(crate) struct Posteriors {
     pictures: Vec<Picture>,
     shelf: Shelf,
+    /// See [`Common::keeps`].
+    keeps: bool,
     /// Pictures of each concept.
     counts: Vec<usize>,
     /// Views in a parcel.
@@ -128,6 +132,7 @@ pub(crate) async fn look_up(
     let tally = Tally { own_cache, ..Tally::default() };
     Ok(Posteriors {
         pictures,
+        keeps: desk.common.keeps,
         shelf: desk.shelf,
         counts,
         parcel: 1,
@@ -175,12 +180,13 @@ impl Desk {
             key: LatentSource { mirrored, ..source }.key(),
             slot: Arc::new(Slot::of(image.file.name.clone(), shape)),
         });
-        for Encoded { key, slot } in &views {
+        for Encoded { key, slot } in views.iter().filter(|_| common.keeps) {
             if let Some(moments) = cache.read(*key, shape) {
                 slot.fill(shelf.place(*key, shape).put_cached(moments)?);
             }
         }
-        if is_own && !views.iter().all(Encoded::is_known) {
+        let is_drawn = matches!(image.file.place, ImagePlace::Drawn { .. });
+        if is_own && !is_drawn && !views.iter().all(Encoded::is_known) {
             images::decode(&image.file.name, &content)?;
         }
         Ok(Picture { image, target, views })
@@ -208,6 +214,7 @@ impl Posteriors {
         journal: &Journal,
     ) -> Result<Vec<Vec<TrainingImage>>, Error> {
         self.parcel = if at_once { VIEWS } else { 1 };
+        self.begin_step();
         // The model may have been loaded for another job; and previews leave their VAE where their ring broke.
         context.engine.drop_vae().await.map_err(Error::of_engine)?;
         // 1. Who has what.
@@ -244,6 +251,12 @@ impl Posteriors {
         Ok(self.by_concept())
     }
 
+    /// Forgets what the step before showed, unless posteriors are kept.
+    pub(crate) fn begin_step(&self) {
+        let views = self.pictures.iter().filter(|_| !self.keeps).flat_map(|picture| &picture.views);
+        views.for_each(|view| view.slot.clear());
+    }
+
     /// Of what is shown the parcels that are not encoded yet, each once and in their order.
     pub(crate) fn missing(&self, shown: &[View]) -> Vec<usize> {
         let mut missing = Vec::new();
@@ -278,7 +291,7 @@ impl Posteriors {
 
     /// Number of parcels to encode next, those of later steps included.
     pub(crate) fn ahead(&self) -> usize {
-        self.ahead
+        if self.keeps { self.ahead } else { 0 }
     }
 
     /// Has parcels encoded that no rank has, each by one rank, and gives them to all. All ranks name the same.
@@ -308,6 +321,9 @@ impl Posteriors {
             progress(done).await;
         }
         self.is_before_first_step = false;
+        if !self.keeps {
+            return Ok(());
+        }
         // The VAE makes room for the steps, and the cache keeps its bound.
         context.engine.drop_vae().await.map_err(Error::of_engine)?;
         ringtune_shared::tasks::spawn_blocking(self.shelf.trimming()).await?;
@@ -348,7 +364,7 @@ impl Posteriors {
         context: &Context,
         journal: &Journal,
     ) -> Result<(), Error> {
-        if let Some(view) = self.first_of(shown, rank, ranks) {
+        if let Some(view) = self.first_of(shown, rank, ranks).filter(|_| self.keeps) {
             tell(journal, 0, 1).await;
             self.encode_one(view, context).await?;
             tell(journal, 1, 1).await;
@@ -372,7 +388,7 @@ impl Posteriors {
         let mut row = Vec::with_capacity(longest);
         if let Some(give) = round.get(ring.rank()).copied().flatten() {
             for view in self.views_of(give.number) {
-                let known = self.view(view).slot.get().cloned();
+                let known = self.view(view).slot.get();
                 let moments = match known {
                     Some(known) => ringtune_shared::tasks::spawn_blocking(move || known.read()).await??,
                     None => self.encode_one(view, context).await?,
@@ -414,6 +430,10 @@ impl Posteriors {
     /// Keeps a posterior for this job and, as far as the disk lets it, for the next.
     async fn keep(&mut self, view: usize, moments: Moments) -> Result<(), Error> {
         let Encoded { key, slot } = self.view(view).clone();
+        if !self.keeps {
+            slot.fill(moments.into());
+            return Ok(());
+        }
         let place = self.shelf.place(key, slot.shape());
         slot.fill(ringtune_shared::tasks::spawn_blocking(move || place.put(moments)).await??);
         Ok(())
@@ -486,11 +506,22 @@ fn zero(shape @ [channels, height, width]: [usize; 3]) -> Moments {
     Moments { channels, height, width, mean: zeros.clone(), logvar: zeros }
 }
 
+/// A picture that no file has, which is as good as its mirror image.
+fn drawn(seed: u64, number: u32, target: Target) -> Pixels {
+    let (width, height) = target.size();
+    let [width, height] = [width, height].map(|side| side as usize);
+    let data = Draws::new(seed).synthetic_picture(number, 3 * height * width);
+    Pixels { data, height, width }
+}
+
 /// A picture, or its mirror image, through the VAE.
 async fn encode(picture: &Picture, mirrored: bool, context: &Context) -> Result<Moments, Error> {
     let (image, target) = (picture.image.clone(), picture.target);
     // Of the picture that its entry is named after, however long ago that was.
-    let pixels = move || Ok::<_, Error>(target.pixels(&image.decode()?, mirrored));
+    let pixels = move || match image.file.place {
+        ImagePlace::Drawn { seed, number } => Ok(drawn(seed, number, target)),
+        _ => Ok::<_, Error>(target.pixels(&image.decode()?, mirrored)),
+    };
     let pixels = ringtune_shared::tasks::spawn_blocking(pixels).await??;
     context.engine.encode_image(pixels).await.map_err(Error::of_engine)
 }

@@ -1,6 +1,6 @@
 //! A posterior's place in the training set, which is there before the posterior is.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::{
     engine::Moments,
@@ -14,13 +14,13 @@ pub(super) struct Slot {
     name: String,
     /// Channels, rows and columns of its latents.
     shape: [usize; 3],
-    posterior: OnceLock<Posterior>,
+    posterior: Mutex<Option<Posterior>>,
 }
 
 impl Slot {
     /// Empty.
     pub(super) fn of(name: String, shape: [usize; 3]) -> Self {
-        Self { name, shape, posterior: OnceLock::new() }
+        Self { name, shape, posterior: Mutex::default() }
     }
 
     /// Channels, rows and columns of the picture's latents.
@@ -29,19 +29,24 @@ impl Slot {
     }
 
     /// Its posterior.
-    pub(super) fn get(&self) -> Option<&Posterior> {
-        self.posterior.get()
+    pub(super) fn get(&self) -> Option<Posterior> {
+        self.posterior.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// It is known from now on. The first one stays: there is no other of this picture.
     pub(super) fn fill(&self, posterior: Posterior) {
-        let _ = self.posterior.set(posterior);
+        self.posterior.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(posterior);
+    }
+
+    /// It is not known any more.
+    pub(super) fn clear(&self) {
+        self.posterior.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 
     /// As microbatches are made of it: the posterior itself, or this slot, in which it will be.
     pub(super) fn posterior(slot: &Arc<Self>) -> Posterior {
         let later = || Posterior::Stored(Arc::clone(slot) as Arc<dyn StoredPosterior>);
-        slot.get().cloned().unwrap_or_else(later)
+        slot.get().unwrap_or_else(later)
     }
 }
 

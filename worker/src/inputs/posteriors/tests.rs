@@ -57,7 +57,7 @@ async fn found_of(
         bucket_reso_steps: 32,
         bucket_no_upscale: false,
     });
-    let common = Common { vae: ContentHash::of(b"vae"), model: model(), framing };
+    let common = Common { vae: ContentHash::of(b"vae"), model: model(), framing, keeps: true };
     let shelf = Shelf::new(cache.clone(), folder.join("overflow"), 1 << 20);
     look_up(vec![images], common, &assignment, cache, shelf, journal).await
 }

@@ -42,7 +42,7 @@ pub(super) async fn prepare(rank: &Rank, spec: &GenerateSpec) -> Result<Prepared
     // 1. The embeddings and LoRAs.
     let (files, loras) = fetch_all(rank, spec).await?;
     // 2. The base model; its hash is taken beside.
-    let mut loaded = rank.load_model(None, false).await?;
+    let mut loaded = rank.load_model(None, false, None).await?;
     let known = put_loras(&rank.context.engine, loaded.info.text_width, loras).await.map_err(refused)?;
     // 3. Words and sizes.
     let (options, tokenizer, info) = (options(spec), loaded.tokenizer.clone(), loaded.info.clone());

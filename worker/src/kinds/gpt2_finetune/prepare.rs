@@ -104,7 +104,12 @@ pub(super) async fn source(
     let path = folder.join("config.json");
     let read = move || (read_config(&path), node::memory_bytes(Path::new("/")));
     let (read, memory) = ringtune_shared::tasks::spawn_blocking(read).await?;
-    let training = memory::Training { precision, ranks, shared_moments: job.shard_optimizer };
+    let training = memory::Training {
+        ranks,
+        shared_moments: job.shard_optimizer,
+        copies: if precision == Precision::Bf16 { 2 } else { 0 },
+        ..memory::Training::LEAST
+    };
     if job.init_from == Gpt2Init::Pretrained {
         // What is wrong with the file says the engine, which reads all of it.
         if let Some(config) = read.ok().filter(is_gpt2) {

@@ -83,7 +83,6 @@ mod tests {
 
     use super::*;
     use crate::{
-        engine::Precision,
         fault::{Blame as _, Fault},
         kinds::gpt2_finetune::schedule::tests::job,
     };
@@ -116,7 +115,7 @@ mod tests {
 
     #[test]
     fn a_model_that_has_no_room_is_refused_by_what_makes_it_so_large() {
-        let alone = Training { precision: Precision::Fp32, ranks: 1, shared_moments: false };
+        let alone = Training::LEAST;
         let huge = NewLanguageModel { n_embd: 65_536, n_head: 1, n_layer: 1, ..SMALLEST };
         let given = job("init_from = \"scratch\"\nn_embd = 65536\nn_head = 1\nn_layer = 1\n");
         let refused = check(Shape::of_new(&huge), &given, alone, 16_000_000_000).unwrap_err();

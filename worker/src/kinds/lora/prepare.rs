@@ -94,7 +94,7 @@ pub(super) async fn ready(
 /// What of it all kinds have that learn from captions.
 fn parts<'a>(job: &'a LoraSpec, templates: &'a [String]) -> Captioned<'a> {
     let LoraSpec { data, prompt, train, denoiser, concepts, .. } = job;
-    Captioned { data, prompt, train, denoiser, concepts, templates }
+    Captioned { data, prompt, train, denoiser, concepts, templates, fits: None }
 }
 
 /// How the job's adapters are trained. `compare_interval`: see [`Options`].

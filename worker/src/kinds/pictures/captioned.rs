@@ -15,13 +15,13 @@ use super::{
     first_rows, material, named,
     network::{NetworkModel, NetworkResults, Trace},
     open_tokenizer,
-    prepare::Fetched,
+    prepare::{Fetched, check_timesteps, wanted_samples},
     previews_of, read_words, schedule, wanted, wanted_class, wanted_concepts, wanted_source,
 };
 use crate::{
-    base_model::{Loaded, base_model_name},
+    base_model::{self, Loaded, base_model_name},
     data::{
-        Placeholders, Prompts,
+        DrawnSamples, Placeholders, Prompts,
         caption_words::CaptionOptions,
         prompts::{self, Caption},
     },
@@ -36,7 +36,7 @@ use crate::{
 };
 
 /// The parts of such a job.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub(in crate::kinds) struct Captioned<'a> {
     pub(in crate::kinds) data: &'a DataSpec,
     pub(in crate::kinds) prompt: &'a PromptSpec,
@@ -46,6 +46,8 @@ pub(in crate::kinds) struct Captioned<'a> {
     pub(in crate::kinds) concepts: &'a [ConceptSpec],
     /// The prompts that captions stand in; none: all pictures have the same prompt.
     pub(in crate::kinds) templates: &'a [String],
+    /// See [`base_model::Fits`].
+    pub(in crate::kinds) fits: Option<base_model::Fits<'a>>,
 }
 
 /// A rank that has its model, and knows its words.
@@ -80,13 +82,14 @@ pub(in crate::kinds) struct Ready {
 /// Every failure names the job's field or the file.
 pub(in crate::kinds) async fn begin(rank: &Rank, job: Captioned<'_>) -> Result<Begun, Error> {
     let Rank { assignment, context, journal, .. } = rank;
-    let Captioned { data, prompt, train, denoiser, concepts, templates } = job;
+    let Captioned { data, prompt, train, denoiser, concepts, templates, fits } = job;
     // 1. Where it goes on, so that a wrong file is told before anything long is begun; and the pictures.
     let learned = if concepts.is_empty() {
         let has_captions = !templates.is_empty();
         let folders = data.folders().into_iter();
         let folders = folders.map(|(key, folder)| wanted(format!("data.{key}"), folder, has_captions));
-        vec![folders.chain(wanted_source(data, has_captions)).collect()]
+        let others = wanted_source(data, has_captions).into_iter().chain(wanted_samples(prompt, train.seed));
+        vec![folders.chain(others).collect()]
     } else {
         wanted_concepts(concepts.to_vec(), field)
     };
@@ -108,9 +111,10 @@ pub(in crate::kinds) async fn begin(rank: &Rank, job: Captioned<'_>) -> Result<B
     // Those of the class stand behind the others.
     let batch = train.train_batch_size as usize * (1 + usize::from(has_class));
     let training = TrainingSize { batch, resolution: train.resolution as usize };
-    let loaded = rank.load_model(Some(training), train.rescale_betas_zero_snr).await?;
+    let loaded = rank.load_model(Some(training), train.rescale_betas_zero_snr, fits).await?;
     let model = loaded.info.clone();
     check_resolution(train, &model)?;
+    check_timesteps(denoiser, &model)?;
     // 3. Words, and the rows of those that are learned.
     let reading = Reading {
         prompt: prompt.clone(),
@@ -130,6 +134,11 @@ pub(in crate::kinds) async fn begin(rank: &Rank, job: Captioned<'_>) -> Result<B
 }
 
 impl Begun {
+    /// The base model's.
+    pub(in crate::kinds) fn folder(&self) -> PathBuf {
+        self.loaded.local.folder.clone()
+    }
+
     /// The rest, when what is trained is open. The engine's weights are laid out too where the rank `computes`.
     ///
     /// # Errors
@@ -263,7 +272,10 @@ impl Reading {
         }
         // 3. Others are captions, or one for all pictures.
         let key = named(&data).key;
-        let own = if templates.is_empty() {
+        let own = if let Some(count) = prompt.synthetic_samples {
+            let samples = DrawnSamples { seed: train.seed, count };
+            Prompts::drawn(&tokenizer, samples).map_err(inputs::Error::from)?
+        } else if templates.is_empty() {
             of_all(key, &prompt.instance_prompt)?
         } else {
             let options =

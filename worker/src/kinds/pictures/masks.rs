@@ -13,7 +13,7 @@ use crate::{
         images::{self, ListedImage, Shown},
     },
     fault::Refusal,
-    inputs::{self, PictureFolder, Pictures},
+    inputs::{self, PictureFolder, Pictures, PicturesFrom},
     rank::{Error, Rank},
     session::{Progress, ProgressStage, RankEvent},
 };
@@ -37,7 +37,7 @@ pub(super) fn wanted(data: &DataSpec) -> Option<PictureFolder> {
     (!data.masks.is_empty()).then(|| PictureFolder {
         field: MASKS.to_owned(),
         place: data.masks.clone(),
-        is_source: false,
+        from: PicturesFrom::Folder,
         captions: None,
         repeats: 1,
     })

@@ -16,10 +16,12 @@ use super::{
 };
 use crate::{
     base_model::Loaded,
-    data::{ClipTokenizer, Prompts, buckets::BucketOptions, images::ListedImage, prompts::Caption},
+    data::{
+        ClipTokenizer, DrawnSamples, Prompts, buckets::BucketOptions, images::ListedImage, prompts::Caption,
+    },
     engine::ModelInfo,
     fault::Refusal,
-    inputs::{Common, Framing, PictureFolder, Pictures, Posteriors, look_up, materialise},
+    inputs::{Common, Framing, PictureFolder, Pictures, PicturesFrom, Posteriors, look_up, materialise},
     latents::Shelf,
     rank::{Error, Rank},
     train::{AdamWOptions, BatchOptions, LrOptions, LrSchedule},
@@ -40,7 +42,7 @@ pub(in crate::kinds) fn wanted_source(data: &DataSpec, captions: bool) -> Option
     (!data.source.is_empty()).then(|| PictureFolder {
         field: "data.source".to_owned(),
         place: data.source.clone(),
-        is_source: true,
+        from: PicturesFrom::Source,
         captions: captions.then(|| data.caption_column.clone()),
         repeats: 1,
     })
@@ -51,10 +53,21 @@ pub(in crate::kinds) fn wanted(field: String, folder: FolderSpec, captions: bool
     PictureFolder {
         field,
         place: folder.images,
-        is_source: false,
+        from: PicturesFrom::Folder,
         captions: captions.then_some(folder.caption_column),
         repeats: folder.repeats,
     }
+}
+
+/// The samples that no file has, if the job has some.
+pub(in crate::kinds) fn wanted_samples(prompt: &PromptSpec, seed: u64) -> Option<PictureFolder> {
+    prompt.synthetic_samples.map(|count| PictureFolder {
+        field: "data.synthetic_samples".to_owned(),
+        place: String::new(),
+        from: PicturesFrom::Drawn(DrawnSamples { seed, count }),
+        captions: None,
+        repeats: 1,
+    })
 }
 
 /// The folders of each concept. `field`: the full name of a concept's field, for messages.
@@ -75,7 +88,7 @@ pub(in crate::kinds) fn wanted_class(prompt: &PromptSpec) -> Option<PictureFolde
     (!prompt.class_images.is_empty()).then(|| PictureFolder {
         field: CLASS_IMAGES.to_owned(),
         place: prompt.class_images.clone(),
-        is_source: false,
+        from: PicturesFrom::Folder,
         captions: None,
         repeats: 0,
     })
@@ -151,7 +164,8 @@ pub(in crate::kinds) async fn material(
 ) -> Result<(ContentHash, Material), Error> {
     let Rank { assignment, context, journal, .. } = rank;
     let options = batch_options(&making, &loaded.info, assignment.spec.global_microbatches());
-    let Making { train, has_class, fetched, prompts, computes, begins, .. } = making;
+    let Making { train, denoiser, has_class, fetched, prompts, computes, begins } = making;
+    let keeps = denoiser.is_none_or(|denoiser| denoiser.cache_latents);
     let Fetched { pictures, masks, .. } = fetched;
     if let Some(warning) = too_long(&prompts, loaded.info.max_text_length) {
         journal.warn(warning).await;
@@ -168,7 +182,7 @@ pub(in crate::kinds) async fn material(
         if computes {
             context.engine.lay_out().await.map_err(Error::of_engine)?;
         }
-        let mut posteriors = known_posteriors(rank, train, &local, info, files).await?;
+        let mut posteriors = known_posteriors(rank, (train, keeps), &local, info, files).await?;
         if computes && encodes {
             encode_first(rank, &mut posteriors, inputs.clone()).await?;
         }
@@ -207,7 +221,7 @@ pub(in crate::kinds) fn adamw(train: &TrainSpec) -> AdamWOptions {
 /// Looks up what this worker knows of the pictures of each group.
 async fn known_posteriors(
     rank: &Rank,
-    train: &TrainSpec,
+    (train, keeps): (&TrainSpec, bool),
     local: &LocalModel,
     model: ModelInfo,
     files: Vec<Vec<ListedImage>>,
@@ -216,7 +230,7 @@ async fn known_posteriors(
     let (fingerprints, models) = (Arc::clone(&context.fingerprints), local.folder.clone());
     let variant = assignment.spec.common.model.variant.clone();
     let hashing = while_wanted::spawn_blocking(move |still| fingerprints.of_vae(&models, &variant, still));
-    let common = Common { vae: hashing.await??, model, framing: framing(train) };
+    let common = Common { vae: hashing.await??, model, framing: framing(train), keeps };
     let cache = context.latents.clone();
     let shelf = Shelf::new(cache.clone(), folder.join("latents"), context.latent_memory_bytes);
     look_up(files, common, assignment, cache, shelf, journal).await
@@ -240,6 +254,7 @@ fn batch_options(making: &Making<'_>, model: &ModelInfo, microbatches: u32) -> B
         batch: train.train_batch_size,
         scaling_factor: model.scaling_factor,
         num_train_timesteps: model.num_train_timesteps,
+        min_timestep: denoiser.map_or(0, |denoiser| denoiser.min_timestep as usize),
         noise_offset: train.noise_offset,
         random_flip: denoiser.is_none_or(|denoiser| denoiser.random_flip),
         input_perturbation: denoiser.map_or(0.0, |denoiser| denoiser.input_perturbation),
@@ -313,6 +328,20 @@ pub(in crate::kinds) fn describe(model: &ModelInfo) -> String {
         model.num_train_timesteps,
         model.prediction_type.name()
     )
+}
+
+/// That the model has noise of the levels that the job asks for.
+///
+/// # Errors
+/// A timestep that is none of its schedule.
+pub(in crate::kinds) fn check_timesteps(denoiser: &DenoiserSpec, model: &ModelInfo) -> Result<(), Refusal> {
+    let (least, count) = (denoiser.min_timestep, model.num_train_timesteps);
+    if (least as usize) < count {
+        return Ok(());
+    }
+    let problem =
+        format!("got {least}; this model's schedule has timesteps 0 to {}", count.saturating_sub(1));
+    Err(Refusal::of("train.min_timestep", problem))
 }
 
 /// That pictures can be of the sizes that the job asks for.

@@ -110,6 +110,7 @@ impl Samples {
     /// The ring's; a picture cannot be encoded.
     pub(in crate::kinds) async fn encode_for(&mut self, step: u64, ring: &mut RankRing) -> Result<(), Error> {
         self.own = ring.microbatches();
+        self.posteriors.begin_step();
         if self.posteriors.is_complete() {
             return Ok(());
         }

@@ -68,7 +68,7 @@ pub(super) async fn prepare(
     // 2. The base model; its hash is taken beside.
     let training =
         TrainingSize { batch: train.train_batch_size as usize, resolution: train.resolution as usize };
-    let mut loaded = rank.load_model(Some(training), train.rescale_betas_zero_snr).await?;
+    let mut loaded = rank.load_model(Some(training), train.rescale_betas_zero_snr, None).await?;
     let model = loaded.info.clone();
     check_resolution(train, &model)?;
     // 3. Words.

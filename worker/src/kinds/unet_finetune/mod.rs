@@ -1,5 +1,6 @@
 //! UNet finetuning: the weights of a model's UNet themselves are trained; text encoder and VAE stay as they are.
 
+pub(super) mod memory;
 mod prepare;
 pub(super) mod rehearsal;
 mod results;

@@ -1,17 +1,25 @@
 //! All that a rank does alone before it is ready.
 
+use std::path::Path;
+
 use ringtune_shared::job::kinds::unet_finetune::{
-    OPTIONS_WITHOUT_EFFECT, Offload, UnetFinetuneSpec, UnetInit,
+    AttentionChoice, Offload, UnetFinetuneSpec, UnetInit, options_without_effect,
 };
 use serde_json::Value;
 
-use super::{results::Results, trainable::trainable};
+use super::{
+    memory::{Machine, too_large},
+    results::Results,
+    trainable::trainable,
+};
 use crate::{
-    engine::{BucketSizes, FirstValues, OpenUnet, ParametersInfo, UnetTensor},
+    base_model::options_of,
+    engine::{Attention, BucketSizes, EngineError, FirstValues, OpenUnet, ParametersInfo, UnetTensor},
     kinds::pictures::{
-        Captioned, NetworkModel, Ready, Tracing, above_zero, adamw, begin, deciding_data, network_facts,
-        schedules, without_places,
+        Begun, Captioned, NetworkModel, Ready, Tracing, above_zero, adamw, begin, deciding_data,
+        network_facts, schedules, without_places,
     },
+    node,
     parameters::{Options, ParameterTrainee},
     rank::{Error, Rank},
     training::deciding_job,
@@ -24,11 +32,11 @@ pub(super) async fn prepare(
 ) -> Result<ParameterTrainee<NetworkModel<Results>>, Error> {
     let tracing = Tracing::of(rank)?;
     let templates = job.templates();
-    let ready = ready(rank, &job, &templates, true).await?;
+    let ready = ready(rank, &job, &templates, (true, rank.assignment.ring.members.len() as u32)).await?;
     let folder = tracing.create(rank, 1).await?;
     let assignment = &rank.assignment;
     let mut deciding =
-        deciding_job(assignment, &["model", "data", "debug"], "train", &OPTIONS_WITHOUT_EFFECT)?;
+        deciding_job(assignment, &["model", "data", "debug"], "train", &options_without_effect())?;
     without_places(&mut deciding, &assignment.spec, deciding_data(&job.data, &job.prompt));
     let facts = network_facts(assignment, Value::Object(deciding), &ready.prepared.origin);
     let schedules = schedules(rank, &job.train, [None; 2])?;
@@ -36,23 +44,33 @@ pub(super) async fn prepare(
     ready.into_trainee(rank, parts(&job, &templates), schedules, results, (folder, Vec::new())).await
 }
 
-/// Everything but what the steps take it with; the engine's weights are laid out too where the rank `computes`.
+/// Everything but what the steps take it with; the engine's weights are laid out too where the rank `computes`. `ranks`: of the
+/// ring.
 pub(super) async fn ready(
     rank: &Rank,
     job: &UnetFinetuneSpec,
     templates: &[String],
-    computes: bool,
+    (computes, ranks): (bool, u32),
 ) -> Result<Ready, Error> {
-    let begun = begin(rank, parts(job, templates)).await?;
-    let parameters = open(rank, job).await?;
+    let memory = ringtune_shared::tasks::spawn_blocking(|| node::memory_bytes(Path::new("/"))).await?;
+    let cluster = &rank.assignment.spec.common.cluster;
+    let machine = Machine { cluster, ranks, precision: rank.assignment.precision, memory };
+    let fits = |tensors: &[UnetTensor]| match too_large(job, tensors, machine) {
+        Ok(Some(too_large)) => Err(EngineError::OfNode(too_large.into())),
+        // What names no parameter is told when they are opened.
+        Ok(None) | Err(_) => Ok(()),
+    };
+    let begun = begin(rank, Captioned { fits: Some(&fits), ..parts(job, templates) }).await?;
+    let parameters = open(rank, job, &begun).await?;
     let options = options(job, rank.assignment.spec.state_interval());
     begun.finish(rank, parts(job, templates), computes, parameters, options).await
 }
 
 /// Opens what is trained of the loaded model.
-async fn open(rank: &Rank, job: &UnetFinetuneSpec) -> Result<ParametersInfo, Error> {
+async fn open(rank: &Rank, job: &UnetFinetuneSpec, begun: &Begun) -> Result<ParametersInfo, Error> {
     let engine = &rank.context.engine;
-    let tensors = engine.unet_tensors().await.map_err(Error::of_engine)?;
+    let (folder, options) = (begun.folder(), options_of(&rank.assignment.spec));
+    let tensors = engine.unet_tensors(folder, options).await.map_err(Error::of_engine)?;
     let trained = trainable(&job.unet.trainable, &tensors)?;
     let opening = OpenUnet {
         trained,
@@ -63,6 +81,11 @@ async fn open(rank: &Rank, job: &UnetFinetuneSpec) -> Result<ParametersInfo, Err
         buckets: BucketSizes::default(),
         average: job.denoiser.use_ema,
         checkpointing: job.unet.gradient_checkpointing,
+        attention: match job.unet.attention {
+            AttentionChoice::Fused => Attention::Fused,
+            AttentionChoice::Plain => Attention::Plain,
+            AttentionChoice::Sliced => Attention::Sliced,
+        },
         folder: (job.unet.offload == Offload::Disk).then(|| rank.folder.clone()),
     };
     let parameters = engine.open_unet(opening).await.map_err(Error::of_engine)?;
@@ -77,7 +100,7 @@ async fn open(rank: &Rank, job: &UnetFinetuneSpec) -> Result<ParametersInfo, Err
 /// What of it all kinds have that learn from captions.
 fn parts<'a>(job: &'a UnetFinetuneSpec, templates: &'a [String]) -> Captioned<'a> {
     let UnetFinetuneSpec { data, prompt, train, denoiser, .. } = job;
-    Captioned { data, prompt, train, denoiser, concepts: &[], templates }
+    Captioned { data, prompt, train, denoiser, concepts: &[], templates, fits: None }
 }
 
 /// How the job's parameters are trained. `compare_interval`: see [`Options`].

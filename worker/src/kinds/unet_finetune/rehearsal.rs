@@ -2,8 +2,12 @@
 
 use ringtune_shared::job::{JobSpec, kinds::unet_finetune::UnetFinetuneSpec};
 
-use super::prepare::ready;
+use super::{
+    memory::{Machine, needed},
+    prepare::ready,
+};
 use crate::{
+    base_model::options_of,
     kinds::{
         pictures::rehearse_network,
         rehearsal::{As, Found, alone},
@@ -21,8 +25,16 @@ pub(in crate::kinds) async fn rehearse(
     with: As,
     context: &Context,
 ) -> Result<Found, Error> {
-    let templates = job.templates();
-    let prepare = async |rank: &_| ready(rank, job, &templates, with.compute).await;
+    let (templates, cluster) = (job.templates(), &spec.common.cluster);
+    let prepare = async |rank: &_| ready(rank, job, &templates, (with.compute, cluster.world_size)).await;
     let done = alone(spec, with, context, prepare).await?;
-    rehearse_network(spec, &job.train, &[], with, context, done).await
+    let folder = done.prepared.base_model.folder.clone();
+    let tensors = context.engine.unet_tensors(folder, options_of(spec)).await.map_err(Error::of_engine)?;
+    let mut found = rehearse_network(spec, &job.train, &[], with, context, done).await?;
+    if let Some(estimate) = &mut found.estimate {
+        // The first microbatches touch neither moments nor average, which later steps do.
+        let machine = Machine { cluster, ranks: cluster.world_size, precision: with.precision, memory: 0 };
+        estimate.private_bytes = needed(job, &tensors, machine)?;
+    }
+    Ok(found)
 }

@@ -11,7 +11,7 @@ use self::tables::{
 use super::{
     network_folders,
     options::{
-        EIGHT_BITS, EVERYWHERE, Script,
+        EIGHT_BITS, EVERYWHERE, NO_CHECKPOINTING, Script,
         reader::{Place, Reader, number},
     },
 };
@@ -19,7 +19,7 @@ use super::{
 pub(super) const SCRIPT: Script = Script {
     name: "train_network.py",
     kind: "lora",
-    tables: &[EVERYWHERE, MODEL, DATA, CAPTION, NETWORK, STEPS, LOSS, OUTPUT, MACHINE],
+    tables: &[EVERYWHERE, NO_CHECKPOINTING, MODEL, DATA, CAPTION, NETWORK, STEPS, LOSS, OUTPUT, MACHINE],
     defaults: &[
         ("model", "prediction_type", "\"epsilon\""),
         ("train", "learning_rate", LEARNING_RATE),

@@ -81,12 +81,20 @@ pub(super) const EVERYWHERE: &[Row] = &[
     ("learning_rate", Number, Key("train", "learning_rate")),
     ("lr_scheduler", Text, Key("train", "lr_scheduler")),
     ("mixed_precision", Text, Key("train", "mixed_precision")),
-    (
-        "gradient_checkpointing",
-        Nothing,
-        LeftOut("a step needs a third less memory than there, without recomputation"),
-    ),
     ("logging_dir", Text, LeftOut("TensorBoard's file of events lies in the output folder")),
+];
+
+/// Of scripts that train little.
+pub(super) const NO_CHECKPOINTING: &[Row] = &[(
+    "gradient_checkpointing",
+    Nothing,
+    LeftOut("a step needs a third less memory than there, without recomputation"),
+)];
+
+/// Of scripts that draw one prompt's pictures while they train.
+pub(super) const PREVIEWS: &[Row] = &[
+    ("validation_prompt", Text, Key("train", "validation_prompt")),
+    ("num_validation_images", Number, Key("train", "num_validation_images")),
 ];
 
 /// Options that diffusers' scripts have beside those.
@@ -105,8 +113,6 @@ pub(super) const DIFFUSERS: &[Row] = &[
     ("checkpointing_steps", Number, Key("train", "checkpointing_steps")),
     ("checkpoints_total_limit", Number, Key("train", "checkpoints_total_limit")),
     ("resume_from_checkpoint", Text, Key("train", "resume_from_checkpoint")),
-    ("validation_prompt", Text, Key("train", "validation_prompt")),
-    ("num_validation_images", Number, Key("train", "num_validation_images")),
     ("report_to", Text, By("train.report_to", reader::report_to)),
     ("dataloader_num_workers", Number, LeftOut("latents are computed once, before the first step")),
     ("allow_tf32 enable_xformers_memory_efficient_attention", Nothing, LeftOut(GPUS)),
@@ -115,9 +121,8 @@ pub(super) const DIFFUSERS: &[Row] = &[
     ("hub_token hub_model_id", Text, Refused("nothing is uploaded: leave it out")),
 ];
 
-/// Options that diffusers' scripts for LoRAs have beside those.
-pub(super) const DIFFUSERS_LORA: &[Row] = &[
-    ("rank", Number, Key("lora", "rank")),
+/// Options that diffusers' scripts for the UNet and its LoRAs have beside those.
+pub(super) const DIFFUSERS_UNET: &[Row] = &[
     ("max_grad_norm", Number, Key("train", "max_grad_norm")),
     ("use_8bit_adam", Nothing, LeftOut(EIGHT_BITS)),
     ("image_interpolation_mode", Text, LeftOut(BICUBIC)),
@@ -134,8 +139,8 @@ pub(super) const GPUS: &str = "it is about GPUs";
 pub(super) const BICUBIC: &str = "pictures are always scaled by Pillow's bicubic filter";
 pub(super) const EIGHT_BITS: &str = "AdamW's moments are fp32 here; fewer bits only save memory";
 
-/// What diffusers' scripts for LoRAs do without these options.
-pub(super) const DIFFUSERS_LORA_WITHOUT: &[(&str, &str)] = &[(
+/// What diffusers' scripts for the UNet and its LoRAs do without these options.
+pub(super) const CENTER_CROP: &[(&str, &str)] = &[(
     "center_crop",
     "of a picture that is not square the script shows random squares; here it is the middle one",
 )];

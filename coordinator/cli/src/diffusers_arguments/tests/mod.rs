@@ -3,6 +3,7 @@
 mod lora;
 mod network;
 mod option_lists;
+mod unet;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -165,14 +166,18 @@ fn previews_carry_over_and_other_trackers_become_tensorboard() {
 #[test]
 fn the_scripts_name_chooses_and_an_unknown_one_is_told() {
     for script in SCRIPTS {
-        let line = format!("python ./examples/{} --resolution=64", script.name);
+        let (option, wrong) = match script.name {
+            "benchmark.py" => ("image_size", "image_sise"),
+            _ => ("resolution", "rezolution"),
+        };
+        let line = format!("python ./examples/{} --{option}=64", script.name);
         let job = translate(&line, nowhere).map_or_else(|error| error.rest, |translated| translated.job);
         assert!(job.starts_with(&format!("kind = \"{}\"", script.kind)), "{job}");
-        let unknown = translate(&line.replace("resolution", "rezolution"), nowhere).unwrap_err();
-        let says = format!("--rezolution is not an option of {}; did you mean --resolution?", script.name);
+        let unknown = translate(&line.replace(option, wrong), nowhere).unwrap_err();
+        let says = format!("--{wrong} is not an option of {}; did you mean --{option}?", script.name);
         assert_eq!((unknown.script, &unknown.problems[0]), (script.name, &says));
     }
-    for other in ["sdxl_train_network.py", "train_text_to_image.py"] {
+    for other in ["sdxl_train_network.py", "train_text_to_image_sdxl.py"] {
         let problem = problems_of(&format!("accelerate launch {other} --seed 1"));
         assert!(problem.starts_with(&format!("{other} is not a script")), "{problem}");
         assert!(SCRIPTS.iter().all(|script| problem.contains(script.name)), "{problem}");
@@ -187,6 +192,8 @@ fn all_options_of_the_scripts_are_known() {
         option_lists::TEXT_TO_IMAGE_LORA,
         option_lists::DREAMBOOTH_LORA,
         option_lists::NETWORK,
+        option_lists::TEXT_TO_IMAGE,
+        option_lists::BENCHMARK,
     ];
     for (script, parser) in SCRIPTS.iter().zip(parsers) {
         let mut known: Vec<&str> = script.rows().map(|row| row.0).collect();

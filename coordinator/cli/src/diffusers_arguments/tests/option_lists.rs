@@ -1,4 +1,5 @@
-//! All options of each script's parser, as its source has them: diffusers 58eb52c, kohya's sd-scripts 48d368f.
+//! All options of each script's parser, as its source has them: diffusers 58eb52c, kohya's sd-scripts 48d368f,
+//! MosaicML's diffusion-benchmark 0a5fbaa.
 
 /// examples/textual_inversion/textual_inversion.py, parse_args.
 pub(super) const TEXTUAL_INVERSION: &str = "\
@@ -37,6 +38,24 @@ pub(super) const DREAMBOOTH_LORA: &str = "\
     prior_generation_precision local_rank enable_xformers_memory_efficient_attention \
     pre_compute_text_embeddings tokenizer_max_length text_encoder_use_attention_mask validation_images \
     class_labels_conditioning rank lora_dropout image_interpolation_mode";
+
+/// examples/text_to_image/train_text_to_image.py, parse_args.
+pub(super) const TEXT_TO_IMAGE: &str = "\
+    input_perturbation pretrained_model_name_or_path revision variant dataset_name dataset_config_name \
+    train_data_dir image_column caption_column max_train_samples validation_prompts output_dir cache_dir seed \
+    resolution center_crop random_flip train_batch_size num_train_epochs max_train_steps \
+    gradient_accumulation_steps gradient_checkpointing learning_rate scale_lr lr_scheduler lr_warmup_steps \
+    snr_gamma dream_training dream_detail_preservation use_8bit_adam allow_tf32 use_ema offload_ema \
+    foreach_ema non_ema_revision dataloader_num_workers adam_beta1 adam_beta2 adam_weight_decay adam_epsilon \
+    max_grad_norm push_to_hub hub_token prediction_type hub_model_id logging_dir mixed_precision report_to \
+    local_rank checkpointing_steps checkpoints_total_limit resume_from_checkpoint \
+    enable_xformers_memory_efficient_attention noise_offset validation_epochs tracker_project_name \
+    image_interpolation_mode";
+
+/// MosaicML's benchmark.py.
+pub(super) const BENCHMARK: &str = "\
+    batch_size image_size remote local use_synth_data model_name use_ema wandb_name wandb_project \
+    device_train_microbatch_size";
 
 /// train_network.py, setup_parser, with the functions of library/ that it calls.
 pub(super) const NETWORK: &str = "\

@@ -9,6 +9,7 @@ use crate::job::{
     kinds::JobDraft,
     pictures::{
         DataSpec, DenoiserDraft, DenoiserSpec, PromptSpec, TrainSpec, check_captions, check_class,
+        checked_data,
         concepts::{WordDraft, WordSpec, check_nameless},
         fill_captioned_defaults,
         limits::LEARNING_RATE,
@@ -31,10 +32,18 @@ pub(super) fn checked(draft: JobDraft, check: &mut Check, common: &CommonSpec) -
     fill_captioned_defaults(&mut train);
     let prompt = PromptSpec::checked(prompt, check, "data");
     check_class(check, &prompt, &denoiser, train.enable_bucket == Some(true));
+    denoiser.check_average(check);
+    if several && prompt.synthetic_samples.is_some() {
+        check.refuse(
+            "data.synthetic_samples",
+            "given together with [[concepts]], which have pictures of their own",
+        );
+    }
+    let data = if several { DataSpec::default() } else { checked_data(data, &prompt, &train, check) };
     let train = TrainSpec::checked(train, check, "train");
     let word = WordSpec::checked(WordDraft::default(), check, "train");
     let spec = LoraSpec {
-        data: if several { DataSpec::default() } else { DataSpec::checked(data, check, "data") },
+        data,
         prompt,
         concepts: check.concepts(concepts, &word, &train),
         train,

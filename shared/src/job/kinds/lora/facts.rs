@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// Options of `[train]` that decide no bit of what is learned.
-pub const OPTIONS_WITHOUT_EFFECT: [&str; 11] = pictures::OPTIONS_WITHOUT_EFFECT;
+pub const OPTIONS_WITHOUT_EFFECT: [&str; 12] = pictures::OPTIONS_WITHOUT_EFFECT;
 
 /// The file to go on from.
 const INITIALIZER: &str = "lora.initializer_lora";

@@ -6,7 +6,7 @@ use crate::job::{
     check::{Check, is_part_of_name},
     kinds::JobDraft,
     pictures::{
-        DataSpec, DenoiserSpec, PromptSpec, TrainSpec, caption_templates, check_captions, check_class,
+        DenoiserSpec, PromptSpec, TrainSpec, caption_templates, check_captions, check_class, checked_data,
         fill_captioned_defaults,
     },
     section::Spec as _,
@@ -22,15 +22,12 @@ pub(super) fn checked(draft: JobDraft, check: &mut Check, common: &CommonSpec) -
     if denoiser.says_more_of_ema() {
         check.refuse("train.ema_decay", "says nothing without train.use_ema = true: give both or neither");
     }
-    if unet.shard_optimizer == Some(true) && denoiser.use_ema == Some(true) {
-        let problem = "got true beside train.use_ema, whose average every rank has: give one of the two";
-        check.refuse("train.shard_optimizer", problem);
-    }
+    denoiser.check_average(check);
     fill_captioned_defaults(&mut train);
     let prompt = PromptSpec::checked(prompt, check, "data");
     check_class(check, &prompt, &denoiser, train.enable_bucket == Some(true));
     let spec = UnetFinetuneSpec {
-        data: DataSpec::checked(data, check, "data"),
+        data: checked_data(data, &prompt, &train, check),
         prompt,
         train: TrainSpec::checked(train, check, "train"),
         denoiser: DenoiserSpec::checked(denoiser, check, "train"),

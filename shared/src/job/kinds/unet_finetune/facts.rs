@@ -4,33 +4,23 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::{COMPARE_INTERVAL, UnetFinetuneSpec};
+use super::{COMPARE_INTERVAL, UnetFinetuneSpec, UnetInit};
 use crate::{
     job::{
         ClusterSpec, ImageUse, PathUse,
         kinds::facts::Facts,
-        pictures::{DataSpec, DenoiserSpec, PromptSpec, TrainSpec},
+        pictures::{self, DataSpec, DenoiserSpec, PromptSpec, TrainSpec},
     },
     templates::use_captions,
 };
 
+/// Options of this kind that decide no bit of what is learned.
+const WITHOUT_EFFECT: [&str; 3] = ["gradient_checkpointing", "offload", "shard_optimizer"];
+
 /// Options of `[train]` that decide no bit of what is learned.
-pub const OPTIONS_WITHOUT_EFFECT: [&str; 14] = [
-    "num_train_epochs",
-    "repeats",
-    "save_steps",
-    "checkpointing_steps",
-    "checkpoints_total_limit",
-    "resume_from_checkpoint",
-    "save_as_full_pipeline",
-    "validation_prompt",
-    "num_validation_images",
-    "validation_steps",
-    "report_to",
-    "gradient_checkpointing",
-    "offload",
-    "shard_optimizer",
-];
+pub fn options_without_effect() -> Vec<&'static str> {
+    pictures::OPTIONS_WITHOUT_EFFECT.into_iter().chain(WITHOUT_EFFECT).collect()
+}
 
 impl Facts for UnetFinetuneSpec {
     fn pictures(&self) -> Option<(&DataSpec, &TrainSpec)> {
@@ -92,13 +82,17 @@ impl Facts for UnetFinetuneSpec {
         given.into_iter().find(|prompt| !prompt.is_empty()).cloned()
     }
 
+    fn draws_unet(&self) -> bool {
+        self.unet.init_from == UnetInit::Scratch && self.unet.trainable == ["all"]
+    }
+
     fn trains_unet(&self) -> bool {
         true
     }
 
     fn decides(&self, option: &str) -> bool {
         let key = option.strip_prefix("train.").unwrap_or_default();
-        TrainSpec::decides(option) && !OPTIONS_WITHOUT_EFFECT.contains(&key)
+        TrainSpec::decides(option) && !WITHOUT_EFFECT.contains(&key)
     }
 
     fn add_deciding(&self, cluster: &ClusterSpec, options: &mut BTreeMap<String, Value>) {

@@ -8,7 +8,7 @@ pub mod limits;
 #[cfg(test)]
 mod tests;
 
-pub use facts::OPTIONS_WITHOUT_EFFECT;
+pub use facts::options_without_effect;
 
 use serde::ser::SerializeMap;
 
@@ -60,6 +60,18 @@ choice! {
     }
 }
 
+choice! {
+    /// How attention is computed.
+    AttentionChoice {
+        /// In tiles: never all of its weights at once. The least memory and time.
+        Fused = "fused",
+        /// All heads' weights at once, as matrices.
+        Plain = "plain",
+        /// The same, of one head of one sample after the other.
+        Sliced = "sliced",
+    }
+}
+
 section! {
     /// What of `[train]` is about a UNet whose own weights are trained.
     UnetSpec from draft: UnetDraft, unet_keys {
@@ -71,6 +83,8 @@ section! {
         /// Of a pass only what is between the network's segments is kept, and the rest computed again for the gradient: less memory,
         /// about a third more time, the same bits. Default false.
         gradient_checkpointing: bool = boolean.flag(false),
+        /// How attention is computed; plain and sliced are there to compare with. Default fused.
+        attention: AttentionChoice = string.choice(AttentionChoice::Fused),
         /// Where the optimizer's moments and the average are. Default none. It decides no bit.
         offload: Offload = string.choice(Offload::None),
         /// In which order gradients are added up. Default exact; fast costs less, and its bits are those of one number of ranks.

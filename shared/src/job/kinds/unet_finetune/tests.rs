@@ -48,7 +48,13 @@ fn wrong_values_and_keys_of_other_kinds_are_named() {
         ("[train]\noffload = \"tape\"", "train.offload"),
         ("[train]\nexchange = \"slow\"", "train.exchange"),
         ("[train]\nema_decay = 0.5", "train.ema_decay"),
-        ("[train]\nuse_ema = true\nshard_optimizer = true", "train.shard_optimizer"),
+        ("[train]\nema_half_life = 10", "train.ema_decay"),
+        ("[train]\nuse_ema = true\nema_decay = 0.5\nema_half_life = 10", "train.ema_half_life"),
+        ("[train]\nuse_ema = true\nema_half_life = -1", "train.ema_half_life"),
+        ("[train]\nattention = \"flash\"", "train.attention"),
+        ("[train]\nmin_timestep = -1", "train.min_timestep"),
+        ("synthetic_samples = 5", "data.images"),
+        ("synthetic_samples = 0.5", "data.synthetic_samples"),
         ("[train]\nplaceholder_token = \"<a>\"", "train.placeholder_token"),
         ("[train]\ntrain_text_encoder = true", "train.train_text_encoder"),
         ("[train]\ntemplates = [\"a {}\"]", "train.templates[0]"),
@@ -56,6 +62,26 @@ fn wrong_values_and_keys_of_other_kinds_are_named() {
         ("[lora]\nrank = 4", "lora"),
     ] {
         let error = parse_job_toml(&format!("{JOB}{options}\n")).unwrap_err();
+        assert!(error.violations.iter().any(|one| one.field == field), "{field}: {error}");
+    }
+}
+
+#[test]
+fn synthetic_samples_need_no_pictures_and_have_no_captions() {
+    let job = "kind = \"unet_finetune\"\n[model]\nbase = \"/m\"\n[data]\nsynthetic_samples = 100\n";
+    let steps = "[train]\nmax_train_steps = 3\n";
+    let mut spec = parse_job_toml(&format!("{job}{steps}")).unwrap();
+    assert_eq!(parse_job_toml(&spec.to_toml().unwrap()).unwrap(), spec);
+    let work = spec.work.facts_mut();
+    assert!(work.places().is_empty() && work.image_sources().is_empty() && work.image_uses().is_empty());
+    assert!(unet(&format!("{job}{steps}")).templates().is_empty());
+    for (job, field) in [
+        (job.to_owned(), "train.max_train_steps"),
+        (format!("{job}source = \"/s\"\n{steps}"), "data.source"),
+        (format!("{job}instance_prompt = \"a\"\n{steps}"), "data.instance_prompt"),
+        (format!("{job}{steps}enable_bucket = true\n"), "train.enable_bucket"),
+    ] {
+        let error = parse_job_toml(&job).unwrap_err();
         assert!(error.violations.iter().any(|one| one.field == field), "{field}: {error}");
     }
 }
@@ -72,5 +98,7 @@ fn options_that_decide_nothing_and_an_order_of_ranks_are_known() {
     assert!(job("exchange = \"fast\"").warning().unwrap().contains("train.exchange"));
     let facts = |option: &str| job("").work.facts().decides(option);
     assert!(facts("train.trainable") && facts("train.exchange") && facts("train.init_from"));
+    assert!(facts("train.attention") && facts("train.ema_half_life") && facts("train.min_timestep"));
+    assert!(!facts("train.cache_latents"));
     assert!(!facts("train.offload") && !facts("train.gradient_checkpointing") && !facts("train.save_steps"));
 }

@@ -1,25 +1,28 @@
-//! A step of a LoRA: gradient of the adapters, and their update.
+//! A step of what a model trains, a LoRA or its whole UNet: gradient and update.
 
-use std::mem;
+use std::{mem, path::Path};
 
-use super::Error;
+use super::{Error, UnetArguments};
 use crate::{
     engine::{
-        Adapter, AlignedFloats, BucketSizes, Buckets, EmbeddingRows, EngineError, EngineHandle, Gradient,
-        Microbatch, OpenAdapters, OptimizerStep,
+        Adapter, AlignedFloats, BucketSizes, Buckets, EmbeddingRows, EngineError, EngineHandle, FirstValues,
+        Gradient, Microbatch, ModelOptions, OpenAdapters, OpenUnet, OptimizerStep, ParametersInfo,
     },
     train::AdamWOptions,
 };
 
 /// The layers that diffusers' script adapts.
 const TARGETS: [&str; 4] = [".to_q", ".to_k", ".to_v", ".to_out.0"];
-/// Its learning rate.
+/// The learning rate of diffusers' scripts.
 const RATE: f64 = 1e-4;
+/// The share of the average that a step keeps, of EMAModel at last.
+const DECAY: f64 = 0.9999;
 
-/// Adapters that are open, and the memory of their gradients.
+/// Parameters that are open, and the memory of their gradients.
 #[derive(Debug)]
-pub(super) struct LoraSteps {
+pub(super) struct TrainedSteps {
     buckets: Vec<AlignedFloats>,
+    average: bool,
     taken: u64,
 }
 
@@ -43,12 +46,12 @@ impl Buckets for Lent {
     }
 }
 
-impl LoraSteps {
+impl TrainedSteps {
     /// Of adapters of `rank` beside the loaded model's attention.
     ///
     /// # Errors
     /// The engine's.
-    pub(super) async fn open(engine: &EngineHandle, rank: usize) -> Result<Self, Error> {
+    pub(super) async fn adapters(engine: &EngineHandle, rank: usize) -> Result<Self, Error> {
         let layers = engine.adaptable_layers().await?;
         let is_target =
             |name: &str| name.starts_with("unet.") && TARGETS.iter().any(|end| name.ends_with(end));
@@ -66,9 +69,35 @@ impl LoraSteps {
             rank_dropout: 0.0,
             rows: Vec::new(),
         };
-        let parameters = engine.open_adapters(opening).await?;
+        Ok(Self::of(&engine.open_adapters(opening).await?, average))
+    }
+
+    /// Of all weights of the loaded model's UNet, which are drawn.
+    ///
+    /// # Errors
+    /// The engine's.
+    pub(super) async fn unet(
+        engine: &EngineHandle,
+        folder: &Path,
+        how: &UnetArguments,
+    ) -> Result<Self, Error> {
+        let options = ModelOptions { draws_unet: true, ..ModelOptions::default() };
+        let tensors = engine.unet_tensors(folder.to_owned(), options).await?;
+        let opening = OpenUnet {
+            trained: tensors.into_iter().map(|tensor| tensor.name).collect(),
+            first: FirstValues::Drawn { seed: 0 },
+            buckets: BucketSizes::default(),
+            average: how.ema,
+            checkpointing: how.gradient_checkpointing,
+            attention: how.attention.into(),
+            folder: how.offload.clone(),
+        };
+        Ok(Self::of(&engine.open_unet(opening).await?, how.ema))
+    }
+
+    fn of(parameters: &ParametersInfo, average: bool) -> Self {
         let lengths = parameters.plan.buckets.iter().map(|bucket| bucket.length).chain([0]);
-        Ok(Self { buckets: lengths.map(AlignedFloats::zeros).collect(), taken: 0 })
+        Self { buckets: lengths.map(AlignedFloats::zeros).collect(), average, taken: 0 }
     }
 
     /// One step. The gradient itself stays in the engine's buckets.
@@ -94,7 +123,7 @@ impl LoraSteps {
             weight_decay,
             max_grad_norm: Some(1.0),
             divide_by: 1,
-            average_decay: None,
+            average_decay: self.average.then_some(DECAY),
         };
         self.buckets = engine.apply(update, EmbeddingRows::default(), buckets).await?.1;
         Ok(Gradient {
