@@ -4,7 +4,7 @@ CARGO ?= cargo
 NEXTEST := $(shell $(CARGO) nextest --version >/dev/null 2>&1 && echo yes)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test nightly lint sanitize bench bench-lora bench-draw bench-first bench-gpt2 bench-ring bench-overlap bench-control chaos pairs upgrade-test same-bytes release-proto packages packages-test
+.PHONY: help setup build demo test nightly lint sanitize bench bench-lora bench-unet bench-draw bench-first bench-gpt2 bench-ring bench-overlap bench-control chaos pairs upgrade-test same-bytes release-proto packages packages-test
 
 help: ## Show this list
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -62,6 +62,9 @@ bench: build ## Time our training step beside the one it replaces, in turns
 
 bench-lora: build ## Time a LoRA's step beside that of diffusers' script, in turns: rank 4, or with ARGUMENTS="--lora 64" another
 	@tests/bench/bench.sh --lora 4 $(ARGUMENTS)
+
+bench-unet: build ## Time a step of the whole UNet beside that of diffusers' script, in turns
+	@tests/bench/bench.sh --unet --steps 2 $(ARGUMENTS)
 
 bench-draw: build ## Time drawing a picture beside diffusers' pipeline, in turns
 	@tests/bench/draw.sh $(ARGUMENTS)

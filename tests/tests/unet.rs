@@ -111,6 +111,33 @@ async fn any_number_of_workers_learns_the_same_weights_however_they_are_kept() -
     sandbox.expect_no_process().await
 }
 
+/// No file but the model's, and of the UNet the configuration alone.
+#[tokio::test]
+async fn synthetic_samples_teach_any_number_of_workers_the_same_with_and_without_a_cache() -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    let alone = sandbox.path("model");
+    places::copy_folder(&places::toy_checkpoint(), &alone)?;
+    fs::remove_file(alone.join("unet").join(WEIGHTS))?;
+    let job = job("no")?
+        .set("data", Table::from_iter([("synthetic_samples".to_owned(), Value::from(5))]))
+        .set("train.init_from", "scratch")
+        .set("train.min_timestep", 1)
+        .set("train.ema_half_life", 1000.0)
+        .set("train.validation_prompt", "");
+    let without = job.clone().set("train.cache_latents", false).set("model.base", text(&alone));
+    for (name, job, workers) in [("kept", &job, "2"), ("anew", &without, "3")] {
+        sandbox.write_job("job.toml", job)?;
+        sandbox.finish(&["run", "job.toml", "--workers", workers, "-o", name]).await?.expect_code(0)?;
+    }
+    let [kept, anew] = ["kept", "anew"].map(|name| tensors(&sandbox.path(&format!("{name}/{WEIGHTS}"))));
+    // The model's hash is another one, and the weights are not.
+    ensure!(kept? == anew?, "other weights");
+    // What such a job needs is said before.
+    let doctor = sandbox.finish(&["doctor", "job.toml"]).await?.expect_code(0)?;
+    ensure!(doctor.stdout.contains("GiB a rank"), "{}", doctor.stdout);
+    sandbox.expect_no_process().await
+}
+
 #[tokio::test]
 async fn a_worker_that_dies_costs_no_step_and_bf16_has_one_result_too() -> Result<()> {
     let sandbox = Sandbox::new()?;
@@ -129,30 +156,56 @@ async fn a_worker_that_dies_costs_no_step_and_bf16_has_one_result_too() -> Resul
     Ok(())
 }
 
-/// Each step from the reference's own state, of all of the UNet and of a part of it.
-#[tokio::test]
-async fn every_step_is_that_of_diffusers() -> Result<()> {
-    let sandbox = Sandbox::new()?;
-    let plain = job("no")?
+/// Whose state is kept after each step.
+fn replayed_job() -> Result<Job> {
+    Ok(job("no")?
         .set("train.checkpointing_steps", 1)
         .set("train.validation_prompt", "")
         .set("train.validation_loss_steps", 0)
         .set("train.train_batch_size", 2)
         .set("train.adam_epsilon", 1e-6)
-        .set("cluster.world_size", 2);
+        .set("cluster.world_size", 2))
+}
+
+/// Each step from the reference's own state, of all of the UNet and of a part of it.
+#[tokio::test]
+async fn every_step_is_that_of_diffusers() -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    let plain = replayed_job()?;
     let (toy, other) = (text(&places::toy_checkpoint()), text(&reference::tiny_checkpoint("tiny2").await?));
     let all = plain.clone().set("train.snr_gamma", 5.0).set("train.max_grad_norm", 0.05);
     // Velocities, other numbers of heads, and a square that no latent of Stable Diffusion 1 has.
     let part = plain.set("train.trainable", "cross_attention").set("train.resolution", 36);
-    for (name, job, checkpoint) in [("all", all, &toy), ("part", part, &other)] {
-        let trace = text(&sandbox.path(&format!("{name}-trace")));
-        let job = job.set("model.base", checkpoint.as_str()).set("train.max_train_steps", 4);
-        sandbox.write_job("job.toml", &job.set("debug.trace_dir", trace.as_str()))?;
-        sandbox.finish(&["run", "job.toml", "--workers", "2", "-o", name]).await?.expect_code(0)?;
-        let out = text(&sandbox.path(name));
-        let replayed = reference::run_script("replay_network.py", &[&out, &trace, checkpoint]).await?;
-        let seen = replayed.expect_code(0)?.json_lines()?.pop().context("what was seen")?;
-        ensure!(seen["steps"] == 3, "{name}: {seen}");
+    replay(&sandbox, "all", all, &toy, 4).await?;
+    replay(&sandbox, "part", part, &other, 4).await?;
+    sandbox.expect_no_process().await
+}
+
+/// Takes so many steps and computes all but the first again as diffusers does.
+async fn replay(sandbox: &Sandbox, name: &str, job: Job, checkpoint: &str, steps: i64) -> Result<()> {
+    let trace = text(&sandbox.path(&format!("{name}-trace")));
+    let job = job.set("model.base", checkpoint).set("train.max_train_steps", steps);
+    sandbox.write_job("job.toml", &job.set("debug.trace_dir", trace.as_str()))?;
+    sandbox.finish(&["run", "job.toml", "--workers", "2", "-o", name]).await?.expect_code(0)?;
+    let out = text(&sandbox.path(name));
+    let replayed = reference::run_script("replay_network.py", &[&out, &trace, checkpoint]).await?;
+    let seen = replayed.expect_code(0)?.json_lines()?.pop().context("what was seen")?;
+    ensure!(seen["steps"] == steps - 1, "{name}: {seen}");
+    Ok(())
+}
+
+/// More steps, of models of other shapes, with accumulation and late timesteps.
+#[tokio::test]
+async fn twenty_steps_are_those_of_diffusers() -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    let plain = replayed_job()?
+        .set("train.gradient_accumulation_steps", 2)
+        .set("train.snr_gamma", 5.0)
+        .set("train.max_grad_norm", 0.05)
+        .set("train.min_timestep", 1);
+    for preset in ["tiny15", "tiny2"] {
+        let checkpoint = text(&reference::tiny_checkpoint(preset).await?);
+        replay(&sandbox, preset, plain.clone(), &checkpoint, 21).await?;
     }
     sandbox.expect_no_process().await
 }

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
 use super::{
-    row::Row,
+    row::{Learns, Row},
     story::{self, Story},
 };
 use crate::{
@@ -29,8 +29,6 @@ use crate::{
     wait::{SOON, until},
 };
 
-/// The files that are compared: of a textual inversion the first, of a LoRA both.
-const LEARNED: [&str; 2] = ["learned_embeds.safetensors", "pytorch_lora_weights.safetensors"];
 /// Options that only a textual inversion has.
 const WORDS: [&str; 4] =
     ["train.placeholder_token", "train.initializer_token", "train.templates", "train.num_vectors"];
@@ -64,12 +62,16 @@ pub fn job(row: &Row) -> Result<Job> {
         .set("train.train_batch_size", 1)
         .shared_by(workers);
     let whole = row.keys.iter().fold(plain, |job, (key, value)| job.set(key, value.clone()));
-    if !row.lora {
+    if row.learns == Learns::Word {
         return Ok(whole);
     }
     let is_large = row.keys.iter().any(|(key, _)| *key == "train.num_vectors");
     let plain = WORDS.iter().fold(whole, |job, key| job.without(key)).set("data", Table::new());
     let images = text(&places::green_star());
+    if row.learns == Learns::Unet {
+        let plain = plain.set("data.images", images.as_str()).set("data.instance_prompt", "a green star");
+        return Ok(plain.set("kind", "unet_finetune").set("train.use_ema", true));
+    }
     let word = [("placeholder_token", "<green-star>"), ("initializer_token", "star"), ("images", &images)];
     let concept: Table = word.into_iter().map(|(key, value)| (key.to_owned(), value.into())).collect();
     // About as large as the rows are, of layers as wide.
@@ -82,7 +84,13 @@ pub async fn results(sandbox: &Sandbox, row: &Row, coordinator: &Door, job_id: &
     let output = sandbox.path(&format!("output-{job_id}"));
     let mut fetch = sandbox.ringtune(&["fetch", job_id, "-o", &text(&output)])?;
     finish(fetch.envs(coordinator.variables())).await?.expect_code(0)?;
-    let files = &LEARNED[..1 + usize::from(row.lora)];
+    let files: &[&str] = match row.learns {
+        Learns::Word => &["learned_embeds.safetensors"],
+        Learns::Lora => &["learned_embeds.safetensors", "pytorch_lora_weights.safetensors"],
+        Learns::Unet => {
+            &["diffusion_pytorch_model.safetensors", "diffusion_pytorch_model-without-ema.safetensors"]
+        }
+    };
     let read = |file: &&str| fs::read(output.join(file)).context(file.to_string());
     let learned = files.iter().map(read).collect::<Result<Vec<_>>>()?.concat();
     let metrics = fs::read_to_string(output.join("metrics.csv")).context("metrics.csv")?;

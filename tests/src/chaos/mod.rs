@@ -24,7 +24,7 @@ pub mod story;
 mod verdict;
 
 pub use measure::Measured;
-pub use row::{Act, Ground, Row, Who};
+pub use row::{Act, Ground, Learns, Row, Who};
 pub use runner::{Outcome, run, seed};
 
 /// Says something to whoever reads stderr.

@@ -34,6 +34,17 @@ pub enum Ground {
     Clocks,
 }
 
+/// What a job learns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Learns {
+    /// A word, by textual inversion: the state is in each rank.
+    Word,
+    /// A LoRA and a word: the engine holds the state.
+    Lora,
+    /// A UNet with an average of its weights: the engine holds the state.
+    Unet,
+}
+
 /// A line of a row's script: a moment to wait for, or an action.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Act {
@@ -193,8 +204,8 @@ pub struct Row {
     pub workers: Vec<Vec<String>>,
     /// Steps of its job.
     pub steps: i64,
-    /// Its job is of kind "lora", whose state the engine holds; else a textual inversion, whose state is in each rank.
-    pub lora: bool,
+    /// What its job learns.
+    pub learns: Learns,
     /// Keys of its job file.
     pub keys: Vec<(&'static str, Value)>,
     /// Environment of the daemons.
@@ -225,7 +236,7 @@ impl Row {
             program: crate::daemon::FAKE_WORKER,
             workers: vec![vec!["--gradient-takes=25".to_owned()]; workers],
             steps: 60,
-            lora: false,
+            learns: Learns::Word,
             keys: Vec::new(),
             ground: Ground::Loopback,
             tls: false,
@@ -244,9 +255,9 @@ impl Row {
         Self { steps, ..self }
     }
 
-    /// With a job of kind "lora".
-    pub fn of_lora(self) -> Self {
-        Self { lora: true, ..self }
+    /// With a job that learns something else.
+    pub fn learning(self, learns: Learns) -> Self {
+        Self { learns, ..self }
     }
 
     /// Sets flags of all workers.

@@ -6,12 +6,10 @@ mod faults;
 use std::collections::BTreeSet;
 
 use anyhow::{Result, ensure};
-use ringtune_tests::chaos::{self, rows};
+use ringtune_tests::chaos::{self, Learns, rows};
 
-async fn play(name: &str, lora: bool) -> Result<()> {
-    let row = rows::named(name)?;
-    let row = if lora { row.of_lora() } else { row };
-    chaos::run(&row, chaos::seed()).await?;
+async fn play(name: &str, learns: Learns) -> Result<()> {
+    chaos::run(&rows::named(name)?.learning(learns), chaos::seed()).await?;
     Ok(())
 }
 
@@ -21,7 +19,7 @@ macro_rules! rows {
         $(
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $name() -> Result<()> {
-                play(stringify!($name), false).await
+                play(stringify!($name), Learns::Word).await
             }
         )*
 
@@ -32,7 +30,7 @@ macro_rules! rows {
             $(
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
                 async fn $name() -> Result<()> {
-                    play(stringify!($name), true).await
+                    play(stringify!($name), Learns::Lora).await
                 }
             )*
         }
@@ -46,6 +44,33 @@ macro_rules! rows {
             Ok(())
         }
     };
+}
+
+/// With a job whose state has an average too: each way to lose a rank that needs no large state.
+mod unet {
+    use super::*;
+
+    macro_rules! of_unet {
+        ($($name:ident),* $(,)?) => {
+            $(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $name() -> Result<()> {
+                    play(stringify!($name), Learns::Unet).await
+                }
+            )*
+        };
+    }
+
+    of_unet![
+        a_worker_dies_while_it_prepares,
+        a_worker_dies_while_it_computes,
+        rank_0_dies_while_it_computes,
+        a_worker_dies_in_the_exchange,
+        a_worker_dies_in_the_optimizer,
+        rank_0_dies_at_a_checkpoint,
+        all_die_and_come_back,
+        a_worker_dies_and_comes_back,
+    ];
 }
 
 rows![

@@ -3,16 +3,16 @@
 use std::io::Write as _;
 
 use comfy_table::{CellAlignment, Table, presets::NOTHING};
-use ringtune_shared::job::{JobSpec, Work, parse_job_toml};
 use serde::Serialize;
 
 use super::{
-    Bench, BenchOutput, Error, UnetTableArguments, arguments::BenchAttention, blocking, check,
-    check_resolution, made_up::Inputs, summary::Summary, trained::TrainedSteps, usage::PeakMemory,
+    Bench, BenchOutput, Error, UnetTableArguments, blocking, check, check_resolution, made_up::Inputs,
+    summary::Summary, trained::TrainedSteps, usage::PeakMemory,
 };
+use crate::kinds::{UnetForecast, UnetOptions};
 use crate::{
-    engine::{Library, ModelOptions, Precision, UnetTensor},
-    kinds::{UnetMachine, unet_bytes},
+    engine::{Library, UnetTensor},
+    fault::Refusal,
     node::Node,
 };
 
@@ -45,20 +45,27 @@ pub async fn unet(arguments: &UnetTableArguments, library: Library) -> Result<()
     let node = Node::detect();
     let mut step = arguments.step();
     let plan = check(&step, &node)?;
-    let mut job = job(arguments)?;
+    let how = &arguments.how;
+    let mut forecast = UnetForecast::new(UnetOptions {
+        resolution: arguments.resolution,
+        ema: how.ema,
+        gradient_checkpointing: how.gradient_checkpointing,
+        attention: how.attention.into(),
+        in_files: how.offload.is_some(),
+    })?;
     let (checkpoint, options) = (step.checkpoint.clone(), step.model_options());
     let info =
         blocking(move || (library.check_folder)(&checkpoint, &options)).await?.map_err(Error::Model)?;
     let side = check_resolution(arguments.resolution, &info)?;
     // 2. Engine, model and the UNet's parameters, where one sample fits at least.
     let bench = Bench::open(&step, &plan, library, PeakMemory::start()).await?;
-    let options = ModelOptions { draws_unet: true, ..ModelOptions::default() };
-    let tensors = bench.engine.unet_tensors(step.checkpoint.clone(), options).await?;
-    let mut forecast = |microbatch| forecast(&mut job, &tensors, plan.precision, microbatch);
-    let mut rows: Vec<Row> = Vec::new();
-    for microbatch in &arguments.microbatches {
-        rows.push(Row { microbatch: *microbatch, forecast_bytes: forecast(*microbatch)?, measured: None });
-    }
+    let tensors = bench.engine.unet_tensors(step.checkpoint.clone(), step.model_options()).await?;
+    let mut row = |microbatch: &u32| {
+        let forecast_bytes = forecast.bytes(&tensors, plan.precision, *microbatch)?;
+        Ok::<_, Refusal>(Row { microbatch: *microbatch, forecast_bytes, measured: None })
+    };
+    let rows: Result<Vec<Row>, Refusal> = arguments.microbatches.iter().map(&mut row).collect();
+    let mut rows = rows.map_err(|refusal| Error::Option { option: "MODEL", problem: refusal.to_string() })?;
     let trained: usize = tensors.iter().map(UnetTensor::elements).sum();
     bench.say(
         &serde_json::json!({"parameters": info.parameters, "trained_parameters": trained}),
@@ -98,37 +105,6 @@ pub async fn unet(arguments: &UnetTableArguments, library: Library) -> Result<()
         }
     }
     Ok(())
-}
-
-/// The job that takes such steps: it knows what it needs.
-fn job(arguments: &UnetTableArguments) -> Result<JobSpec, Error> {
-    let how = &arguments.how;
-    let attention = match how.attention {
-        BenchAttention::Fused => "fused",
-        BenchAttention::Plain => "plain",
-        BenchAttention::Sliced => "sliced",
-    };
-    let offload = if how.offload.is_some() { "disk" } else { "none" };
-    Ok(parse_job_toml(&format!(
-        "kind = \"unet_finetune\"\n[model]\nbase = \"/\"\n[data]\nsynthetic_samples = 1\n[train]\nmax_train_steps = 1\n\
-         resolution = {}\nuse_ema = {}\ngradient_checkpointing = {}\nattention = \"{attention}\"\noffload = \"{offload}\"\n",
-        arguments.resolution, how.ema, how.gradient_checkpointing
-    ))?)
-}
-
-/// Bytes that the job needs with microbatches of this size.
-fn forecast(
-    job: &mut JobSpec,
-    tensors: &[UnetTensor],
-    precision: Precision,
-    microbatch: u32,
-) -> Result<u64, Error> {
-    let Work::UnetFinetune(work) = &mut job.work else { return Ok(0) };
-    work.train.train_batch_size = microbatch;
-    let machine = UnetMachine { cluster: &job.common.cluster, ranks: 1, precision, memory: 0 };
-    let refused =
-        |refusal: crate::fault::Refusal| Error::Option { option: "MODEL", problem: refusal.to_string() };
-    unet_bytes(work, tensors, machine).map_err(refused)
 }
 
 impl MeasuredRow {

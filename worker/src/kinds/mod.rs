@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 
 pub use gpt2_finetune::bench::{GradientBench, GradientTimes, Leaving};
 pub(crate) use rehearsal::{As, DrawingReport, Estimate, Found};
-pub(crate) use unet_finetune::memory::{Machine as UnetMachine, needed as unet_bytes};
+pub(crate) use unet_finetune::forecast::{UnetForecast, UnetOptions};
 
 use crate::{
     rank::{self, Context, live},

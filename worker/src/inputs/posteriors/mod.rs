@@ -9,6 +9,7 @@
 //!
 //! Invariant: between any two exchanges of a ring, all its ranks know the same posteriors.
 
+mod encoding;
 mod slot;
 #[cfg(test)]
 mod tests;
@@ -23,14 +24,15 @@ use crate::{
         ImagePlace, OpenTable, Target,
         images::{self, ListedImage},
     },
-    engine::{ModelInfo, Moments, Pixels},
+    engine::{ModelInfo, Moments},
     journal::Journal,
     latents::{self, Give, LatentCache, LatentKey, LatentSource, Shelf},
     rank::{Context, Error},
     ring::RankRing,
-    session::{Assignment, Progress, ProgressStage, RankEvent},
-    train::{Draws, Posterior, TrainingImage, View},
+    session::Assignment,
+    train::{Posterior, TrainingImage, View},
 };
+use encoding::{encode, tell, zero};
 use slot::Slot;
 
 /// Of a picture, and of its mirror image.
@@ -159,7 +161,8 @@ impl Desk {
     fn look_up(&mut self, image: ListedImage, is_own: bool) -> Result<Picture, Error> {
         let Self { common, assignment, cache, shelf, open } = self;
         // Of many pictures, most are read when a step shows them.
-        let is_read = is_own || common.framing.looks_at_pictures();
+        let is_drawn = matches!(image.file.place, ImagePlace::Drawn { .. });
+        let is_read = !is_drawn && (is_own || common.framing.looks_at_pictures());
         let content = if is_read { image.read_in(open)? } else { Vec::new() };
         let target = common.framing.target(&image.file, &content)?;
         let ((width, height), crop) = (target.size(), target.crop());
@@ -185,7 +188,6 @@ impl Desk {
                 slot.fill(shelf.place(*key, shape).put_cached(moments)?);
             }
         }
-        let is_drawn = matches!(image.file.place, ImagePlace::Drawn { .. });
         if is_own && !is_drawn && !views.iter().all(Encoded::is_known) {
             images::decode(&image.file.name, &content)?;
         }
@@ -487,41 +489,9 @@ impl Posteriors {
     }
 }
 
-/// Says how many are done.
-async fn tell(journal: &Journal, done: usize, total: usize) {
-    let progress = Progress { stage: ProgressStage::Encode, done: done as u64, total: total as u64 };
-    journal.event(RankEvent::Progress(progress)).await;
-}
-
 impl Picture {
     /// Channels, rows and columns of its latents.
     fn shape(&self) -> [usize; 3] {
         self.views[0].slot.shape()
     }
-}
-
-/// A posterior of the right size.
-fn zero(shape @ [channels, height, width]: [usize; 3]) -> Moments {
-    let zeros = vec![0.0; shape.iter().product()];
-    Moments { channels, height, width, mean: zeros.clone(), logvar: zeros }
-}
-
-/// A picture that no file has, which is as good as its mirror image.
-fn drawn(seed: u64, number: u32, target: Target) -> Pixels {
-    let (width, height) = target.size();
-    let [width, height] = [width, height].map(|side| side as usize);
-    let data = Draws::new(seed).synthetic_picture(number, 3 * height * width);
-    Pixels { data, height, width }
-}
-
-/// A picture, or its mirror image, through the VAE.
-async fn encode(picture: &Picture, mirrored: bool, context: &Context) -> Result<Moments, Error> {
-    let (image, target) = (picture.image.clone(), picture.target);
-    // Of the picture that its entry is named after, however long ago that was.
-    let pixels = move || match image.file.place {
-        ImagePlace::Drawn { seed, number } => Ok(drawn(seed, number, target)),
-        _ => Ok::<_, Error>(target.pixels(&image.decode()?, mirrored)),
-    };
-    let pixels = ringtune_shared::tasks::spawn_blocking(pixels).await??;
-    context.engine.encode_image(pixels).await.map_err(Error::of_engine)
 }

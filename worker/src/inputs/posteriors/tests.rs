@@ -15,7 +15,7 @@ use crate::{
     access::ConfinedPath,
     data::{buckets::BucketOptions, images::ImageFile},
     engine::{Engine as _, FakeEngine, FakeScript},
-    session::RankKey,
+    session::{Progress, ProgressStage, RankEvent, RankKey},
 };
 
 fn model() -> ModelInfo {

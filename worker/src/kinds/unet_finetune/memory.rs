@@ -24,20 +24,20 @@ const BACKWARD_TENSORS: u64 = 6;
 
 /// The machine, and what the job makes of it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Machine<'a> {
-    pub(crate) cluster: &'a ClusterSpec,
+pub(super) struct Machine<'a> {
+    pub(super) cluster: &'a ClusterSpec,
     /// Of the ring.
-    pub(crate) ranks: u32,
-    pub(crate) precision: Precision,
+    pub(super) ranks: u32,
+    pub(super) precision: Precision,
     /// Bytes; 0: the system does not say how many.
-    pub(crate) memory: u64,
+    pub(super) memory: u64,
 }
 
 /// Bytes of memory that no file backs that a rank needs.
 ///
 /// # Errors
 /// `train.trainable` names no parameter.
-pub(crate) fn needed(
+pub(super) fn needed(
     job: &UnetFinetuneSpec,
     tensors: &[UnetTensor],
     machine: Machine<'_>,
@@ -139,7 +139,7 @@ fn passes(job: &UnetFinetuneSpec, tensors: &[UnetTensor], precision: Precision) 
     let layers = Layers::of(tensors, side / VAE_FACTOR, job.unet.attention != AttentionChoice::Fused);
     let numbers = match job.unet.gradient_checkpointing {
         false => layers.all,
-        true => layers.between + layers.largest_segment,
+        true => layers.all.min(layers.between + layers.largest_segment),
     };
     // 128 channels of a picture's size, a few times.
     let vae = 4 * 128 * side * side;
@@ -196,7 +196,7 @@ impl Layers {
             }
             let own = segment_of(name);
             if own != segment {
-                found.between += inputs.max(outputs) * positions;
+                found.between += if inputs == 0 { outputs } else { inputs } * positions;
                 (segment, of_segment) = (own, 0);
             }
             of_segment += numbers;
@@ -241,9 +241,11 @@ mod tests {
             tensor("down_blocks.0.resnets.0.conv1.weight", &[320, 320, 3, 3]),
             tensor("down_blocks.0.attentions.0.transformer_blocks.0.attn1.to_q.weight", &[320, 320]),
             tensor("down_blocks.0.attentions.0.transformer_blocks.0.attn2.to_k.weight", &[320, 768]),
+            tensor("down_blocks.0.attentions.0.transformer_blocks.0.ff.net.0.proj.weight", &[2560, 320]),
             tensor("down_blocks.3.resnets.0.conv1.weight", &[1280, 1280, 3, 3]),
             tensor("mid_block.resnets.0.conv1.weight", &[1280, 1280, 3, 3]),
             tensor("up_blocks.0.upsamplers.0.conv.weight", &[1280, 1280, 3, 3]),
+            tensor("up_blocks.3.attentions.0.transformer_blocks.0.ff.net.0.proj.weight", &[2560, 320]),
         ]
     }
 
@@ -274,7 +276,7 @@ mod tests {
         let plain = of("", Precision::Bf16, 1);
         let count: u64 = tensors.iter().map(|tensor| tensor.elements() as u64).sum();
         // Parameters, gradients, moments and two packings, beside passes.
-        assert!(plain > 20 * count && plain < 20 * count + (4 << 30), "{plain} of {count}");
+        assert!(plain > 20 * count && plain < 20 * count + (16 << 30), "{plain} of {count}");
         for (options, more) in [
             ("use_ema = true", true),
             ("gradient_accumulation_steps = 4", true),
@@ -303,7 +305,7 @@ mod tests {
         assert!(small.contains("this one has 0.5 GB: take a smaller model"), "{small}");
         let machine = Machine { cluster: &cluster, ranks: 1, precision: Precision::Bf16, memory: 0 };
         let whole = needed(&job("use_ema = true"), &tensors, machine).unwrap();
-        let near = said(whole - 1, "use_ema = true").unwrap();
+        let near = said(whole - (64 << 20), "use_ema = true").unwrap();
         assert!(near.contains("it would fit with train.gradient_checkpointing = true, or"), "{near}");
         let state = Training { average: true, in_files: true, copies: 4, ..Training::LEAST };
         let parameters: u128 = tensors.iter().map(|tensor| tensor.elements() as u128).sum();
@@ -320,7 +322,7 @@ mod tests {
         let deepest = 1280 * 64;
         let of = |name: &str, shape: &[usize]| {
             Layers::of(
-                &[tensors()[5].clone(), UnetTensor { name: name.to_owned(), shape: shape.to_vec() }],
+                &[tensors()[6].clone(), UnetTensor { name: name.to_owned(), shape: shape.to_vec() }],
                 64,
                 false,
             )

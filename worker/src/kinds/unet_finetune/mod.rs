@@ -1,6 +1,7 @@
 //! UNet finetuning: the weights of a model's UNet themselves are trained; text encoder and VAE stay as they are.
 
-pub(super) mod memory;
+pub(super) mod forecast;
+mod memory;
 mod prepare;
 pub(super) mod rehearsal;
 mod results;
