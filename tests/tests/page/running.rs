@@ -132,6 +132,7 @@ async fn a_job_is_followed_through_all_that_happens_to_it() -> Result<()> {
             "ERR_CONNECTION_REFUSED",
             "ERR_INCOMPLETE_CHUNKED",
             "ERR_CONNECTION_RESET",
+            "ERR_SOCKET_NOT_CONNECTED",
             "ERR_EMPTY_RESPONSE",
             "status of 503",
         ])
