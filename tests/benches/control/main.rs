@@ -75,7 +75,7 @@ async fn run(arguments: Arguments, swarm_runtime: &Handle) -> Result<ExitCode> {
 }
 
 async fn measure(arguments: Arguments, sandbox: &Sandbox, swarm_runtime: &Handle) -> Result<Report> {
-    Bench::start(arguments, sandbox, swarm_runtime).await?.run().await
+    Box::pin(Bench::start(arguments, sandbox, swarm_runtime).await?.run()).await
 }
 
 /// Every worker needs a file here and one in the coordinator, which inherits the limit.
