@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Draw pictures again in diffusers, from nothing but what they say about themselves, and compare.
 
-usage: check_pictures.py CHECKPOINT PICTURE... [--embeds FILE]... [--plain]
+usage: check_pictures.py CHECKPOINT PICTURE... [--embeds FILE]... [--lora FILE[:WEIGHT]] [--plain]
 
 Each PICTURE is a PNG of `ringtune generate --mixed-precision no`. Its `parameters` are read by Pillow and taken apart
 by AUTOMATIC1111's rule (restated below); then diffusers draws the picture with the same first noise, which is the
@@ -19,6 +19,7 @@ import argparse
 import json
 import re
 import sys
+from pathlib import Path
 
 import numpy
 import torch
@@ -117,6 +118,7 @@ def main():
     parser.add_argument("checkpoint")
     parser.add_argument("pictures", nargs="+")
     parser.add_argument("--embeds", action="append", default=[])
+    parser.add_argument("--lora")
     parser.add_argument("--plain", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -125,6 +127,10 @@ def main():
     pipeline.set_progress_bar_config(disable=True)
     for file in options.embeds:
         pipeline.load_textual_inversion(file)
+    if options.lora:
+        file, _, weight = options.lora.partition(":")
+        pipeline.load_lora_weights(Path(file).parent, weight_name=Path(file).name, adapter_name="lora")
+        pipeline.set_adapters(["lora"], [float(weight or 1)])
     loaded = pipeline.scheduler
     factor = 2 ** (len(pipeline.vae.config.block_out_channels) - 1)
     good = True
