@@ -159,7 +159,9 @@ async fn what_was_learned_is_gone_on_from_and_drawn_with() -> Result<()> {
     let drawn = |name: &str| fs::read(sandbox.path(name)).with_context(|| name.to_owned());
     ensure!(drawn("with/image-0001.png")? == drawn("command.png")?, "the command draws another picture");
     let (picture, of) = (text(&sandbox.path("command.png")), text(&sandbox.path(&weighted)));
-    reference::run_script("check_pictures.py", &[&checkpoint, &picture, "--lora", &of]).await?.expect_code(0)?;
+    reference::run_script("check_pictures.py", &[&checkpoint, &picture, "--lora", &of])
+        .await?
+        .expect_code(0)?;
     for number in 1..=2 {
         let name = format!("image-{number:04}.png");
         let [with, without] = ["with", "without"].map(|folder| {
