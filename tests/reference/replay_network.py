@@ -80,6 +80,7 @@ class Job:
         self.train, self.lora, self.cluster = job["train"], job.get("lora", {}), job["cluster"]
         self.reference = Reference(checkpoint, 0, "no")
         self.reference.token_table.requires_grad_(False)
+        self.microbatches = self.cluster["world_size"] * self.train["gradient_accumulation_steps"]
         self.place = {}
         self.factors = {}
         if job["kind"] == "unet_finetune":
@@ -158,20 +159,18 @@ class Job:
             factor.requires_grad_(True)
             component = "words" if name == LEARNED else name.split(".")[0]
             groups.get(component, groups["unet"]).append(factor)
+        if train.get("exchange") == "local":
+            return self.averaged(self.replay_round(step, before), step, before)
         rates = dict(zip(groups, self.rates(step)))
-        optimizer = torch.optim.AdamW(
-            [{"params": own, "lr": rates[component]} for component, own in groups.items() if own],
-            betas=(train["adam_beta1"], train["adam_beta2"]), weight_decay=train["adam_weight_decay"], eps=train["adam_epsilon"],
-        )
+        optimizer = self.adamw([{"params": own, "lr": rates[component]} for component, own in groups.items() if own])
         for name, factor in self.factors.items():
             optimizer.state[factor] = {
                 "step": torch.tensor(float(step - 1)),
                 "exp_avg": before[f"adamw.mean.{name}"].view(factor.shape).clone(),
                 "exp_avg_sq": before[f"adamw.square.{name}"].view(factor.shape).clone(),
             }
-        microbatches = self.cluster["world_size"] * train["gradient_accumulation_steps"]
-        for microbatch in range(microbatches):
-            (self.loss(step, microbatch) / microbatches).backward()
+        for microbatch in range(self.microbatches):
+            (self.loss(step, microbatch) / self.microbatches).backward()
         if train["max_grad_norm"] > 0:
             torch.nn.utils.clip_grad_norm_(list(self.factors.values()), train["max_grad_norm"])
         optimizer.step()
@@ -180,6 +179,45 @@ class Job:
             state = optimizer.state[factor]
             after[f"model.{name}"], after[f"adamw.mean.{name}"] = factor.detach(), state["exp_avg"]
             after[f"adamw.square.{name}"] = state["exp_avg_sq"]
+        return self.averaged(after, step, before)
+
+    def adamw(self, groups):
+        train = self.train
+        betas = (train["adam_beta1"], train["adam_beta2"])
+        return torch.optim.AdamW(groups, betas=betas, weight_decay=train["adam_weight_decay"], eps=train["adam_epsilon"])
+
+    def replay_round(self, step, before):
+        """DiLoCo: each microbatch's replica takes its steps with moments of its own; SGD moves by the mean of how far they came."""
+        train, factors = self.train, self.factors
+        first = {name: factor.detach().clone() for name, factor in factors.items()}
+        came = {name: torch.zeros_like(factor) for name, factor in first.items()}
+        for microbatch in range(self.microbatches):
+            for name, factor in factors.items():
+                factor.data.copy_(first[name])
+            # The rate is that of the round's number, for all of its steps.
+            inner = self.adamw([{"params": list(factors.values()), "lr": self.rates(step)[0]}])
+            for local in range((step - 1) * train["local_steps"] + 1, step * train["local_steps"] + 1):
+                inner.zero_grad()
+                self.loss(local, microbatch).backward()
+                if train["max_grad_norm"] > 0:
+                    torch.nn.utils.clip_grad_norm_(list(factors.values()), train["max_grad_norm"])
+                inner.step()
+            for name, factor in factors.items():
+                came[name] += (first[name] - factor.detach()) / self.microbatches
+        outer = torch.optim.SGD(
+            list(factors.values()), lr=train["outer_learning_rate"], momentum=train["outer_momentum"], nesterov=True)
+        for name, factor in factors.items():
+            factor.data.copy_(first[name])
+            factor.grad = came[name]
+            outer.state[factor]["momentum_buffer"] = before[f"outer.momentum.{name}"].view(factor.shape).clone()
+        outer.step()
+        after = {f"model.{name}": factor.detach() for name, factor in factors.items()}
+        momentum = {f"outer.momentum.{name}": outer.state[factor]["momentum_buffer"] for name, factor in factors.items()}
+        return after | momentum
+
+    def averaged(self, after, step, before):
+        """With the average of the parameters, where one is kept."""
+        train = self.train
         if train.get("use_ema"):
             average = EMAModel(
                 [before[f"average.{name}"].view(factor.shape) for name, factor in self.factors.items()],
@@ -204,14 +242,14 @@ def main():
     worst, steps = {}, range(2, last + 1)
     for step in steps:
         ours, after = job.state(step), job.replay(step)
-        known = {name for name in ours if name.split(".")[0] in ("model", "adamw", "average")}
+        known = {name for name in ours if name.split(".")[0] in ("model", "adamw", "outer", "average")}
         if known != set(after):
             sys.exit(f"checkpoint {step} has other tensors than the reference: {sorted(known ^ set(after))[:4]}")
         for name, reference in after.items():
             largest = reference.abs().max().item()
             difference = (ours[name].view(reference.shape) - reference).abs().max().item()
             error = difference / largest if largest else difference
-            kind = ".".join(name.split(".")[:2 if name.startswith("adamw") else 1])
+            kind = ".".join(name.split(".")[:2 if name.startswith(("adamw", "outer")) else 1])
             kind += ".text_encoder" if ".text_encoder." in name else ".unet"
             worst[kind] = max(worst.get(kind, (0.0, "")), (error, f"step {step} {name}"))
     ok = bool(worst) and all(error <= options.bound for error, _ in worst.values())

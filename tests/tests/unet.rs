@@ -181,6 +181,46 @@ async fn every_step_is_that_of_diffusers() -> Result<()> {
     sandbox.expect_no_process().await
 }
 
+/// A step is a round that each microbatch's replica takes by itself.
+#[tokio::test]
+async fn rounds_are_those_of_adamw_and_sgd_and_any_number_of_workers_takes_the_same() -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    let rounds = |job: Job| job.set("train.exchange", "local").set("train.local_steps", 3);
+    let toy = text(&places::toy_checkpoint());
+    // Movements that are large beside the last bits of what moves.
+    let replayed = rounds(replayed_job()?)
+        .set("train.learning_rate", 1e-2)
+        .set("train.lr_scheduler", "constant")
+        .set("train.adam_epsilon", 1e-4)
+        .set("train.max_grad_norm", 0.05);
+    replay(&sandbox, "replayed", replayed, &toy, 4).await?;
+    // Whoever computes a round; and from the middle.
+    let job = rounds(job("no")?.set("train.max_train_steps", 4).set("train.checkpointing_steps", 2))
+        .set("cluster.world_size", 3);
+    for (name, job, workers) in [
+        ("1", job.clone(), "1"),
+        ("3", job.clone().set("train.offload", "disk"), "3"),
+        ("resumed", job.clone().set("train.resume_from_checkpoint", "latest"), "2"),
+    ] {
+        if name == "resumed" {
+            copy_alone(&sandbox.path("1"), "checkpoint-2.safetensors", &sandbox.path(name))?;
+        }
+        sandbox.write_job("job.toml", &job)?;
+        sandbox.finish(&["run", "job.toml", "--workers", workers, "-o", name]).await?.expect_code(0)?;
+        expect_same(&sandbox.path("1"), &sandbox.path(name), &[WEIGHTS, WITHOUT_EMA])?;
+    }
+    // A rank that is lost takes nothing of its round with it.
+    sandbox.write_job("job.toml", &job)?;
+    let mut cluster = Cluster::start(&sandbox, 3).await?;
+    let id = cluster.submit(&sandbox.path("job.toml")).await?;
+    cluster.wait_for_step(&id, 1).await?;
+    cluster.signal("worker-1", Signal::KILL)?;
+    cluster.wait_for_success(&id).await?;
+    cluster.result(&id, "survived").await?;
+    expect_same(&sandbox.path("1"), &sandbox.path("survived"), &[WEIGHTS, WITHOUT_EMA])?;
+    Ok(())
+}
+
 /// Takes so many steps and computes all but the first again as diffusers does.
 async fn replay(sandbox: &Sandbox, name: &str, job: Job, checkpoint: &str, steps: i64) -> Result<()> {
     let trace = text(&sandbox.path(&format!("{name}-trace")));

@@ -10,11 +10,11 @@ pub use ringtune_engine::{
     Gradient, HeldState, HoldParameters, ImageRequest, InstructionSet, LEARNED_ROWS, LanguageModelFolder,
     LanguageModelInfo, LanguageModelSource, LayerShape, LoadModel, MOST_CHUNKS, MOST_PICTURES, MachineRates,
     Microbatch, ModelInfo, ModelOptions, Moments, NewLanguageModel, OpenAdapters, OpenLanguageModel,
-    OpenTextModel, OpenUnet, Operator, OperatorScope, OptimizerStep, Parameter, ParametersInfo, PassSummary,
-    Piece, Pixels, Precision, PredictionType, ROWS_RATE, Recording, RgbImage, STEP, SamplePlace, SamplerKind,
-    Shares, Shows, StateTensor, TEXT_ENCODER, TensorShape, TextContext, TextModelInfo, TextualInversion,
-    Threads, TokenBatch, TrainLanguageModel, TrainPictures, TrainingSize, UnetTensor, Wanted, WorkerEngine,
-    common,
+    OpenTextModel, OpenUnet, Operator, OperatorScope, OptimizerStep, OuterStep, Parameter, ParametersInfo,
+    PassSummary, Piece, Pixels, Precision, PredictionType, ROWS_RATE, Recording, RgbImage, STEP, SamplePlace,
+    SamplerKind, Shares, Shows, StateTensor, TEXT_ENCODER, TensorShape, TextContext, TextModelInfo,
+    TextualInversion, Threads, TokenBatch, TrainLanguageModel, TrainPictures, TrainingSize, UnetTensor,
+    Wanted, WorkerEngine, common,
 };
 #[cfg(test)]
 pub(crate) use ringtune_fake_engine::{FakeEngine, FakeScript};

@@ -17,8 +17,11 @@ fn a_unet_goes_over_the_wire_unchanged() {
             init_from: "scratch".to_owned(),
             gradient_checkpointing: Some(true),
             offload: "disk".to_owned(),
-            exchange: "fast".to_owned(),
-            shard_optimizer: Some(true),
+            exchange: "local".to_owned(),
+            shard_optimizer: Some(false),
+            local_steps: Some(7),
+            outer_learning_rate: Some(0.5),
+            outer_momentum: Some(0.25),
             attention: "sliced".to_owned(),
             use_ema: Some(true),
             ema_half_life: Some(1000.0),
@@ -34,6 +37,8 @@ fn a_unet_goes_over_the_wire_unchanged() {
     assert_eq!((&train.trainable, &train.init_from), (&own.trainable, &own.init_from));
     assert_eq!((train.gradient_checkpointing, &train.offload), (own.gradient_checkpointing, &own.offload));
     assert_eq!((&train.exchange, train.shard_optimizer), (&own.exchange, own.shard_optimizer));
+    let rounds = |spec: &v1::TrainSpec| (spec.local_steps, spec.outer_learning_rate, spec.outer_momentum);
+    assert_eq!(rounds(&train), rounds(&own));
     assert_eq!((&train.attention, train.ema_half_life), (&own.attention, own.ema_half_life));
     assert_eq!((train.min_timestep, train.cache_latents), (own.min_timestep, own.cache_latents));
     assert_eq!(wire.data.clone().unwrap().synthetic_samples, Some(9));

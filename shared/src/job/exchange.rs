@@ -12,6 +12,9 @@ choice! {
         Fast = "fast",
         /// As fast, in numbers that travel between ranks in bf16: half the bytes, rounded at each hop.
         FastBf16 = "fast_bf16",
+        /// Seldom: each microbatch has a replica of the parameters, which takes many steps for itself; how far each came is added up by
+        /// the tree. The same bits for any number of ranks.
+        Local = "local",
     }
 }
 

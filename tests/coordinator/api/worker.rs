@@ -25,7 +25,7 @@ pub(crate) struct Worker {
 pub(crate) async fn training(change: impl FnOnce(&mut Settings)) -> (Coordinator, Worker, v1::Job) {
     let coordinator = Coordinator::fresh_with(change).await;
     let mut worker = Worker::start(&coordinator, "host-a").await;
-    let job = coordinator.create(1).await;
+    let job = Box::pin(coordinator.create(1)).await;
     worker.prepare().await;
     (coordinator, worker, job)
 }

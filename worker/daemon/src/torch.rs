@@ -9,9 +9,9 @@ use ringtune_engine::{
     AdaptLayers, AdaptableLayer, AlignedFloats, Applied, Buckets, DrawPictures, EmbeddingRows, EncodeImages,
     Engine, EngineError, EngineIdentity, FeedTokens, FixedAdapter, GenerateText, Gradient, HeldState,
     HoldParameters, ImageRequest, LanguageModelInfo, LoadModel, Microbatch, ModelInfo, ModelOptions, Moments,
-    OpenAdapters, OpenLanguageModel, OpenTextModel, OpenUnet, OptimizerStep, ParametersInfo, PassSummary,
-    Pixels, RgbImage, Shares, Shows, StateTensor, TextModelInfo, TextualInversion, Threads, TokenBatch,
-    TrainLanguageModel, TrainPictures, TrainingSize, UnetTensor, Wanted,
+    OpenAdapters, OpenLanguageModel, OpenTextModel, OpenUnet, OptimizerStep, OuterStep, ParametersInfo,
+    PassSummary, Pixels, RgbImage, Shares, Shows, StateTensor, TextModelInfo, TextualInversion, Threads,
+    TokenBatch, TrainLanguageModel, TrainPictures, TrainingSize, UnetTensor, Wanted,
 };
 use ringtune_model::{Error, Gpt2, Gpt2Text, Parameters, Runtime, StableDiffusion};
 use ringtune_worker::fault::{Fault, of_path};
@@ -271,6 +271,22 @@ impl HoldParameters for TorchEngine {
 
     fn keep_moments(&mut self, shares: &Shares) -> Result<(), EngineError> {
         self.parameters()?.keep_moments(shares).map_err(engine_error)
+    }
+
+    fn begin_round(&mut self) -> Result<(), EngineError> {
+        self.parameters()?.begin_round().map_err(engine_error)
+    }
+
+    fn end_round(&mut self, buckets: &mut [AlignedFloats]) -> Result<(), EngineError> {
+        self.parameters()?.end_round(buckets).map_err(engine_error)
+    }
+
+    fn apply_round(
+        &mut self,
+        step: &OuterStep,
+        buckets: &mut [AlignedFloats],
+    ) -> Result<Applied, EngineError> {
+        self.parameters()?.apply_round(step, buckets).map_err(engine_error)
     }
 
     fn show(&mut self, shows: Shows) -> Result<(), EngineError> {

@@ -6,8 +6,8 @@ use crate::{
     Activity, AdaptableLayer, AlignedFloats, Applied, Buckets, EmbeddingRows, EngineError, EngineHandle,
     EngineIdentity, FeedTokens, FixedAdapter, Gradient, HeldState, ImageRequest, LanguageModelInfo,
     LoadModel, Microbatch, ModelInfo, ModelOptions, Moments, OpenAdapters, OpenLanguageModel, OpenTextModel,
-    OpenUnet, OptimizerStep, ParametersInfo, PassSummary, Pixels, RgbImage, Shares, Shows, StateTensor,
-    TextModelInfo, TokenBatch, UnetTensor,
+    OpenUnet, OptimizerStep, OuterStep, ParametersInfo, PassSummary, Pixels, RgbImage, Shares, Shows,
+    StateTensor, TextModelInfo, TokenBatch, UnetTensor,
 };
 
 /// What every engine does.
@@ -233,6 +233,32 @@ impl EngineHandle {
     /// See [`crate::HoldParameters::keep_moments`].
     pub async fn keep_moments(&self, shares: Shares) -> Result<(), EngineError> {
         self.run_anyway(move |engine| engine.keep_moments(&shares)).await
+    }
+
+    /// See [`crate::HoldParameters::begin_round`]. Done even when nobody waits for it any more.
+    pub async fn begin_round(&self) -> Result<(), EngineError> {
+        self.run_anyway(|engine| engine.begin_round()).await
+    }
+
+    /// See [`crate::HoldParameters::end_round`]. As [`EngineHandle::apply`].
+    pub async fn end_round(
+        &self,
+        mut buckets: Vec<AlignedFloats>,
+    ) -> Result<Vec<AlignedFloats>, EngineError> {
+        self.run_anyway(move |engine| {
+            engine.end_round(&mut buckets)?;
+            Ok(buckets)
+        })
+        .await
+    }
+
+    /// See [`crate::HoldParameters::apply_round`]. As [`EngineHandle::apply`].
+    pub async fn apply_round(
+        &self,
+        step: OuterStep,
+        mut buckets: Vec<AlignedFloats>,
+    ) -> Result<(Applied, Vec<AlignedFloats>), EngineError> {
+        self.run_anyway(move |engine| Ok((engine.apply_round(&step, &mut buckets)?, buckets))).await
     }
 
     /// See [`crate::HoldParameters::show`].

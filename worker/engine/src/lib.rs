@@ -62,7 +62,7 @@ pub use language_model::{
     OpenLanguageModel, TokenBatch, TrainLanguageModel,
 };
 pub use model::{LoadModel, ModelInfo, ModelOptions, Precision, PredictionType, TrainingSize};
-pub use optimizer_step::{AdamWScalars, Applied, OptimizerStep, WrongStep};
+pub use optimizer_step::{AdamWScalars, Applied, OptimizerStep, OuterStep, WrongStep};
 pub use parameters::{Buckets, HeldState, HoldParameters, ParametersInfo, PassSummary, Shows, StateTensor};
 pub use recording::{MachineRates, Operator, OperatorScope, Recording, STEP, TEXT_ENCODER, TensorShape};
 pub use sampler_kind::SamplerKind;

@@ -29,6 +29,49 @@ pub struct OptimizerStep {
     pub average_decay: Option<f64>,
 }
 
+/// One step over the movements of rounds that were added up: momentum = share momentum + movement; parameter -= rate (movement + share
+/// momentum).
+///
+/// Source: torch/optim/sgd.py, `_single_tensor_sgd` with nesterov; Douillard et al. 2023, DiLoCo.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct OuterStep {
+    /// At least 0, at most [`f32::MAX`].
+    pub learning_rate: f64,
+    /// How much of the momentum a step keeps, from 0 up to, but not, 1.
+    pub momentum: f64,
+    /// As [`OptimizerStep::divide_by`].
+    pub divide_by: u32,
+    /// As [`OptimizerStep::average_decay`].
+    pub average_decay: Option<f64>,
+}
+
+impl OuterStep {
+    /// That all numbers are within their limits.
+    ///
+    /// # Errors
+    /// The first field that is not, what was given, and what is allowed.
+    pub fn check(&self) -> Result<(), WrongStep> {
+        let Self { learning_rate, momentum, divide_by, average_decay } = *self;
+        let as_step = OptimizerStep {
+            number: 1,
+            learning_rate,
+            other_rates: [0.0; 2],
+            beta1: 0.0,
+            beta2: 0.0,
+            epsilon: 1.0,
+            weight_decay: 0.0,
+            max_grad_norm: None,
+            divide_by,
+            average_decay,
+        };
+        if !(0.0..1.0).contains(&momentum) {
+            let allowed = "from 0 up to, but not, 1";
+            return Err(WrongStep { field: "momentum", given: momentum.to_string(), allowed });
+        }
+        as_step.check()
+    }
+}
+
 impl OptimizerStep {
     /// That all numbers are within their limits.
     ///

@@ -20,6 +20,12 @@
 //! parameters where their gradients were; the caller brings the others, and [`HoldParameters::take_parameters`] takes them in. Bit for
 //! bit what comes of it is what [`HoldParameters::apply`] makes.
 //!
+//! # Ranks may take steps by themselves
+//! Of parameters that were opened for it a step of all ranks may be a round: from [`HoldParameters::begin_round`] to
+//! [`HoldParameters::end_round`] a rank takes steps of its own, with moments of its own, which then are forgotten. How far its
+//! parameters came is its gradient, and [`HoldParameters::apply_round`] moves everybody's by the mean of these, with a momentum that
+//! the state has in the place of moments. Source: Douillard et al. 2023, DiLoCo.
+//!
 //! # The state is held while others read it
 //! Passes read the parameters, and the optimizer alone changes them. So whoever has to read gigabytes of the state, to
 //! write them to a disk, holds them ([`HoldParameters::hold_state`]) and reads on a thread of its own while
@@ -28,7 +34,8 @@
 use std::fmt;
 
 use crate::{
-    AlignedFloats, Applied, BucketPlan, EmbeddingRows, Engine, EngineError, OptimizerStep, Parameter, Shares,
+    AlignedFloats, Applied, BucketPlan, EmbeddingRows, Engine, EngineError, OptimizerStep, OuterStep,
+    Parameter, Shares,
 };
 
 /// What losses and pictures go by.
@@ -105,6 +112,31 @@ pub trait HoldParameters: Engine {
     /// Shares of another plan; [`EngineError::Held`].
     fn keep_moments(&mut self, shares: &Shares) -> Result<(), EngineError>;
 
+    /// Begins a round, and gives up one that is on its way: the parameters are kept as they are, and the moments are zeros.
+    ///
+    /// # Errors
+    /// Parameters that were not opened for rounds; [`EngineError::Held`].
+    fn begin_round(&mut self) -> Result<(), EngineError>;
+
+    /// Ends a round: the parameters are again what they were when it began. `buckets`: all of the plan's, and an empty one behind them;
+    /// they then have what each parameter was, minus what it had become. With no bucket at all the round is given up; then nothing
+    /// happens where there is none.
+    ///
+    /// # Errors
+    /// Buckets of other lengths, or for a round that did not begin; [`EngineError::Held`].
+    fn end_round(&mut self, buckets: &mut [AlignedFloats]) -> Result<(), EngineError>;
+
+    /// Moves the parameters by what the ranks' rounds came to, added up in `buckets`, as [`HoldParameters::end_round`] has them. What is
+    /// not finite moves nothing.
+    ///
+    /// # Errors
+    /// As [`HoldParameters::apply`]'s; a round that has not ended.
+    fn apply_round(
+        &mut self,
+        step: &OuterStep,
+        buckets: &mut [AlignedFloats],
+    ) -> Result<Applied, EngineError>;
+
     /// What losses and pictures go by from then on, until the next gradient or step, which are always the parameters'.
     ///
     /// # Errors
@@ -119,7 +151,8 @@ pub trait HoldParameters: Engine {
     fn give_shown(&mut self, parameter: &str, offset: u64, bytes: &[u8]) -> Result<(), EngineError>;
 
     /// The tensors of the state, all fp32: parameters as `model.NAME`, the optimizer's moments as `adamw.mean.NAME` and
-    /// `adamw.square.NAME`, an average that is kept as `average.NAME`.
+    /// `adamw.square.NAME`, of parameters that were opened for rounds their momentum as `outer.momentum.NAME` instead, an average that is
+    /// kept as `average.NAME`.
     fn state_tensors(&mut self) -> Result<Vec<StateTensor>, EngineError>;
 
     /// Copies the bytes (little-endian) of a state's tensor from byte `offset` on into all of `into`.

@@ -82,6 +82,8 @@ pub struct OpenUnet {
     pub buckets: BucketSizes,
     /// An average of the parameters is kept: [`OptimizerStep::average_decay`](crate::OptimizerStep::average_decay).
     pub average: bool,
+    /// The ranks take steps by themselves: [`HoldParameters::begin_round`].
+    pub rounds: bool,
     /// Only what is between the network's segments is kept for the backward pass, which computes the rest again: the same bits.
     pub checkpointing: bool,
     /// How attention is computed.

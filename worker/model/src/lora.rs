@@ -123,6 +123,7 @@ impl StableDiffusion {
             buckets: request.buckets,
             table: None,
             average: request.average,
+            rounds: false,
             showing: if request.shows_given { Showing::Anything } else { Showing::Averages },
             folder: None,
         };

@@ -92,6 +92,7 @@ impl StableDiffusion {
             buckets: request.buckets,
             table: None,
             average: request.average,
+            rounds: request.rounds,
             showing: Showing::Layers,
             folder: request.folder.clone(),
         };

@@ -88,6 +88,7 @@ impl TrainedSteps {
             first: FirstValues::Drawn { seed: 0 },
             buckets: BucketSizes::default(),
             average: how.ema,
+            rounds: false,
             checkpointing: how.gradient_checkpointing,
             attention: how.attention.into(),
             folder: how.offload.clone(),

@@ -12,6 +12,8 @@ pub(crate) struct Training {
     pub(crate) shared_moments: bool,
     /// An average of the parameters is kept.
     pub(crate) average: bool,
+    /// Each rank takes rounds of steps by itself.
+    pub(crate) rounds: bool,
     /// Moments and average are mapped files.
     pub(crate) in_files: bool,
     /// Sums of gradients that a rank has at once.
@@ -27,18 +29,27 @@ pub(crate) fn sums_at_once(microbatches: u32) -> u32 {
 
 impl Training {
     /// One rank, with one microbatch and no copies.
-    pub(crate) const LEAST: Self =
-        Self { ranks: 1, shared_moments: false, average: false, in_files: false, gradients: 1, copies: 0 };
+    pub(crate) const LEAST: Self = Self {
+        ranks: 1,
+        shared_moments: false,
+        average: false,
+        rounds: false,
+        in_files: false,
+        gradients: 1,
+        copies: 0,
+    };
 
     /// Bytes that each rank needs at least: what passes keep is not counted.
     pub(crate) fn bytes(self, parameters: u128) -> u128 {
-        let Self { ranks, shared_moments, average, in_files, gradients, copies } = self;
+        let Self { ranks, shared_moments, average, rounds, in_files, gradients, copies } = self;
         let ranks = u128::from(ranks.max(1));
         // Each rank has two of as many parts as there are ranks.
         let parts = if shared_moments { ranks.min(2) } else { ranks };
         let moments = (8 * parameters * parts).div_ceil(ranks);
         let average = if average { 4 * parameters } else { 0 };
-        let state = if in_files { 0 } else { moments + average };
+        // What the parameters were before a round, and their momentum.
+        let rounds = if rounds { 8 * parameters } else { 0 };
+        let state = if in_files { 0 } else { moments + average + rounds };
         // Parameters and gradients are fp32.
         (4 + 4 * u128::from(gradients) + u128::from(copies)) * parameters + state
     }
@@ -98,6 +109,7 @@ mod tests {
             assert_eq!(of(Training { ranks, shared_moments: true, ..alone }), bytes);
             assert_eq!(of(Training { ranks, ..alone }), 16_000);
         }
+        assert_eq!(of(Training { rounds: true, ..alone }), 24_000);
         let with_average = Training { average: true, ..alone };
         assert_eq!((of(with_average), of(Training { in_files: true, ..with_average })), (20_000, 8_000));
         assert_eq!([1, 2, 3, 4, 512].map(sums_at_once), [1, 2, 2, 3, 10]);

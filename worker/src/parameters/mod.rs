@@ -11,6 +11,8 @@
 //! exchanges ([`sharded_steps`], with what [`sharding`] reads and writes): squares before the update, parameters after it, all moments for
 //! a checkpoint. A sum that ends on two ranks, and the rest of its way, are the ring's (`ringtune_shared::ring::spread`).
 //!
+//! Where ranks exchange seldom, a step is a round of many that each microbatch's replica takes by itself ([`rounds`]).
+//!
 //! The state goes to checkpoints and to other ranks without ever being in memory twice ([`tensors`]).
 //!
 //! Invariant: with a sharded optimizer a rank's state, as others see and hash it, has no moments; a checkpoint's has all of them.
@@ -21,6 +23,7 @@ pub(crate) mod memory;
 mod model;
 mod options;
 mod prepare;
+mod rounds;
 mod sharded_steps;
 mod sharding;
 mod shares;
@@ -33,6 +36,6 @@ mod unnamed_file;
 pub(crate) use exchange::{Exchange, Outlet, Spares, StepSums};
 pub(crate) use learned::{LearnedParameters, Which, write_results};
 pub(crate) use model::Model;
-pub(crate) use options::Options;
+pub(crate) use options::{Options, Rounds};
 pub(crate) use prepare::Prepared;
 pub(crate) use trainee::ParameterTrainee;

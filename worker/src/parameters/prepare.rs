@@ -86,6 +86,7 @@ impl<M: Model> Prepared<M> {
             unshared: Vec::new(),
             collected: None,
             durations: Durations::default(),
+            in_round: false,
             folder: rank.folder.clone(),
             _held: held,
         })

@@ -171,7 +171,7 @@ impl<M: Model> ParameterTrainee<M> {
         }
     }
 
-    fn put_back(&self, buckets: Vec<AlignedFloats>) {
+    pub(super) fn put_back(&self, buckets: Vec<AlignedFloats>) {
         buckets.into_iter().enumerate().for_each(|(bucket, memory)| self.spares.put(bucket, memory));
     }
 

@@ -21,6 +21,15 @@ pub(super) struct Computed {
     pub(super) computed: Instant,
 }
 
+/// A microbatch that is computed, and its gradient on the way to the sums.
+#[derive(Debug)]
+pub(super) struct Passed {
+    pub(super) loss: f32,
+    pub(super) seconds: f64,
+    /// When its last backward pass ended.
+    pub(super) ended: Instant,
+}
+
 /// A step of which everything is computed.
 #[derive(Debug)]
 pub(super) struct StepBegun {

@@ -15,16 +15,16 @@ use ringtune_sources::LocalModel;
 use tokio::task::JoinHandle;
 
 use super::{
-    LearnedParameters, Model, Options, Which,
+    LearnedParameters, Model, Options, Outlet, Which,
     exchange::{Exchange, Spares, StepSums},
     sharding::Sharding,
     shares::Held,
     state::{RestoreError, State},
-    step::{Computed, StepBegun},
+    step::{Computed, Passed, StepBegun},
     unnamed_file::UnnamedFile,
 };
 use crate::{
-    engine::{AlignedFloats, Applied, EngineError, EngineHandle, OptimizerStep, Shows},
+    engine::{AlignedFloats, Applied, EmbeddingRows, EngineError, EngineHandle, OptimizerStep, Shows},
     http::Metrics,
     rank::{Durations, Error, Rank},
     rank_state::{RankState, TakenState},
@@ -68,6 +68,8 @@ pub(crate) struct ParameterTrainee<M> {
     pub(super) collected: Option<(u64, Arc<UnnamedFile>)>,
     /// Of a microbatch's gradient.
     pub(super) durations: Durations,
+    /// The engine may be in the middle of a round.
+    pub(super) in_round: bool,
     /// Where large files are put that nobody else sees.
     pub(super) folder: PathBuf,
     /// The base model's files, and those that it learns from: held as long as they may be read.
@@ -106,35 +108,59 @@ struct Updated {
 impl<M: Model> ParameterTrainee<M> {
     /// This rank's microbatches, one after the other, while what is done of them travels.
     async fn gradients(&mut self, step: u64, ring: &mut RankRing) -> Result<Computed, Error> {
-        self.model.begin_step(step, ring).await?;
-        ring.begin_step();
         let total = ring.all_microbatches();
-        let looked_up = self.model.embedding_rows(step, u32::try_from(total).unwrap_or(u32::MAX)).await?;
+        let microbatches = u32::try_from(total).unwrap_or(u32::MAX);
+        let looked_up = match self.options.rounds {
+            None => {
+                self.model.begin_step(step, ring).await?;
+                self.model.embedding_rows(step, microbatches).await?
+            }
+            // Rows of the table that a round looks up have moved with it.
+            Some(rounds) => {
+                for local in rounds.steps_of(step) {
+                    self.model.begin_step(local, ring).await?;
+                }
+                EmbeddingRows::default()
+            }
+        };
+        ring.begin_step();
         let spares = self.spares.of_step(looked_up.count() * self.width);
         let mut sums = StepSums::new(&spares, self.options.exchange, total, self.spread());
         let own = ring.microbatches();
         let (mut rows, mut compute_seconds, mut computed) = (Vec::new(), 0.0, Instant::now());
         for microbatch in own.clone() {
-            let batch = self.model.batch(step, microbatch).await?;
             let (outlet, given) = sums.outlet();
             let index = microbatch as usize;
-            let computing = async {
-                let gradient = M::gradient(&self.engine, batch, looked_up.clone(), outlet);
-                let gradient = self.durations.timed(&self.engine, gradient).await?;
-                Ok::<_, Error>((gradient, Instant::now()))
-            };
-            let (gradient, ended) = if microbatch + 1 < own.end {
-                both(computing, sums.add(index, given)).await?
+            let passing = self.pass([step, total as u64], microbatch, looked_up.clone(), outlet);
+            let passed = if microbatch + 1 < own.end {
+                both(passing, sums.add(index, given)).await?
             } else {
-                both(computing, sums.add_last(index, given, ring)).await?
+                both(passing, sums.add_last(index, given, ring)).await?
             };
-            computed = ended;
-            let seconds = gradient.forward_seconds + gradient.backward_seconds;
-            compute_seconds += seconds;
-            rows.push(vec![gradient.loss, seconds as f32]);
+            computed = passed.ended;
+            compute_seconds += passed.seconds;
+            rows.push(vec![passed.loss, passed.seconds as f32]);
         }
         let buckets = sums.into_whole().ok_or(Error::Ring(ring::Error::Rows))?;
         Ok(Computed { looked_up, buckets, rows, compute_seconds, computed })
+    }
+
+    /// One microbatch of a step, or the round of its replica: `outlet` takes the gradient.
+    async fn pass(
+        &mut self,
+        [step, microbatches]: [u64; 2],
+        microbatch: u32,
+        looked_up: EmbeddingRows,
+        outlet: Outlet,
+    ) -> Result<Passed, Error> {
+        if let Some(rounds) = self.options.rounds {
+            return self.round(rounds, [step, microbatches], microbatch, outlet).await;
+        }
+        let batch = self.model.batch(step, microbatch).await?;
+        let gradient = M::gradient(&self.engine, batch, looked_up, outlet);
+        let gradient = self.durations.timed(&self.engine, gradient).await?;
+        let seconds = gradient.forward_seconds + gradient.backward_seconds;
+        Ok(Passed { loss: gradient.loss, seconds, ended: Instant::now() })
     }
 
     /// What is judged and shown is what the job's result would be now: the average, where one is kept.
@@ -161,6 +187,23 @@ impl<M: Model> ParameterTrainee<M> {
         ringtune_shared::tasks::spawn_blocking(give).await?
     }
 
+    /// Of one microbatch, for rates of step `step`. `number`: of the optimizer's steps.
+    pub(super) fn optimizer_step(&self, step: u64, number: u64) -> OptimizerStep {
+        let AdamWOptions { beta1, beta2, epsilon, weight_decay } = self.options.adamw;
+        OptimizerStep {
+            number,
+            learning_rate: self.model.learning_rate(step),
+            other_rates: self.model.other_rates(step),
+            average_decay: None,
+            beta1,
+            beta2,
+            epsilon,
+            weight_decay,
+            max_grad_norm: self.options.max_grad_norm,
+            divide_by: 1,
+        }
+    }
+
     /// Which ranks get which sums.
     fn spread(&self) -> Spread {
         let reach = if self.sharding.is_some() { Reach::Two } else { Reach::All };
@@ -173,7 +216,7 @@ impl<M: Model> ParameterTrainee<M> {
         let StepBegun { optimizer: step, summary, began } = begun;
         self.collected = None;
         let mut state = self.state.clone();
-        let (judged, folder) = (self.judged.clone(), self.folder.clone());
+        let (judged, folder, rounds) = (self.judged.clone(), self.folder.clone(), self.options.rounds);
         let held = match &self.sharding {
             Some(Sharding { cutting, held: Held::Share { rank, ranks }, .. }) => {
                 cutting.shares(*rank, *ranks)
@@ -195,9 +238,12 @@ impl<M: Model> ParameterTrainee<M> {
             // 2. They change.
             let began = Instant::now();
             let (engine, Computed { looked_up, buckets, .. }) = (&state.tensors.engine, computed);
-            let applied = match squared_norm {
-                None => engine.apply(step, looked_up, buckets).await,
-                Some(squared_norm) => engine.apply_share(step, squared_norm, buckets, held.clone()).await,
+            let applied = match (rounds, squared_norm) {
+                (Some(rounds), _) => engine.apply_round(rounds.outer_step(&step), buckets).await,
+                (None, None) => engine.apply(step, looked_up, buckets).await,
+                (None, Some(squared_norm)) => {
+                    engine.apply_share(step, squared_norm, buckets, held.clone()).await
+                }
             };
             let (applied, buckets) = applied.map_err(Error::of_engine)?;
             let seconds = began.elapsed().as_secs_f64();
@@ -224,9 +270,7 @@ impl<M: Model> ParameterTrainee<M> {
         };
         let Updated { state, applied, buckets, seconds } = updated??;
         match squared_norm {
-            None => {
-                buckets.into_iter().enumerate().for_each(|(bucket, memory)| self.spares.put(bucket, memory))
-            }
+            None => self.put_back(buckets),
             Some(squared_norm) => {
                 self.share_was_applied(summary.step, squared_norm, applied.skipped, buckets)
             }
@@ -309,18 +353,10 @@ impl<M: Model> Trainee for ParameterTrainee<M> {
         let rate = self.model.learning_rate(step);
         let mut summary = step_summary(step, ring, exchanged, loss, rate);
         summary.compute_seconds = computed.compute_seconds;
-        let AdamWOptions { beta1, beta2, epsilon, weight_decay } = self.options.adamw;
         let optimizer = OptimizerStep {
-            number: self.state.count + 1,
-            learning_rate: rate,
-            other_rates: self.model.other_rates(step),
             average_decay: self.model.average_decay(self.state.count + 1),
-            beta1,
-            beta2,
-            epsilon,
-            weight_decay,
-            max_grad_norm: self.options.max_grad_norm,
             divide_by: u32::try_from(ring.all_microbatches()).unwrap_or(u32::MAX),
+            ..self.optimizer_step(step, self.state.count + 1)
         };
         optimizer.check().map_err(|error| Error::of_engine(EngineError::OfJob(Box::new(error))))?;
         let begun = StepBegun { optimizer, summary, began };
@@ -380,6 +416,7 @@ impl<M: Model> Trainee for ParameterTrainee<M> {
     fn settle(&mut self) {}
 
     async fn recover(&mut self) -> Result<Option<Recovered>, Error> {
+        self.give_up_round().await?;
         if let Some(step) = self.restored().await? {
             self.untold = None;
             return Ok(Some(Recovered::State(step)));
@@ -393,6 +430,7 @@ impl<M: Model> Trainee for ParameterTrainee<M> {
     async fn restore(&mut self, state: TakenState, step: u64) -> Result<(), Error> {
         let (own, folder) = (self.state.clone(), self.folder.clone());
         own.tensors.holds.all_let_go().await;
+        self.give_up_round().await?;
         // Moments that ranks have together are brought when a ring is entered.
         let restore = move || own.restored(state, folder).map(|(state, _)| state);
         let work = ringtune_shared::tasks::spawn_blocking(restore);

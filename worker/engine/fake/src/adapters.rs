@@ -63,7 +63,10 @@ impl FakeAdapters {
             word as f32 / u32::MAX as f32 - 0.5
         };
         let count = list.len();
-        Ok(Self { held: FakeParameters::new(list, 0, request.buckets, request.average, initial), count })
+        Ok(Self {
+            held: FakeParameters::new(list, 0, request.buckets, [request.average, request.rounds], initial),
+            count,
+        })
     }
 
     pub(crate) fn open(request: &OpenAdapters, width: Option<usize>) -> Result<Self, EngineError> {
@@ -95,7 +98,10 @@ impl FakeAdapters {
             let first = parameter.name.ends_with(".lora_A.weight");
             if first { word as f32 / u32::MAX as f32 - 0.5 } else { 0.0 }
         };
-        Ok(Self { held: FakeParameters::new(list, 0, request.buckets, request.average, initial), count })
+        Ok(Self {
+            held: FakeParameters::new(list, 0, request.buckets, [request.average, false], initial),
+            count,
+        })
     }
 
     /// How far every number is from `wanted`.

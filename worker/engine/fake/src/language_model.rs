@@ -47,7 +47,7 @@ impl FakeLanguageModel {
             let [word, ..] = philox4x32([seed as u32, (seed >> 32) as u32], [number as u32, 0, 0, 0]);
             if parameter.name == TABLE { word as f32 / u32::MAX as f32 - 0.5 } else { 0.0 }
         };
-        let held = FakeParameters::new(list, vocab_size, request.buckets, false, initial);
+        let held = FakeParameters::new(list, vocab_size, request.buckets, [false; 2], initial);
         Self { vocab_size, n_positions, held }
     }
 

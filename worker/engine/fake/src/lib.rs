@@ -22,9 +22,9 @@ use ringtune_engine::{
     EncodeImages, Engine, EngineError, EngineIdentity, Extras, FeedTokens, FixedAdapter, GenerateText,
     Gradient, HeldState, HoldParameters, ImageRequest, LanguageModelInfo, LanguageModelSource, LoadModel,
     Microbatch, ModelInfo, ModelOptions, Moments, NewLanguageModel, OpenAdapters, OpenLanguageModel,
-    OpenTextModel, OpenUnet, OptimizerStep, ParametersInfo, PassSummary, Pixels, Precision, PredictionType,
-    RgbImage, SamplerKind, Shares, Shows, StateTensor, TextModelInfo, TextualInversion, TokenBatch,
-    TrainLanguageModel, TrainPictures, UnetTensor, Wanted,
+    OpenTextModel, OpenUnet, OptimizerStep, OuterStep, ParametersInfo, PassSummary, Pixels, Precision,
+    PredictionType, RgbImage, SamplerKind, Shares, Shows, StateTensor, TextModelInfo, TextualInversion,
+    TokenBatch, TrainLanguageModel, TrainPictures, UnetTensor, Wanted,
 };
 
 use adapters::FakeAdapters;
@@ -415,6 +415,24 @@ impl HoldParameters for FakeEngine {
     fn keep_moments(&mut self, shares: &Shares) -> Result<(), EngineError> {
         self.script.machine.shares.forgets.pass();
         self.held()?.keep_moments(shares)
+    }
+
+    fn begin_round(&mut self) -> Result<(), EngineError> {
+        self.held()?.begin_round()
+    }
+
+    fn end_round(&mut self, buckets: &mut [AlignedFloats]) -> Result<(), EngineError> {
+        self.held()?.end_round(buckets)
+    }
+
+    fn apply_round(
+        &mut self,
+        step: &OuterStep,
+        buckets: &mut [AlignedFloats],
+    ) -> Result<Applied, EngineError> {
+        let applied = self.held()?.apply_round(step, buckets)?;
+        self.updated()?;
+        Ok(applied)
     }
 
     fn show(&mut self, shows: Shows) -> Result<(), EngineError> {

@@ -106,6 +106,7 @@ impl Gpt2 {
             buckets: request.buckets,
             table: Some(layout.wte),
             average: false,
+            rounds: false,
             showing: Showing::Averages,
             folder: None,
         };

@@ -6,6 +6,7 @@ mod held;
 pub(crate) mod native;
 mod normals;
 mod optimizer;
+mod rounds;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,6 +21,7 @@ pub use held::HeldTensors;
 use held::{Holds, whole_numbers};
 use native::Moved;
 pub(crate) use normals::Draw;
+use rounds::RoundValues;
 
 use crate::error::{Error, Result};
 use crate::mapped_file;
@@ -34,6 +36,8 @@ struct Values {
     square: Tensor,
     /// The running average of the parameter, where one is kept.
     average: Option<Tensor>,
+    /// Of parameters that are trained in rounds.
+    round: Option<RoundValues>,
     /// What products take, where that is not the parameter itself: rounded to bf16, or whatever is shown.
     low: Option<Tensor>,
     /// The copy is not what it is to be any more.
@@ -53,6 +57,8 @@ pub struct Parameters {
     watch: Arc<Watch>,
     /// Moments and averages are mapped files.
     of_files: bool,
+    /// A round is on its way.
+    in_round: bool,
     holds: Holds,
 }
 
@@ -69,6 +75,8 @@ pub(crate) struct Trained {
     pub(crate) table: Option<usize>,
     /// Whether their average is kept.
     pub(crate) average: bool,
+    /// Whether ranks take steps by themselves.
+    pub(crate) rounds: bool,
     /// How products come to what is shown.
     pub(crate) showing: Showing,
     /// Where moments and averages are mapped files; none: they are memory.
@@ -87,11 +95,11 @@ pub(crate) enum Showing {
 }
 
 /// The parts of the state, as they are named.
-const STATES: [&str; 4] = ["model", "adamw.mean", "adamw.square", "average"];
+const STATES: [&str; 5] = ["model", "adamw.mean", "adamw.square", "outer.momentum", "average"];
 
 /// What a tensor of the state can be called.
-const TENSORS: &str =
-    "model., adamw.mean., adamw.square. or, where one is kept, average. and the name of a parameter";
+const TENSORS: &str = "model., adamw.mean., adamw.square., in rounds outer.momentum. instead of these two, or, where one is kept, \
+                       average. and the name of a parameter";
 
 impl Parameters {
     /// With the values that `initial` gives for each, which are copied; moments of zero. `copied`: those that are multiplied by in bf16.
@@ -100,7 +108,8 @@ impl Parameters {
         copied: impl Fn(usize) -> bool,
         mut initial: impl FnMut(usize) -> Result<Tensor>,
     ) -> Result<Self> {
-        let Trained { list, order, buckets, table, average: keeps_average, showing, folder } = trained;
+        let Trained { list, order, buckets, table, average: keeps_average, rounds, showing, folder } =
+            trained;
         let has_copies = showing == Showing::Anything || keeps_average && showing == Showing::Averages;
         let mut values = Vec::with_capacity(list.len());
         for number in 0..list.len() {
@@ -115,7 +124,9 @@ impl Parameters {
             let average = keeps_average.then(zeros).transpose()?;
             let average = average.map(|mut average| average.f_copy_(&first).map(|()| average)).transpose()?;
             let (mean, square) = (zeros()?, zeros()?);
-            values.push(Values { master, mean, square, average, stale: low.is_some(), low });
+            let round = || Ok::<_, Error>(RoundValues { momentum: zeros()?, before: zeros()? });
+            let round = rounds.then(round).transpose()?;
+            values.push(Values { master, mean, square, average, round, stale: low.is_some(), low });
         }
         let plan = BucketPlan::new(&list, &order, buckets);
         let width = table.and_then(|table| list[table].shape.get(1).copied()).unwrap_or(0);
@@ -127,6 +138,7 @@ impl Parameters {
             shows: Shows::Parameters,
             watch: Arc::default(),
             of_files: folder.is_some(),
+            in_round: false,
             holds: Holds::default(),
         };
         parameters.refresh()?;
@@ -253,6 +265,7 @@ impl Parameters {
             mean: part(&values.mean)?,
             square: part(&values.square)?,
             average: values.average.as_ref().map(part).transpose()?,
+            momentum: values.round.as_ref().map(|round| part(&round.momentum)).transpose()?,
             low: values.low.as_ref().map(part).transpose()?,
             of_file: self.of_files,
         })
@@ -264,10 +277,10 @@ impl Parameters {
             name: format!("{kind}.{}", parameter.name),
             shape: parameter.shape.clone(),
         };
-        let keeps_average = self.values.iter().any(|values| values.average.is_some());
-        STATES[..3 + usize::from(keeps_average)]
-            .iter()
-            .flat_map(|kind| self.info.list.iter().map(move |parameter| of(kind, parameter)))
+        let has = |kind: &usize| self.values.first().is_some_and(|values| values.of(*kind).is_ok());
+        (0..STATES.len())
+            .filter(has)
+            .flat_map(|kind| self.info.list.iter().map(move |parameter| of(STATES[kind], parameter)))
             .collect()
     }
 
@@ -293,7 +306,7 @@ impl Parameters {
         let (number, kind) = self.find(tensor)?;
         let values = &mut self.values[number];
         write(values.of(kind)?, tensor, offset, bytes)?;
-        values.stale |= kind == 0 || kind == 3;
+        values.stale |= kind == 0 || kind == 4;
         self.watch.changed();
         Ok(())
     }
@@ -311,8 +324,13 @@ impl Parameters {
 
 impl Values {
     fn of(&self, kind: usize) -> Result<&Tensor> {
-        let of = [Some(&self.master), Some(&self.mean), Some(&self.square), self.average.as_ref()];
-        of.get(kind).copied().flatten().ok_or_else(|| Error::argument("tensor", "average.", TENSORS))
+        let Values { master, mean, square, average, round, .. } = self;
+        // The moments of a round are forgotten with it.
+        let moments = |tensor| Some(tensor).filter(|_| round.is_none());
+        let momentum = round.as_ref().map(|round| &round.momentum);
+        let of = [Some(master), moments(mean), moments(square), momentum, average.as_ref()];
+        let named = || STATES.get(kind).copied().unwrap_or_default();
+        of.get(kind).copied().flatten().ok_or_else(|| Error::argument("tensor", named(), TENSORS))
     }
 }
 
@@ -323,6 +341,8 @@ struct Part {
     mean: Tensor,
     square: Tensor,
     average: Option<Tensor>,
+    /// Of rounds.
+    momentum: Option<Tensor>,
     low: Option<Tensor>,
     of_file: bool,
 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use ringtune_engine::{
     AdamWScalars, AlignedFloats, Applied, Bucket, BucketPlan, EmbeddingRows, OptimizerStep, Parameter, Piece,
-    Shares, Shows, common,
+    Shares, Shows, WrongStep, common,
 };
 use tch::Tensor;
 
@@ -35,12 +35,25 @@ impl Parameters {
         self.refresh()?;
         check_step(step)?;
         self.holds.none()?;
+        let squared_norm = self.squared_norm(looked_up, buckets)?;
+        let all = self.info.plan.everything();
+        self.move_held(step, squared_norm, buckets, &all, |_, _, _| Ok(()))
+    }
+
+    /// The sum of squares of all that the buckets hold, when what was looked up is in them.
+    ///
+    /// # Errors
+    /// As [`Parameters::squared_norm_parts`]'s.
+    pub(super) fn squared_norm(
+        &self,
+        looked_up: &EmbeddingRows,
+        buckets: &mut [AlignedFloats],
+    ) -> Result<f64> {
         let all = self.info.plan.everything();
         let mut parts = self.squared_norm_parts(looked_up, buckets, &all)?.into_iter();
         let of_bucket =
             |bucket: &Bucket| parts.by_ref().take(bucket.length.div_ceil(native::part())).sum::<f64>();
-        let squared_norm = self.info.plan.buckets.iter().map(of_bucket).sum();
-        self.move_held(step, squared_norm, buckets, &all, |_, _, _| Ok(()))
+        Ok(self.info.plan.buckets.iter().map(of_bucket).sum())
     }
 
     /// The sums of squares of what is the rank's own, for [`Parameters::apply_share`], when what was looked up is in the buckets.
@@ -218,15 +231,15 @@ fn pieces(
 }
 
 fn check_step(step: &OptimizerStep) -> Result<()> {
-    step.check().map_err(|error| Error::Argument {
-        field: error.field,
-        given: error.given,
-        allowed: error.allowed.to_owned(),
-    })
+    step.check().map_err(wrong_step)
+}
+
+pub(super) fn wrong_step(error: WrongStep) -> Error {
+    Error::Argument { field: error.field, given: error.given, allowed: error.allowed.to_owned() }
 }
 
 /// `rows`: numbers of the bucket behind the plan's, if there is to be one.
-fn check_buckets(plan: &BucketPlan, buckets: &[AlignedFloats], rows: Option<usize>) -> Result<()> {
+pub(super) fn check_buckets(plan: &BucketPlan, buckets: &[AlignedFloats], rows: Option<usize>) -> Result<()> {
     let lengths: Vec<usize> = plan.buckets.iter().map(|bucket| bucket.length).chain(rows).collect();
     let given: Vec<usize> = buckets.iter().map(|bucket| bucket.len()).collect();
     if given != lengths {

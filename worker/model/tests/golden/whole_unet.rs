@@ -30,6 +30,7 @@ fn request(trained: Vec<String>) -> OpenUnet {
         first: FirstValues::Stored,
         buckets: SMALL,
         average: false,
+        rounds: false,
         checkpointing: false,
         attention: Attention::Fused,
         folder: None,

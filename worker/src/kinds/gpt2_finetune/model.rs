@@ -31,6 +31,7 @@ pub(crate) struct Gpt2Model {
 pub(super) fn options(job: &Gpt2Spec) -> Options {
     Options {
         exchange: job.exchange.into(),
+        rounds: None,
         shard_optimizer: job.shard_optimizer,
         adamw: AdamWOptions {
             beta1: job.beta1,

@@ -102,6 +102,7 @@ fn options(job: &LoraSpec, compare_interval: u64) -> Options {
     let train = &job.train;
     Options {
         exchange: Exchange::Exact,
+        rounds: None,
         shard_optimizer: false,
         adamw: adamw(train),
         max_grad_norm: above_zero(train.max_grad_norm),

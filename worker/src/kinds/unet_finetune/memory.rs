@@ -56,6 +56,7 @@ pub(super) fn needed(
         ranks,
         shared_moments: job.unet.shard_optimizer,
         average: job.denoiser.use_ema,
+        rounds: job.unet.local_steps.is_some(),
         in_files: job.unet.offload == Offload::Disk,
         gradients: match Exchange::from(job.unet.exchange) {
             Exchange::Exact => sums_at_once(microbatches),

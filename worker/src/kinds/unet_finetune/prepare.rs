@@ -20,7 +20,7 @@ use crate::{
         network_facts, schedules, without_places,
     },
     node,
-    parameters::{Options, ParameterTrainee},
+    parameters::{Options, ParameterTrainee, Rounds},
     rank::{Error, Rank},
     training::deciding_job,
 };
@@ -80,6 +80,7 @@ async fn open(rank: &Rank, job: &UnetFinetuneSpec, begun: &Begun) -> Result<Para
         },
         buckets: BucketSizes::default(),
         average: job.denoiser.use_ema,
+        rounds: job.unet.local_steps.is_some(),
         checkpointing: job.unet.gradient_checkpointing,
         attention: match job.unet.attention {
             AttentionChoice::Fused => Attention::Fused,
@@ -108,6 +109,11 @@ fn options(job: &UnetFinetuneSpec, compare_interval: u64) -> Options {
     let train = &job.train;
     Options {
         exchange: job.unet.exchange.into(),
+        rounds: job.unet.local_steps.map(|local_steps| Rounds {
+            local_steps: local_steps.into(),
+            learning_rate: job.unet.outer_learning_rate.unwrap_or_default(),
+            momentum: job.unet.outer_momentum.unwrap_or_default(),
+        }),
         shard_optimizer: job.unet.shard_optimizer,
         adamw: adamw(train),
         max_grad_norm: above_zero(train.max_grad_norm),

@@ -1,7 +1,7 @@
 //! The checks of `[gpt2]`.
 
 use super::{Gpt2Init, Gpt2Spec, limits, tokens::parse_tokens};
-use crate::job::{CommonSpec, check::Check, text::shortened};
+use crate::job::{CommonSpec, SumOrder, check::Check, text::shortened};
 
 impl Gpt2Spec {
     /// What is checked of several options together.
@@ -17,6 +17,11 @@ impl Gpt2Spec {
                 "got {windows} with block_size {block}, that is {tokens} tokens in a microbatch; allowed: {most}"
             );
             check.refuse("gpt2.batch_size", problem);
+        }
+        if self.exchange == SumOrder::Local {
+            let problem =
+                "got \"local\"; allowed: exact, fast, fast_bf16 (local is of kind \"unet_finetune\")";
+            check.refuse("gpt2.exchange", problem);
         }
         let (steps, ranks) = (self.gradient_accumulation_steps, common.cluster.world_size);
         check.microbatches("gpt2.gradient_accumulation_steps", steps, ranks, limits::GLOBAL_MICROBATCHES);

@@ -87,10 +87,21 @@ section! {
         attention: AttentionChoice = string.choice(AttentionChoice::Fused),
         /// Where the optimizer's moments and the average are. Default none. It decides no bit.
         offload: Offload = string.choice(Offload::None),
-        /// In which order gradients are added up. Default exact; fast costs less, and its bits are those of one number of ranks.
+        /// In which order gradients are added up. Default exact; fast costs less, and its bits are those of one number of ranks; with
+        /// local the ranks exchange once in `local_steps` steps.
         exchange: SumOrder = string.choice(SumOrder::Exact),
         /// Whether the ranks have AdamW's moments together, each those of two parts. Default false: each has all. It decides no bit.
         shard_optimizer: bool = boolean.flag(false),
+        /// With `exchange = "local"`: steps that each microbatch's replica takes by itself; together they are one step of the job.
+        /// Default 100.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        local_steps: Option<u32> = integer.local_steps(exchange),
+        /// The rate by which the mean of the replicas' movements moves the weights. Default 0.7, as in DiLoCo.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        outer_learning_rate: Option<f64> = number.outer_learning_rate(exchange),
+        /// How much of the movements before counts (Nesterov's momentum). Default 0.9, as in DiLoCo.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        outer_momentum: Option<f64> = number.outer_momentum(exchange),
     }
 }
 

@@ -53,6 +53,20 @@ fn wrong_values_and_keys_of_other_kinds_are_named() {
         ("[train]\nuse_ema = true\nema_half_life = -1", "train.ema_half_life"),
         ("[train]\nattention = \"flash\"", "train.attention"),
         ("[train]\nmin_timestep = -1", "train.min_timestep"),
+        ("[train]\nmax_train_steps = 2\nlocal_steps = 5", "train.local_steps"),
+        ("[train]\nmax_train_steps = 2\nouter_momentum = 0.5", "train.outer_momentum"),
+        ("[train]\nexchange = \"local\"", "train.max_train_steps"),
+        ("[train]\nmax_train_steps = 2\nexchange = \"local\"\nlocal_steps = 0", "train.local_steps"),
+        (
+            "[train]\nmax_train_steps = 2\nexchange = \"local\"\nouter_learning_rate = 0",
+            "train.outer_learning_rate",
+        ),
+        ("[train]\nmax_train_steps = 2\nexchange = \"local\"\nouter_momentum = 1", "train.outer_momentum"),
+        (
+            "[train]\nmax_train_steps = 2\nexchange = \"local\"\nshard_optimizer = true",
+            "train.shard_optimizer",
+        ),
+        ("[train]\nmax_train_steps = 2000\nexchange = \"local\"\nlocal_steps = 5001", "train.local_steps"),
         ("synthetic_samples = 5", "data.images"),
         ("synthetic_samples = 0.5", "data.synthetic_samples"),
         ("[train]\nplaceholder_token = \"<a>\"", "train.placeholder_token"),
@@ -84,6 +98,23 @@ fn synthetic_samples_need_no_pictures_and_have_no_captions() {
         let error = parse_job_toml(&job).unwrap_err();
         assert!(error.violations.iter().any(|one| one.field == field), "{field}: {error}");
     }
+}
+
+#[test]
+fn a_job_of_rounds_is_written_as_it_is_read() {
+    let text = format!("{JOB}[train]\nmax_train_steps = 5\nexchange = \"local\"\nlocal_steps = 7\n");
+    let spec = parse_job_toml(&text).unwrap();
+    assert_eq!(parse_job_toml(&spec.to_toml().unwrap()).unwrap(), spec);
+    let json = serde_json::to_string(&spec).unwrap();
+    assert_eq!(JobSpec::from_stored(STORED_VERSION, &json).unwrap(), spec);
+    let own = unet(&text).unet;
+    assert_eq!(
+        (own.local_steps, own.outer_learning_rate, own.outer_momentum),
+        (Some(7), Some(0.7), Some(0.9))
+    );
+    assert!(!spec.ring_decides());
+    let plain = unet(&format!("{JOB}[train]\nmax_train_steps = 5\n")).unet;
+    assert_eq!((plain.local_steps, plain.outer_learning_rate, plain.outer_momentum), (None, None, None));
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Parameters that the fake holds, of whatever model: their state, and a plain AdamW.
 
+mod rounds;
+
 use std::{
     collections::BTreeMap,
     ops::Range,
@@ -19,6 +21,8 @@ use crate::script::HeldReads;
 /// Numbers of a row, and of what is summed by itself.
 pub(crate) const WIDTH: usize = 4;
 const STATES: [&str; 4] = ["model", "adamw.mean", "adamw.square", "average"];
+/// What parameters that are trained in rounds have in the state, in the place of moments.
+const MOMENTUM: &str = "outer.momentum";
 
 /// What is trained. Order of the backward pass: that of the list, then what was looked up.
 #[derive(Debug)]
@@ -31,6 +35,8 @@ pub(crate) struct FakeParameters {
     shows: Shows,
     /// What is shown in the parameters' place.
     given: Tensors,
+    /// The parameters when a round began, where one is on its way.
+    before: Option<Tensors>,
 }
 
 /// A state's tensors by their names. Whoever holds them has them too: then they do not change.
@@ -70,13 +76,15 @@ impl FakeParameters {
         list: Vec<Parameter>,
         rows: usize,
         buckets: BucketSizes,
-        average: bool,
+        [average, rounds]: [bool; 2],
         initial: impl Fn(&Parameter, usize) -> f32,
     ) -> Self {
         let mut state = BTreeMap::new();
         for parameter in &list {
-            for kind in &STATES[..3 + usize::from(average)] {
-                let starts = !kind.starts_with("adamw");
+            let more = [("average", average), (MOMENTUM, rounds)];
+            let more = more.iter().filter_map(|(kind, wanted)| wanted.then_some(kind));
+            for kind in STATES[..3].iter().chain(more) {
+                let starts = ["model", "average"].contains(kind);
                 let value = |number| if starts { initial(parameter, number) } else { 0.0 };
                 let values = (0..parameter.elements()).map(value).collect();
                 state.insert(state_name(kind, parameter), Arc::new(values));
@@ -90,6 +98,7 @@ impl FakeParameters {
             state,
             shows: Shows::Parameters,
             given: Tensors::default(),
+            before: None,
         }
     }
 
@@ -312,7 +321,9 @@ impl FakeParameters {
             let of = self.list.iter().find(|parameter| name.ends_with(&parameter.name));
             of.map(|parameter| parameter.shape.clone()).unwrap_or_default()
         };
-        self.state.keys().map(|name| StateTensor { name: name.clone(), shape: shape(name) }).collect()
+        let is_kept = |name: &&String| !(self.has_rounds() && name.starts_with("adamw."));
+        let kept = self.state.keys().filter(is_kept);
+        kept.map(|name| StateTensor { name: name.clone(), shape: shape(name) }).collect()
     }
 
     /// That nobody holds the state.
