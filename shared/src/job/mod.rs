@@ -157,6 +157,17 @@ impl JobSpec {
         self.work.facts().global_microbatches(&self.common.cluster)
     }
 
+    /// Steps of the optimizer that each microbatch's replica takes by itself in one step of the job; 1: the ranks exchange in each.
+    pub fn local_steps(&self) -> u32 {
+        self.work.facts().local_steps()
+    }
+
+    /// Samples of a step over all ranks; none, of work that learns from no pictures.
+    pub fn pictures_per_step(&self) -> Option<u64> {
+        let (_, train) = self.work.facts().pictures()?;
+        Some(train.global_batch(&self.common.cluster) * u64::from(self.local_steps()))
+    }
+
     /// The work, where it is textual inversion.
     pub fn textual_inversion(&self) -> Option<&TextualInversionSpec> {
         let Work::TextualInversion(work) = &self.work else { return None };

@@ -2,6 +2,7 @@
 //! what the trainee writes. A file that does not read back as it was written fails the job and is not uploaded.
 
 use std::{
+    collections::VecDeque,
     future,
     path::{Path, PathBuf},
     time::Duration,
@@ -29,6 +30,9 @@ use crate::{
     session::{Assignment, StepSummary},
 };
 
+/// Steps that the last word about speed is of, as in Composer's SpeedMonitor.
+const SPEED_STEPS: usize = 100;
+
 /// How long a new rank 0 waits for the coordinator to say which checkpoints are kept.
 const LIST_LIMIT: Duration = Duration::from_secs(10);
 
@@ -44,6 +48,8 @@ pub(super) struct TrainingFiles {
     checkpoints: Checkpoints,
     recovery: Recovery,
     last: StepJudged,
+    /// What the last steps took, in seconds.
+    took: VecDeque<f64>,
 }
 
 impl TrainingFiles {
@@ -75,6 +81,7 @@ impl TrainingFiles {
             uploads: Some(uploads),
             checkpoints: Checkpoints::new(rank, course, trainee.origin()),
             last: StepJudged { step, validation_loss: trainee.selection().loss_after(step), state },
+            took: VecDeque::new(),
         })
     }
 
@@ -131,6 +138,10 @@ impl TrainingFiles {
     /// once.
     pub(super) fn record(&mut self, step: &StepSummary) -> Result<(), Error> {
         self.last = StepJudged { step: step.step, validation_loss: step.validation_loss, state: step.state };
+        self.took.push_back(step.step_seconds);
+        if self.took.len() > SPEED_STEPS {
+            self.took.pop_front();
+        }
         let metrics = history::metrics_of(step);
         if let Some(csv) = &mut self.csv {
             csv.append(&metrics)?;
@@ -232,6 +243,9 @@ impl TrainingFiles {
         state: Option<RankState>,
         unstored: &[StepSummary],
     ) -> Result<(), Error> {
+        if let Some(said) = speed(&self.took, rank.assignment.spec.pictures_per_step()) {
+            rank.journal.info(said).await;
+        }
         let (step, mut recovery) = (self.last.step, None);
         let pending = unstored.iter().any(|one| one.step == step);
         let mut kept = self.written().await;
@@ -311,6 +325,13 @@ fn begin(
     Ok((csv, events))
 }
 
+/// How fast the last steps were, each of so many samples. None: there were none, or they have no samples to count.
+fn speed(took: &VecDeque<f64>, samples: Option<u64>) -> Option<String> {
+    let (steps, seconds) = (took.len(), took.iter().sum::<f64>());
+    let samples = samples.filter(|_| seconds > 0.0)? as f64 * steps as f64;
+    Some(format!("{:.3} images/s over the last {steps} steps", samples / seconds))
+}
+
 /// The job as far as it decides the learned bits, with what it is computed in. `sections`: those that do not, as where something lies;
 /// `options`: those of section `of` that do not.
 ///
@@ -331,4 +352,16 @@ pub(crate) fn deciding_job(
     }
     job.insert("precision".to_owned(), Value::from(assignment.precision.name()));
     Ok(job)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn speed_is_said_where_samples_can_be_counted() {
+        let took = VecDeque::from([0.5, 1.5]);
+        assert_eq!(speed(&took, Some(8)).unwrap(), "8.000 images/s over the last 2 steps");
+        assert_eq!((speed(&took, None), speed(&VecDeque::new(), Some(8))), (None, None));
+    }
 }

@@ -108,10 +108,17 @@ fn learned(spec: &JobSpec, folder: &Path) -> Vec<String> {
 /// What to do with the files of a job that learned something, as a line for a shell; of others nothing.
 pub(super) fn try_it(spec: &JobSpec, folder: &Path) -> Option<String> {
     let mut words = vec!["ringtune".to_owned()];
-    if spec.trains_unet() {
+    let pipeline = folder.join(FOLDER);
+    if spec.trains_unet() && !pipeline.join(MODEL_INDEX).is_file() {
         return Some(making(spec, folder));
     }
-    if let Some(prompt) = spec.prompt_to_try() {
+    if spec.trains_unet() {
+        let prompt = spec.prompt_to_try().unwrap_or_else(|| "a caption like yours".to_owned());
+        let places = [pipeline, folder.join("picture.png")].map(|path| path.display().to_string());
+        let [model, picture] = places;
+        words.extend(["generate".to_owned(), "--model".to_owned(), model]);
+        words.extend(["--prompt".to_owned(), prompt, "-o".to_owned(), picture]);
+    } else if let Some(prompt) = spec.prompt_to_try() {
         let model = &spec.common.model;
         words.push("generate".to_owned());
         words.extend(model_options(model));

@@ -32,6 +32,11 @@ pub(crate) trait Facts {
         None
     }
 
+    /// Steps of the optimizer that are one of the job, on each replica.
+    fn local_steps(&self) -> u32 {
+        1
+    }
+
     /// See [`crate::job::JobSpec::mixed_precision`].
     fn mixed_precision(&self) -> MixedPrecision {
         self.pictures().map_or(MixedPrecision::No, |(_, train)| train.mixed_precision)

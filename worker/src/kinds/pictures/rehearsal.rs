@@ -43,12 +43,14 @@ pub(in crate::kinds) fn found(
 ) -> Found {
     let cluster = &spec.common.cluster;
     let (steps, global_batch) = (train.max_train_steps, train.global_batch(cluster));
-    let samples = steps.saturating_mul(global_batch);
+    let samples = steps.saturating_mul(global_batch).saturating_mul(spec.local_steps().into());
     let estimate = timing.map(|timing| {
-        let count: usize = pictures.iter().map(Vec::len).sum();
-        let share = count.div_ceil(cluster.world_size.max(1) as usize);
+        // Those that no step shows stay as they are.
+        let count = (pictures.iter().map(Vec::len).sum::<usize>() as u64).min(samples);
+        let share = count.div_ceil(cluster.world_size.max(1).into());
         let encode_seconds = timing.encode_seconds * share as f64;
-        let step_seconds = timing.microbatch_seconds * f64::from(train.gradient_accumulation_steps);
+        let passes = f64::from(train.gradient_accumulation_steps) * f64::from(spec.local_steps());
+        let step_seconds = timing.microbatch_seconds * passes;
         Estimate {
             precision: with.precision.name().to_owned(),
             threads: with.threads,
@@ -114,7 +116,9 @@ pub(in crate::kinds) async fn rehearse_network(
         builder.build(1 + u64::from(number / count), number % count, Arc::default()).map_err(Error::from)
     };
     let mut samples: Vec<Vec<i64>> = Vec::new();
-    for number in 0..PROMPTS_SHOWN as u32 {
+    // The random tokens of synthetic samples say nothing.
+    let shown = if spec.image_uses().is_empty() { 0 } else { PROMPTS_SHOWN as u32 };
+    for number in 0..shown {
         samples.extend(build(number)?.input_ids.chunks(model.max_text_length).map(<[i64]>::to_vec));
         if samples.len() >= PROMPTS_SHOWN {
             break;

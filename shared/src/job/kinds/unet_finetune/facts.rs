@@ -31,6 +31,10 @@ impl Facts for UnetFinetuneSpec {
         Some((&mut self.data, &mut self.train))
     }
 
+    fn local_steps(&self) -> u32 {
+        self.unet.local_steps.unwrap_or(1)
+    }
+
     fn places(&mut self) -> Vec<(String, PathUse, &mut String)> {
         let pictures = self.data.all_places().into_iter().chain(self.prompt.class_source());
         let pictures = pictures.map(|(field, place)| (field, PathUse::Pictures, place));
