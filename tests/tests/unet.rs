@@ -257,13 +257,13 @@ async fn what_was_learned_goes_into_a_pipeline_whole_or_in_part() -> Result<()> 
     let short = job("no")?.set("train.max_train_steps", 2).set("train.use_ema", false);
     let trainable = Value::Array(vec!["attn2.to_k".into(), "conv_out".into()]);
     let jobs = [
-        ("whole", short.clone().set("train.save_as_full_pipeline", true)),
-        ("part", short.clone().set("train.trainable", trainable)),
+        ("whole", "generate --model", short.clone().set("train.save_as_full_pipeline", true)),
+        ("part", "pipeline", short.clone().set("train.trainable", trainable)),
     ];
-    for (name, job) in jobs {
+    for (name, next, job) in jobs {
         sandbox.write_job("job.toml", &job)?;
         let run = sandbox.finish(&["run", "job.toml", "--workers", "1", "-o", name]).await?.expect_code(0)?;
-        run.expect_said(&["ringtune pipeline"])?;
+        run.expect_said(&[&format!("ringtune {next}")])?;
     }
     // 1. A whole UNet is the file itself.
     let of_pipeline = |folder: &str| sandbox.path(&format!("{folder}/unet/{WEIGHTS}"));
