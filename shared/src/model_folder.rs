@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 
 /// Names the parts of a pipeline.
 pub const MODEL_INDEX: &str = "model_index.json";
-/// A model_index.json has a few lines.
+/// A model_index.json has a few lines, an index of shards one for each tensor.
 const LARGEST_INDEX: u64 = 1 << 20;
 /// Files of one part.
 const MOST_FILES: usize = 1000;
@@ -84,21 +84,28 @@ pub struct PartFile {
 /// # Errors
 /// It is not there, or no JSON object.
 pub fn read_index(model: &Path) -> Result<Map<String, Value>, ModelFolderError> {
-    let file = model.join(MODEL_INDEX);
-    let size = fs::metadata(&file).map_err(|source| match source.kind() {
-        io::ErrorKind::NotFound => {
+    read_object(&model.join(MODEL_INDEX)).map_err(|error| match error {
+        ModelFolderError::Io { source, .. } if source.kind() == io::ErrorKind::NotFound => {
             unusable(model, format!("is no folder in diffusers layout: it has no {MODEL_INDEX}"))
         }
-        _ => failed_at(&file)(source),
-    })?;
-    if size.len() > LARGEST_INDEX {
-        return Err(unusable(&file, format!("has {} bytes, allowed are {LARGEST_INDEX}", size.len())));
+        other => other,
+    })
+}
+
+/// Reads a JSON object of at most a megabyte.
+///
+/// # Errors
+/// The file is not there, larger, or no JSON object.
+pub fn read_object(file: &Path) -> Result<Map<String, Value>, ModelFolderError> {
+    let size = fs::metadata(file).map_err(failed_at(file))?.len();
+    if size > LARGEST_INDEX {
+        return Err(unusable(file, format!("has {size} bytes, allowed are {LARGEST_INDEX}")));
     }
-    let text = fs::read_to_string(&file).map_err(failed_at(&file))?;
+    let text = fs::read_to_string(file).map_err(failed_at(file))?;
     match serde_json::from_str(&text) {
-        Ok(Value::Object(index)) => Ok(index),
-        Ok(_) => Err(unusable(&file, "is not a JSON object")),
-        Err(error) => Err(unusable(&file, format!("is not JSON: {error}"))),
+        Ok(Value::Object(object)) => Ok(object),
+        Ok(_) => Err(unusable(file, "is not a JSON object")),
+        Err(error) => Err(unusable(file, format!("is not JSON: {error}"))),
     }
 }
 

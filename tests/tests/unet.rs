@@ -306,7 +306,7 @@ async fn what_was_learned_goes_into_a_pipeline_whole_or_in_part() -> Result<()> 
     let line = ["pipeline", "--model", &other, "--unet", &format!("whole/{WEIGHTS}"), "-o", "new"];
     let refused = sandbox.finish(&line).await?;
     ensure!(
-        refused.code != Some(0) && refused.stderr.contains("config.json calls for"),
+        refused.code != Some(0) && refused.stderr.contains("and the model's UNet one of"),
         "{}",
         refused.stderr
     );

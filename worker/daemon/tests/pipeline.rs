@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test ends where something is missing")]
 
 use std::{
+    collections::BTreeMap,
     fs,
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
@@ -44,6 +45,7 @@ fn arguments(folder: &Path) -> PipelineArguments {
         model: toy().to_str().unwrap().to_owned(),
         revision: String::new(),
         unet: None,
+        max_shard_size: 10_000_000_000,
         embeds: vec![embeds],
         token: Vec::new(),
         copy: false,
@@ -112,6 +114,57 @@ fn a_pipeline_can_learn_another_word() {
     knows(&output, VOCABULARY + 2, &["<dog>"], &rows);
     let tokenizer = ClipTokenizer::open(&output.join("tokenizer"), 77).unwrap();
     assert_eq!(tokenizer.encode("<cat>_1").unwrap()[1], 49_409);
+}
+
+/// All tensors of a UNet's folder, and how many files they are in.
+fn weights(folder: &Path) -> (BTreeMap<String, Vec<u8>>, usize) {
+    let files = fs::read_dir(folder.join("unet")).unwrap().map(|entry| entry.unwrap().path());
+    let files: Vec<_> = files.filter(|path| path.extension().unwrap() == "safetensors").collect();
+    let tensors = files.iter().flat_map(|file| {
+        let bytes = fs::read(file).unwrap();
+        let tensors = SafeTensors::deserialize(&bytes).unwrap();
+        let owned = |(name, view): (String, safetensors::tensor::TensorView)| (name, view.data().to_vec());
+        tensors.tensors().into_iter().map(owned).collect::<Vec<_>>()
+    });
+    (tensors.collect(), files.len())
+}
+
+#[test]
+fn a_unet_goes_into_shards_and_comes_out_of_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let own = toy().join("unet/diffusion_pytorch_model.safetensors");
+    let (whole, _) = weights(&toy());
+    let bytes: usize = whole.values().map(Vec::len).sum();
+    // 1. The loader takes what was written, and nothing is lost.
+    let base = PipelineArguments { embeds: Vec::new(), ..arguments(folder.path()) };
+    let limit = bytes as u64 / 3;
+    let sharded = PipelineArguments { unet: Some(own), max_shard_size: limit, ..base.clone() };
+    run(&sharded).unwrap();
+    let (in_shards, files) = weights(&sharded.output);
+    assert!(in_shards == whole && (3..6).contains(&files), "{files} files");
+    // 2. A part that was trained goes into a model in shards.
+    let (name, rows) = ("conv_out.bias", [1.0, 2.0, 3.0, 4.0]);
+    let part = folder.path().join("part.safetensors");
+    TensorFile::new().with_f32(name, &[4], &rows).unwrap().write(&part).unwrap();
+    let model = sharded.output.to_str().unwrap().to_owned();
+    let output = folder.path().join("part");
+    run(&PipelineArguments { model, unet: Some(part), output: output.clone(), ..base.clone() }).unwrap();
+    let (mut changed, files) = weights(&output);
+    assert_eq!(files, 1);
+    assert_eq!(
+        changed.insert(name.to_owned(), whole[name].clone()).unwrap(),
+        rows.map(f32::to_le_bytes).concat()
+    );
+    assert!(changed == whole);
+    // 3. Shards are given by their index; one that lies is refused.
+    let index = sharded.output.join("unet/diffusion_pytorch_model.safetensors.index.json");
+    let output = folder.path().join("again");
+    let again = PipelineArguments { unet: Some(index.clone()), output: output.clone(), ..base };
+    run(&again).unwrap();
+    assert!(weights(&output).0 == whole);
+    fs::write(&index, r#"{"weight_map": {"conv_out.bias": "../x.safetensors"}}"#).unwrap();
+    let refused = run(&again).unwrap_err().to_string();
+    assert!(refused.contains("file name of this folder"), "{refused}");
 }
 
 #[test]

@@ -75,7 +75,7 @@ fn make(model: &Path, arguments: &PipelineArguments, library: Library) -> Result
         words.write(model, folder.path())?;
     }
     if let Some(unet) = &unet {
-        unet.write(folder.path())?;
+        unet.write(folder.path(), arguments.max_shard_size)?;
     }
     // 4. What was written is read again.
     let info = (library.check_folder)(folder.path(), &ModelOptions::default())?;
