@@ -18,6 +18,7 @@ use crate::{
     membership::{TokenText, TokenTextError, token},
     pipeline::PipelineArguments,
     prepare_text::PrepareTextArguments,
+    settings::MOST_IDLE_SECONDS,
 };
 
 pub use ringtune_shared::daemon::arguments::parse;
@@ -39,8 +40,9 @@ pub use ringtune_shared::daemon::arguments::parse;
         Would it start with these settings?\n    \
         ringtune-worker config check --config /etc/ringtune/worker.toml\n  \
         Is this machine fit?\n    ringtune-worker doctor --coordinator https://10.0.0.1:7070\n\n\
-        SIGTERM and Ctrl-C end it: its ring goes on without it after a step, within 30 seconds; a second\n\
-        signal ends it at once. SIGHUP has it read its settings again.\n\n\
+        SIGTERM, SIGUSR1 and Ctrl-C end it: its ring goes on without it after a step, within 30 seconds\n\
+        (shutdown.grace_seconds); a second signal ends it at once, but for a SIGTERM behind a SIGUSR1.\n\
+        SIGHUP has it read its settings again.\n\n\
         Exit codes: 0 ended as asked, 1 failed, 2 wrong usage or settings, 3 the engine hangs."
 )]
 pub struct Arguments {
@@ -120,6 +122,9 @@ pub struct DaemonArguments {
     /// Compute on one of several equal parts of this machine's cores, such as 1/2 for the first of two workers [default: 1/1]
     #[arg(long, value_name = "NUMBER/OF")]
     pub share: Option<String>,
+    /// End after so many seconds without a rank, so that whoever lent the machine has it back [default: never]
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = parse_idle)]
+    pub leave_when_idle: Option<u64>,
     /// Let jobs write their debug.trace_dir on this machine
     #[arg(long)]
     pub allow_trace_dir: bool,
@@ -139,6 +144,12 @@ pub struct DaemonArguments {
 fn parse_threads(text: &str) -> Result<usize, String> {
     let threads = text.parse::<usize>().ok().filter(|threads| *threads <= 4096);
     threads.ok_or_else(|| "allowed: 0 to 4096".to_owned())
+}
+
+/// As `shutdown.idle_seconds` allows them.
+fn parse_idle(text: &str) -> Result<u64, String> {
+    let seconds = text.parse().ok().filter(|seconds| (1..=MOST_IDLE_SECONDS).contains(seconds));
+    seconds.ok_or_else(|| format!("allowed: 1 to {MOST_IDLE_SECONDS}"))
 }
 
 impl DaemonArguments {
@@ -181,6 +192,7 @@ impl DaemonArguments {
             ("ring.interface", self.interface.clone()),
             ("compute.threads", self.threads.map(|threads| threads.to_string())),
             ("compute.share", self.share.clone()),
+            ("shutdown.idle_seconds", self.leave_when_idle.map(|seconds| seconds.to_string())),
             ("debug.allow_trace_dir", self.allow_trace_dir.then(|| "true".to_owned())),
             ("log.filter", self.log_filter.clone()),
         ]));
@@ -212,6 +224,7 @@ mod tests {
         for (line, says) in [
             ("--threads -2", "allowed: 0 to 4096"),
             ("--threads 4097", "allowed: 0 to 4096"),
+            ("--leave-when-idle 0", "allowed: 1 to 31536000"),
             ("generate --model m --prompt a -o a.png --threads -2", "-2 is not in 1..=1024"),
             ("generate --model m --prompt a -o a.png --count -2", "-2 is not in 1..=1000"),
             ("generate-text m --num-samples -2", "-2 is not in 1..=1000000"),
@@ -228,7 +241,7 @@ mod tests {
     #[test]
     fn every_flag_reaches_its_setting() {
         let line = "ringtune-worker --coordinator http://h:1 --state-dir /s --listen 127.0.0.1:5 \
-            --http-listen 127.0.0.1:6 --interface eth9 --threads 3 --share 2/3 --allow-trace-dir --insecure --log-format json \
+            --http-listen 127.0.0.1:6 --interface eth9 --threads 3 --share 2/3 --leave-when-idle 9 --allow-trace-dir --insecure --log-format json \
             --log-filter warn";
         let arguments = Arguments::try_parse_from(line.split_whitespace()).unwrap();
         let overrides = arguments.daemon.overrides();
@@ -238,6 +251,7 @@ mod tests {
         assert_eq!((settings.grpc.listen.port(), settings.http.listen.port()), (5, 6));
         assert_eq!((settings.ring.interface.as_str(), settings.compute.threads), ("eth9", 3));
         assert_eq!(settings.compute.share(), Share { number: 2, of: 3 });
+        assert_eq!(settings.shutdown.idle_seconds, 9);
         assert!(settings.debug.allow_trace_dir && settings.security.insecure);
         assert_eq!((settings.log.format, settings.log.filter.as_str()), (LogFormat::Json, "warn"));
     }

@@ -36,13 +36,10 @@ use crate::{
     state_folder::{StateFolder, StateFolderError},
 };
 
-/// Timeout of the worker's end.
-pub const END_LIMIT: Duration = Duration::from_secs(30);
-/// Of that, what its ring may take to go on without a running rank: it takes its step to the end.
-const LEAVE_LIMIT: Duration = Duration::from_secs(20);
-/// And what the rank may then take to upload what it has; the rest is for saying how it ended.
+/// The end of the worker's grace period, in which the rank uploads what it has; before, its ring may go on without it: it takes its step to the end.
 const KEEP_LIMIT: Duration = Duration::from_secs(8);
-const _: () = assert!(LEAVE_LIMIT.as_secs() + KEEP_LIMIT.as_secs() < END_LIMIT.as_secs());
+/// And after both, for saying how it ended.
+const SAY_LIMIT: Duration = Duration::from_secs(2);
 
 /// Why a worker does not start, or ends.
 #[derive(Debug, thiserror::Error)]
@@ -205,6 +202,10 @@ pub async fn run_with(
     let membership = tokio::select! {
         entered = membership::enter(entering) => entered?,
         () = shutdown.soft.cancelled() => return Ok(()),
+        () = passed(settings.idle_limit()) => {
+            warn!("no coordinator let it in for as long as it may be idle: ending");
+            return Ok(());
+        }
     };
     let trust = membership.as_ref().map(Membership::trust).cloned();
     // 3. The engine, and what it is.
@@ -276,8 +277,9 @@ pub async fn run_with(
     let options = SessionOptions {
         link,
         metrics,
-        leave_limit: LEAVE_LIMIT,
+        leave_limit: settings.grace() - KEEP_LIMIT - SAY_LIMIT,
         keep_limit: KEEP_LIMIT,
+        idle_limit: settings.idle_limit(),
         rings: context.rings.clone(),
         orphaned: shutdown.orphaned.clone(),
         notifier,
@@ -286,7 +288,7 @@ pub async fn run_with(
     let (end, hung) = (shutdown.soft.child_token(), context.hung.clone());
     let session = session::run(options, context, end.clone());
     let ended = tokio::select! {
-        () = drained(session, &end, &shutdown) => Ok(()),
+        () = drained(session, &end, &shutdown, settings.grace()) => Ok(()),
         () = ended_by_hanging(&hung, &end) => Ok(()),
         ended = grpc_server => Err(Error::Server("gRPC", outcome(ended))),
         ended = http_server => Err(Error::Server("HTTP", outcome(ended))),
@@ -411,16 +413,29 @@ fn open_latents(settings: &Settings, state: &StateFolder) -> Result<LatentCache,
 
 /// The session's whole life: it goes on until asked to end, then may take a bounded time, and no time at all after
 /// the second signal.
-async fn drained(session: impl Future<Output = ()>, end: &CancellationToken, shutdown: &Shutdown) {
+async fn drained(
+    session: impl Future<Output = ()>,
+    end: &CancellationToken,
+    shutdown: &Shutdown,
+    limit: Duration,
+) {
     let bound = async {
         end.cancelled().await;
-        tokio::time::sleep(END_LIMIT).await;
-        warn!("the drain took longer than {} s", END_LIMIT.as_secs());
+        tokio::time::sleep(limit).await;
+        warn!("the drain took longer than {} s", limit.as_secs());
     };
     tokio::select! {
         () = session => (),
         () = bound => (),
         () = shutdown.hard.cancelled() => (),
+    }
+}
+
+/// Returns after that time; never, without one.
+async fn passed(time: Option<Duration>) {
+    match time {
+        Some(time) => tokio::time::sleep(time).await,
+        None => std::future::pending().await,
     }
 }
 

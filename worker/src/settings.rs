@@ -48,6 +48,8 @@ pub struct Settings {
     pub compute: ComputeSettings,
     /// What a rank keeps for the case that its whole ring is lost.
     pub training: TrainingSettings,
+    /// When and how the worker ends.
+    pub shutdown: ShutdownSettings,
     /// For those who check the numbers.
     pub debug: DebugSettings,
     /// The log, on stderr.
@@ -186,6 +188,29 @@ pub struct TrainingSettings {
     pub recovery_checkpoint_seconds: f64,
 }
 
+/// `shutdown.grace_seconds`, unless it is given.
+pub const END_LIMIT: Duration = Duration::from_secs(30);
+/// A year.
+pub(crate) const MOST_IDLE_SECONDS: u64 = 31_536_000;
+/// Least and most of `shutdown.grace_seconds`.
+const GRACE_SECONDS: std::ops::RangeInclusive<u64> = 15..=86_400;
+
+/// `[shutdown]`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ShutdownSettings {
+    /// How long the worker may take to end once it is asked to (SIGTERM, SIGUSR1, Ctrl-C): its ring takes the step that it is at
+    /// to the end and goes on without it, or what it has is uploaded. Whoever kills it afterwards (a service manager, Kubernetes,
+    /// Slurm) has to wait 15 seconds longer.
+    ///
+    /// Allowed: 15 to 86400.
+    pub grace_seconds: u64,
+    /// After how long without a rank the worker ends by itself, so that whoever lent it the machine has it back; 0: never.
+    ///
+    /// Allowed: 0 to 31536000.
+    pub idle_seconds: u64,
+}
+
 /// `[debug]`
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -206,6 +231,7 @@ impl Default for Settings {
             access: AccessSettings::default(),
             compute: ComputeSettings::default(),
             training: TrainingSettings::default(),
+            shutdown: ShutdownSettings::default(),
             debug: DebugSettings::default(),
             log: LogSettings::default(),
             traces: TraceSettings::default(),
@@ -247,6 +273,12 @@ impl Default for StorageSettings {
 impl Default for TrainingSettings {
     fn default() -> Self {
         Self { recovery_checkpoint_seconds: 60.0 }
+    }
+}
+
+impl Default for ShutdownSettings {
+    fn default() -> Self {
+        Self { grace_seconds: END_LIMIT.as_secs(), idle_seconds: 0 }
     }
 }
 
@@ -318,6 +350,15 @@ impl Settings {
                 recovery,
                 "it must be 0, or between 0.01 and 86400",
             ));
+        }
+        let ShutdownSettings { grace_seconds, idle_seconds } = self.shutdown;
+        if !GRACE_SECONDS.contains(&grace_seconds) {
+            let allowed = "it must be between 15 and 86400";
+            problems.push(SettingsError::number("shutdown.grace_seconds", grace_seconds, allowed));
+        }
+        if idle_seconds > MOST_IDLE_SECONDS {
+            let allowed = "it must be at most 31536000; 0 means never";
+            problems.push(SettingsError::number("shutdown.idle_seconds", idle_seconds, allowed));
         }
         let dir = &self.model_cache.dir;
         if !dir.as_os_str().is_empty() && !dir.is_absolute() {
@@ -406,6 +447,17 @@ impl Settings {
         (seconds > 0.0).then(|| Duration::from_secs_f64(seconds))
     }
 
+    /// How long the worker may take to end.
+    pub fn grace(&self) -> Duration {
+        Duration::from_secs(self.shutdown.grace_seconds)
+    }
+
+    /// After how long without a rank it ends; None: never.
+    pub fn idle_limit(&self) -> Option<Duration> {
+        let seconds = self.shutdown.idle_seconds;
+        (seconds > 0).then(|| Duration::from_secs(seconds))
+    }
+
     /// After this long without a sign of life, and one pulse more, a neighbour counts as lost.
     pub fn peer_timeout(&self) -> Duration {
         Duration::from_secs_f64(self.ring.peer_timeout_seconds)
@@ -483,6 +535,12 @@ mod tests {
             assert_eq!(key, "training.recovery_checkpoint_seconds", "{seconds}");
         }
         assert_eq!(error_key(|s| s.training.recovery_checkpoint_seconds = 0.0), "none");
+        let graces = [0, 14, 15, 86_401].map(|seconds| error_key(|s| s.shutdown.grace_seconds = seconds));
+        assert_eq!(
+            graces,
+            ["shutdown.grace_seconds", "shutdown.grace_seconds", "none", "shutdown.grace_seconds"]
+        );
+        assert_eq!(error_key(|s| s.shutdown.idle_seconds = u64::MAX), "shutdown.idle_seconds");
         assert_eq!(error_key(|s| s.storage.state_dir = PathBuf::new()), "storage.state_dir");
         for share in ["", "1", "0/2", "3/2", "1/257", "1/0", "a/b", "1/2/3"] {
             assert_eq!(error_key(|s| s.compute.share = share.to_owned()), "compute.share", "{share}");

@@ -19,6 +19,7 @@ use crate::{
     lora_arguments::LoraCommand,
     references::{JobReference, WorkerReference},
     run_arguments::{RecoverArguments, RunArguments, UpArguments},
+    slurm_arguments::SlurmCommand,
 };
 
 /// Fine-tunes models on CPUs, on one machine or many: Stable Diffusion embeddings, and GPT-2s.
@@ -39,6 +40,9 @@ pub enum Command {
     Recover(RecoverArguments),
     /// Start a coordinator and workers on this machine and keep them until Ctrl-C
     Up(UpArguments),
+    /// Run jobs in allocations of Slurm, or lend its nodes to a coordinator
+    #[command(subcommand)]
+    Slurm(SlurmCommand),
     /// Give a job to a coordinator; prints its job id
     Submit(SubmitArguments),
     /// List jobs, newest first unless --order-by says otherwise

@@ -74,6 +74,8 @@ impl Interrupts {
             None | Some(EndSignal::Interrupt) => "Ctrl-C",
             Some(EndSignal::Terminate) => "SIGTERM",
             Some(EndSignal::Hangup) => "SIGHUP, as its terminal was closed",
+            // Which only daemons take.
+            Some(signal @ EndSignal::Notice) => signal.name(),
         }
     }
 

@@ -33,6 +33,7 @@ pub mod output;
 pub mod progress;
 pub mod references;
 pub mod run_arguments;
+pub mod slurm_arguments;
 pub mod sources;
 pub mod timing_objects;
 pub mod traces;

@@ -18,6 +18,8 @@ pub enum EndSignal {
     Terminate,
     /// The terminal was closed, or the connection to it broke.
     Hangup,
+    /// The machine will be taken away soon: a scheduler's warning (`sbatch --signal=USR1@120`), behind which SIGTERM may follow.
+    Notice,
 }
 
 impl EndSignal {
@@ -27,6 +29,7 @@ impl EndSignal {
             Self::Interrupt => "SIGINT",
             Self::Terminate => "SIGTERM",
             Self::Hangup => "SIGHUP",
+            Self::Notice => "SIGUSR1",
         }
     }
 }
@@ -37,10 +40,11 @@ pub struct EndSignals {
     interrupt: Signal,
     terminate: Signal,
     hangup: Option<Signal>,
+    notice: Option<Signal>,
 }
 
 impl EndSignals {
-    /// For a daemon, to which a SIGHUP says something else (`reload`). Must be called on a runtime.
+    /// For a daemon: SIGUSR1 too, and not SIGHUP, which says something else to it (`reload`). Must be called on a runtime.
     ///
     /// # Errors
     /// The system's.
@@ -49,6 +53,7 @@ impl EndSignals {
             interrupt: signal(SignalKind::interrupt())?,
             terminate: signal(SignalKind::terminate())?,
             hangup: None,
+            notice: Some(signal(SignalKind::user_defined1())?),
         })
     }
 
@@ -61,21 +66,23 @@ impl EndSignals {
         // Without /proc nobody can say, and a command whose terminal is gone is to end.
         let status = fs::read_to_string(STATUS).unwrap_or_default();
         let hangup = if ignores(&status, kind.as_raw_value()) { None } else { Some(signal(kind)?) };
-        Ok(Self { hangup, ..Self::of_daemon()? })
+        let (interrupt, terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+        Ok(Self { interrupt, terminate, hangup, notice: None })
     }
 
     /// The next one. Safe to drop in mid-wait.
     pub async fn next(&mut self) -> EndSignal {
-        let hangup = async {
-            match &mut self.hangup {
-                Some(hangup) => hangup.recv().await,
+        async fn of(signal: &mut Option<Signal>) {
+            match signal {
+                Some(signal) => drop(signal.recv().await),
                 None => std::future::pending().await,
             }
-        };
+        }
         tokio::select! {
             _ = self.interrupt.recv() => EndSignal::Interrupt,
             _ = self.terminate.recv() => EndSignal::Terminate,
-            _ = hangup => EndSignal::Hangup,
+            () = of(&mut self.hangup) => EndSignal::Hangup,
+            () = of(&mut self.notice) => EndSignal::Notice,
         }
     }
 }

@@ -5,13 +5,13 @@ use std::io::Read as _;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::end_signals::EndSignals;
+use super::end_signals::{EndSignal, EndSignals};
 
 /// How long a drain may take.
 pub const DRAIN_LIMIT: std::time::Duration = std::time::Duration::from_secs(10);
 
-/// Requests to end, as they come: `soft` is cancelled by the first signal, `hard` by the second one, `orphaned` by the end of
-/// a parent process.
+/// Requests to end, as they come: `soft` is cancelled by the first signal, `hard` by the second one that is no notice, `orphaned` by
+/// the end of a parent process.
 #[derive(Clone, Debug, Default)]
 pub struct Shutdown {
     /// Stop what runs, report it, and end.
@@ -23,17 +23,25 @@ pub struct Shutdown {
 }
 
 impl Shutdown {
-    /// Listens to SIGTERM and SIGINT from now on.
+    /// Listens to SIGTERM, SIGINT and SIGUSR1 from now on. A SIGUSR1 is a notice: whoever sends it sends SIGTERM later, which is
+    /// no second request.
     pub fn on_signals() -> std::io::Result<Self> {
         let shutdown = Self::default();
         let mut signals = EndSignals::of_daemon()?;
         let tokens = shutdown.clone();
         tokio::spawn(async move {
-            let name = signals.next().await.name();
-            info!(signal = name, "stopping; a second signal exits at once");
+            let mut signal = signals.next().await;
+            info!(signal = signal.name(), "stopping; a second signal exits at once");
             tokens.soft.cancel();
-            let name = signals.next().await.name();
-            warn!(signal = name, "a second signal: exiting at once");
+            let mut requests = 0;
+            loop {
+                requests += usize::from(signal != EndSignal::Notice);
+                if requests == 2 {
+                    break;
+                }
+                signal = signals.next().await;
+            }
+            warn!(signal = signal.name(), "a second signal: exiting at once");
             tokens.hard.cancel();
         });
         Ok(shutdown)

@@ -4,6 +4,7 @@
 //! has been parsed once, so that every value keeps a span by which errors can show it.
 
 use std::borrow::Cow;
+use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;
 
@@ -25,6 +26,12 @@ pub struct Setting {
     given: String,
     path: Vec<String>,
     value: String,
+}
+
+impl fmt::Display for Setting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.given)
+    }
 }
 
 impl FromStr for Setting {

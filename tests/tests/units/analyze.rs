@@ -11,7 +11,7 @@ use ringtune_tests::{
     tools::has,
     unit_file::{Specifiers, UNITS, Unit, folder},
 };
-use ringtune_worker::daemon::END_LIMIT;
+use ringtune_worker::settings::END_LIMIT;
 use tokio::process::Command;
 
 /// Exposure of 2.0, of 10.

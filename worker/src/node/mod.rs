@@ -5,6 +5,7 @@ mod cpu;
 mod heap;
 mod interface;
 mod memory;
+mod slurm;
 
 use std::path::Path;
 
@@ -16,6 +17,7 @@ pub use heap::keep_blocks;
 pub(crate) use interface::Interface;
 pub use memory::{memory_bytes, numa_nodes, private_bytes};
 use ringtune_shared::names;
+pub use slurm::Allocation;
 
 use crate::engine::InstructionSet;
 
@@ -41,7 +43,7 @@ impl Node {
     /// modest value.
     pub fn detect() -> Self {
         let node = Self::read(Path::new("/"));
-        Self { cpu: node.cpu.limited(InstructionSet::limit()), ..node }
+        Self { cpu: node.cpu.limited(InstructionSet::limit()), memory_bytes: memory_of_process(), ..node }
     }
 
     /// Reads `/proc` and `/sys` below `root`.
@@ -61,6 +63,14 @@ impl Node {
             numa_nodes: numa_nodes(root),
         }
     }
+}
+
+/// Bytes of memory that this process may use: the machine's, its control group's, or what Slurm gave to its task, whether or not
+/// anything keeps it to that. 0: nothing says.
+pub fn memory_of_process() -> u64 {
+    let (of_machine, allocation) = (memory_bytes(Path::new("/")), Allocation::of_process());
+    let given = allocation.and_then(|allocation| allocation.memory_bytes);
+    given.map_or(of_machine, |given| if of_machine == 0 { given } else { given.min(of_machine) })
 }
 
 /// Parses the kernel's lists such as "0-3,8,10-11".

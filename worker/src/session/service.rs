@@ -13,7 +13,7 @@ use tokio::{
     time::{Instant, Interval, MissedTickBehavior, interval, sleep_until, timeout},
 };
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, error, warn};
+use tracing::{debug, error, info, warn};
 
 use super::{
     link::{self, LinkEvent, LinkOptions},
@@ -54,6 +54,8 @@ pub struct SessionOptions {
     pub leave_limit: Duration,
     /// And after that, how long the rank may keep what it has.
     pub keep_limit: Duration,
+    /// After how long without a rank the worker ends.
+    pub idle_limit: Option<Duration>,
     /// From where other workers are reached.
     pub rings: Rings,
     /// Cancelled when the worker's parent is gone, and with it a coordinator that it had started.
@@ -94,13 +96,15 @@ pub async fn run(options: SessionOptions, launcher: impl RankLauncher, end: Canc
     let mut telling = interval(notifier.pace().map_or(TELL, |pace| pace.min(TELL)));
     telling.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut draining = false;
-    let (mut leave_until, mut keep_until, mut alone_until) = (None, None, None);
+    let (mut leave_until, mut keep_until, mut alone_until, mut idle_until) = (None, None, None, None);
     loop {
         if draining && this.session.is_idle() && (this.outbox.is_empty() || this.up.is_none()) {
             break;
         }
         let is_alone = draining && options.orphaned.is_cancelled() && this.up.is_none();
         alone_until = is_alone.then(|| alone_until.unwrap_or(Instant::now() + NOBODY_LEFT));
+        let idle_limit = options.idle_limit.filter(|_| !draining && this.session.is_idle());
+        idle_until = idle_limit.map(|limit| idle_until.unwrap_or(Instant::now() + limit));
         tokio::select! {
             Some(event) = link_events.recv() => this.link_event(event),
             Some((key, event)) = rank_events.recv() => this.rank_event(key, event),
@@ -127,6 +131,11 @@ pub async fn run(options: SessionOptions, launcher: impl RankLauncher, end: Canc
             () = reached(keep_until) => {
                 keep_until = None;
                 this.apply(Event::DrainIsOver);
+            }
+            () = reached(idle_until) => {
+                idle_until = None;
+                info!("no rank for as long as this worker may be idle: leaving");
+                end.cancel();
             }
             () = reached(alone_until) => {
                 alone_until = None;

@@ -18,6 +18,7 @@ mod reach;
 mod recover;
 mod resolve;
 mod run;
+mod slurm;
 mod submit;
 mod table;
 mod tokens;
@@ -29,7 +30,10 @@ use std::pin::Pin;
 
 use ringtune_proto::v1;
 
-use crate::{arguments::Command, error::Error, interrupt::Interrupts, references::short_id};
+use crate::{
+    arguments::Command, error::Error, interrupt::Interrupts, references::short_id,
+    slurm_arguments::SlurmCommand,
+};
 
 /// Runs a subcommand to its end. Those that have something to save, or to cancel, look at interrupts themselves; the others
 /// end with the first.
@@ -38,6 +42,10 @@ pub async fn dispatch(command: Command, interrupts: &Interrupts) -> Result<(), E
         Command::Run(arguments) => return Box::pin(run::run(arguments, interrupts)).await,
         Command::Recover(arguments) => Box::pin(recover::recover(arguments)),
         Command::Up(arguments) => return up::up(arguments, interrupts).await,
+        Command::Slurm(SlurmCommand::Run(arguments)) => {
+            return Box::pin(slurm::run(arguments, interrupts)).await;
+        }
+        Command::Slurm(SlurmCommand::Workers(arguments)) => Box::pin(slurm::workers(arguments)),
         Command::Submit(arguments) => return Box::pin(submit::submit(arguments, interrupts)).await,
         Command::List(arguments) => Box::pin(queries::list(arguments)),
         Command::Status(arguments) => Box::pin(queries::status(arguments)),

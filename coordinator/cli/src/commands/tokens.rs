@@ -97,11 +97,12 @@ fn how_to_use(token: &v1::Token, url: &CoordinatorUrl) -> String {
 }
 
 /// A coordinator that is called on its own machine has another address for others.
-fn address_for_others(url: &CoordinatorUrl, host: &str) -> CoordinatorUrl {
+pub(super) fn address_for_others(url: &CoordinatorUrl, host: &str) -> CoordinatorUrl {
     if url.is_loopback() && url.is_secure() && !host.is_empty() { url.at_host(host) } else { url.clone() }
 }
 
-fn host_name() -> String {
+/// This machine's.
+pub(super) fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 

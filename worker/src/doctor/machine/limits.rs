@@ -5,7 +5,7 @@ use std::path::Path;
 use super::{gibibytes, read};
 use crate::{
     doctor::checks::{Check, Verdict},
-    node::control_group_values,
+    node::{control_group_values, parse_list},
     settings::Settings,
 };
 
@@ -30,6 +30,9 @@ pub(super) fn control_groups(root: &Path) -> Vec<Check> {
     let memory =
         control_group_values(root, "memory.max").iter().filter_map(|text| text.parse::<u64>().ok()).min();
     let set = control_group_values(root, "cpuset.cpus.effective").into_iter().next().unwrap_or_default();
+    // A quota of all processors of a set of their own stops nobody: the kubelet's static policy gives both.
+    let own = parse_list(&set).len();
+    let is_held = quota.is_some_and(|processors| own == 0 || processors < own as f64);
     let found = [
         quota.map(|processors| format!("cpu.max {processors:.1} processors")),
         memory.map(|bytes| format!("memory.max {}", gibibytes(bytes))),
@@ -38,10 +41,11 @@ pub(super) fn control_groups(root: &Path) -> Vec<Check> {
     let found = found.into_iter().flatten().collect::<Vec<_>>().join(", ");
     let found = if found.is_empty() { "no limits".to_owned() } else { found };
     vec![Check::new(NAME, found).unless(
-        quota.is_none(),
+        !is_held,
         Verdict::Warn,
         "a quota of time stops all threads of a rank in the middle of a step: give it whole processors instead (CPUAffinity= \
-         or AllowedCPUs= of its unit, a cpuset of its container)",
+         or AllowedCPUs= of its unit, a cpuset of its container, of a pod the kubelet's static policy and whole, equal \
+         requests and limits)",
     )]
 }
 
@@ -117,6 +121,8 @@ mod tests {
         );
         assert_eq!(held.verdict, Verdict::Warn);
         assert!(held.found.starts_with("cpu.max 1.5 processors"), "{held:?}");
+        // A pod with whole processors of its own.
+        assert_eq!(group("400000 100000\n").verdict, Verdict::Good);
     }
 
     #[test]

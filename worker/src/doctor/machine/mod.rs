@@ -4,13 +4,14 @@ mod clock;
 mod limits;
 mod memory;
 mod processor;
+mod surroundings;
 
-use std::{fs, path::Path};
+use std::{env, fs, path::Path, time::SystemTime};
 
 use super::checks::Check;
 use crate::{
     capabilities::default_threads,
-    node::{Node, Wish, allowed_processors},
+    node::{Allocation, Node, Wish, allowed_processors},
     settings::Settings,
 };
 
@@ -23,7 +24,10 @@ pub(super) fn of_machine(root: &Path, settings: &Settings) -> Vec<Check> {
     let portion = node.cores.portion(settings.compute.share());
     let computing = if portion.shared { allowed.clone() } else { portion.cores.processors() };
     let threads = default_threads(&node, &settings.compute);
+    let in_pod = env::var_os("KUBERNETES_SERVICE_HOST").is_some();
+    let counts = (threads, allowed.len());
     let mut checks = vec![
+        surroundings::surroundings(root, Allocation::of_process(), in_pod, counts, SystemTime::now()),
         processor::instruction_sets(&node.cpu, processor::offered(), settings.compute.instruction_set),
         processor::governor(root, &allowed),
         processor::turbo(root),

@@ -102,7 +102,7 @@ pub(super) async fn source(
     ranks: u32,
 ) -> Result<(LanguageModelSource, Value), Error> {
     let path = folder.join("config.json");
-    let read = move || (read_config(&path), node::memory_bytes(Path::new("/")));
+    let read = move || (read_config(&path), node::memory_of_process());
     let (read, memory) = ringtune_shared::tasks::spawn_blocking(read).await?;
     let training = memory::Training {
         ranks,

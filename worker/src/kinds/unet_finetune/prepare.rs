@@ -1,7 +1,5 @@
 //! All that a rank does alone before it is ready.
 
-use std::path::Path;
-
 use ringtune_shared::job::kinds::unet_finetune::{
     AttentionChoice, Offload, UnetFinetuneSpec, UnetInit, options_without_effect,
 };
@@ -52,7 +50,7 @@ pub(super) async fn ready(
     templates: &[String],
     (computes, ranks): (bool, u32),
 ) -> Result<Ready, Error> {
-    let memory = ringtune_shared::tasks::spawn_blocking(|| node::memory_bytes(Path::new("/"))).await?;
+    let memory = ringtune_shared::tasks::spawn_blocking(node::memory_of_process).await?;
     let cluster = &rank.assignment.spec.common.cluster;
     let machine = Machine { cluster, ranks, precision: rank.assignment.precision, memory };
     let fits = |tensors: &[UnetTensor]| match too_large(job, tensors, machine) {
