@@ -4,7 +4,7 @@ CARGO ?= cargo
 NEXTEST := $(shell $(CARGO) nextest --version >/dev/null 2>&1 && echo yes)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test nightly lint sanitize bench bench-lora bench-unet bench-draw bench-first bench-gpt2 bench-ring bench-overlap bench-control chaos pairs upgrade-test same-bytes release-proto packages packages-test
+.PHONY: help setup build demo test nightly lint sanitize bench bench-lora bench-unet bench-draw bench-first bench-gpt2 bench-ring bench-overlap bench-control chaos pairs upgrade-test same-bytes release-proto packages packages-test images images-test
 
 help: ## Show this list
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -113,3 +113,9 @@ packages: build ## Make Debian packages and a tarball in target/packages
 
 packages-test: packages ## Install the packages on clean Debian systems and run clusters of them (root, debootstrap)
 	@RINGTUNE_REQUIRE_TOOLS=1 $(CARGO) test --release --workspace --test packages -- --ignored --test-threads=1
+
+images: packages ## Make container images of the packages, and OCI layouts in target/images (buildah, skopeo)
+	@deploy/containers/build.sh
+
+images-test: images ## Run a cluster of the images, read-only and without rights, and kill a worker (root, podman)
+	@RINGTUNE_REQUIRE_TOOLS=1 $(CARGO) test --release --workspace --test images -- --ignored --test-threads=1
