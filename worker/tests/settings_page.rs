@@ -6,8 +6,9 @@ mod page;
 
 use ringtune_worker::settings::{CHANGE_BY_RELOAD, Settings};
 
-const SOURCES: [&str; 5] = [
-    "worker/src/settings.rs",
+const SOURCES: [&str; 6] = [
+    "worker/src/settings/mod.rs",
+    "worker/src/settings/sections.rs",
     "worker/src/access/settings.rs",
     "shared/src/daemon/settings.rs",
     "shared/src/daemon/logging/mod.rs",
