@@ -25,8 +25,8 @@ Examples:
   ringtune slurm run dicoo.toml -- --ntasks-per-node 2 --cpus-per-task 28    a worker a socket
 
 The first node gets a coordinator, each task a worker. The script that is submitted is kept in the
-output folder, ringtune.sbatch. Before the time limit the job keeps its state there and is requeued;
-a node that dies costs no step. Ctrl-C stops watching: the job goes on.
+output folder, ringtune.sbatch. Before the time limit the job keeps its state there and is
+requeued; a node that dies costs no step. Ctrl-C stops watching: the job goes on.
 
 Exit codes: as of run; 2 where Slurm would not take the job.")]
 pub struct SlurmRunArguments {

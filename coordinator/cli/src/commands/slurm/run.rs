@@ -4,15 +4,18 @@ use std::{
     ffi::OsString,
     fs::{self, File},
     io::{Read as _, Seek as _, SeekFrom, Write as _},
-    path::Path,
+    path::{Path, PathBuf},
     time::Duration,
 };
+
+use ringtune_shared::job::Setting;
 
 use super::{
     scheduler::{Seen, look, submit},
     shared_folder, write_script,
 };
 use crate::{
+    checkpoints::Start,
     commands::{fetch::output_folder, pipeline, plural, submit::CheckedJob},
     error::Error,
     interrupt::Interrupts,
@@ -55,7 +58,7 @@ pub(crate) async fn run(arguments: SlurmRunArguments, interrupts: &Interrupts) -
     let script = write_script(&folder, SCRIPT_NAME, SCRIPT)?;
     let log = folder.join(LOG);
     let begin = fs::metadata(&log).map_or(0, |about| about.len());
-    let id = submit(&line(&arguments, nodes, &checked.file, &script, &folder)?).await?;
+    let id = submit(&line(&arguments, nodes, &checked, &script, &folder)?).await?;
     remark(&format!("job {id} of Slurm, {nodes} {}; its log is {}", plural(nodes, "node"), log.display()));
     // 3. Until its end.
     let ended = tokio::select! {
@@ -114,29 +117,40 @@ fn nodes(file: &JobFile, arguments: &SlurmRunArguments) -> Result<u32, Error> {
 fn line(
     arguments: &SlurmRunArguments,
     nodes: u32,
-    file: &JobFile,
+    checked: &CheckedJob,
     script: &Path,
     folder: &Path,
 ) -> Result<Vec<OsString>, Error> {
-    let job = std::path::absolute(&arguments.job).map_err(|source| Error::File {
-        doing: "cannot find",
-        path: arguments.job.clone(),
-        source,
-    })?;
+    let job = absolute(&arguments.job)?;
     let mut line: Vec<OsString> = vec![
         format!("--nodes={nodes}").into(),
-        format!("--job-name={}", file.spec.common.name).into(),
+        format!("--job-name={}", checked.file.spec.common.name).into(),
         prefixed("--output=", &folder.join(LOG)),
     ];
     line.extend(arguments.sbatch.iter().map(OsString::from));
     line.extend([script.into(), job.into(), folder.into()]);
-    for setting in &arguments.set {
+    // "latest" is the newest one that is in the output folder now.
+    if let (Start::From(checkpoint), Some(option)) = (&checked.start, checked.file.spec.resume_option()) {
+        line.extend(["--set".into(), prefixed(&format!("{option}="), &absolute(&checkpoint.path)?)]);
+    }
+    for setting in arguments.set.iter().filter(|setting| !is_resume(setting, checked)) {
         line.extend(["--set".into(), setting.to_string().into()]);
     }
     for label in &arguments.label {
         line.extend(["--label".into(), format!("{}={}", label.key, label.value).into()]);
     }
     Ok(line)
+}
+
+fn absolute(path: &Path) -> Result<PathBuf, Error> {
+    let failed = |source| Error::File { doing: "cannot find", path: path.to_owned(), source };
+    std::path::absolute(path).map_err(failed)
+}
+
+/// Whether a setting says from which checkpoint the job goes on.
+fn is_resume(setting: &Setting, checked: &CheckedJob) -> bool {
+    let option = checked.file.spec.resume_option();
+    option.is_some_and(|option| setting.to_string().trim_start().starts_with(option))
 }
 
 fn prefixed(prefix: &str, path: &Path) -> OsString {
