@@ -9,12 +9,14 @@ use cluster::Site;
 use ringtune_tests::{
     Job,
     job::text,
-    process::{Finished, finish_child},
+    places,
+    process::{Finished, finish, finish_child},
+    tools,
     wait::{SOON, until},
 };
 use tokio::{
     io::{AsyncBufReadExt as _, BufReader},
-    process::Child,
+    process::{Child, Command},
 };
 
 const LEARNED: &str = "learned_embeds.safetensors";
@@ -158,8 +160,31 @@ async fn what_slurm_would_not_run_is_refused_before_it_is_submitted() -> Result<
     let mut without = site.command("ringtune", &["slurm", "run", &text(&job)]);
     let ringtune = site.home("../bin/ringtune");
     without.env("PATH", ringtune.parent().context("a folder")?);
-    let without = ringtune_tests::process::finish(&mut without).await?;
+    let without = finish(&mut without).await?;
     without.expect_code(2)?.expect_said(&["sbatch is not in PATH"])?;
     ensure!(site.slurm("squeue", &["-h"]).await?.trim().is_empty(), "something was submitted");
+    Ok(())
+}
+
+/// Needs no Slurm: what it gives is an affinity, and variables.
+#[tokio::test]
+async fn a_worker_computes_on_what_its_task_may_use() -> Result<()> {
+    let Some(taskset) = tools::find("taskset", "util-linux")? else { return Ok(()) };
+    let mut doctor = Command::new(taskset);
+    doctor
+        .args(["--cpu-list", "0"])
+        .arg(places::program("ringtune-worker")?)
+        .args(["doctor", "--output", "json"]);
+    let given = [("SLURM_JOB_ID", "7"), ("SLURM_CPUS_PER_TASK", "1"), ("SLURM_MEM_PER_NODE", "3072")];
+    let said = finish(doctor.envs(given)).await?.stdout;
+    let report: serde_json::Value = serde_json::from_str(said.trim())?;
+    let checks = report["checks"].as_array().context("checks")?;
+    let found = |name: &str| {
+        let check = checks.iter().find(|check| check["name"] == name);
+        check.and_then(|check| check["found"].as_str()).with_context(|| format!("{name}: {said}"))
+    };
+    ensure!(found("cores")?.starts_with("1 physical") && found("threads")?.starts_with("1 a rank"), "{said}");
+    ensure!(found("memory")? == "3.0 GiB", "{said}");
+    ensure!(found("runs in")? == "job 7 of Slurm, 1 processors a task, 3.0 GiB a task", "{said}");
     Ok(())
 }
