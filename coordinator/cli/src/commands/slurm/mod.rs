@@ -21,16 +21,17 @@ const IN_MEMORY: [u64; 2] = [0x0102_1994, 0x8584_58f6];
 /// Makes a folder that all nodes are to see, and says where it is.
 fn shared_folder(folder: &Path) -> Result<PathBuf, Error> {
     let failed = |source| Error::File { doing: "cannot make", path: folder.to_owned(), source };
-    fs::create_dir_all(folder).map_err(failed)?;
-    let folder = fs::canonicalize(folder).map_err(failed)?;
-    let system = rustix::fs::statfs(&folder).map(|found| found.f_type as u64);
+    let absolute = std::path::absolute(folder).map_err(failed)?;
+    let existing = absolute.ancestors().find(|ancestor| ancestor.is_dir()).unwrap_or(Path::new("/"));
+    let system = rustix::fs::statfs(existing).map(|found| found.f_type as u64);
     if system.is_ok_and(|system| IN_MEMORY.contains(&system)) {
         return Err(Error::Usage(format!(
             "{} is in this machine's memory, and no other node sees it; give -o a folder that all nodes share",
             folder.display()
         )));
     }
-    Ok(folder)
+    fs::create_dir_all(&absolute).map_err(failed)?;
+    fs::canonicalize(&absolute).map_err(failed)
 }
 
 /// Writes a script into the folder, for the submission and for whoever wants to read it.

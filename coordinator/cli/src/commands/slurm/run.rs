@@ -11,7 +11,7 @@ use std::{
 use ringtune_shared::job::Setting;
 
 use super::{
-    scheduler::{Seen, look, submit},
+    scheduler::{Seen, check, look, submit},
     shared_folder, write_script,
 };
 use crate::{
@@ -58,7 +58,9 @@ pub(crate) async fn run(arguments: SlurmRunArguments, interrupts: &Interrupts) -
     let script = write_script(&folder, SCRIPT_NAME, SCRIPT)?;
     let log = folder.join(LOG);
     let begin = fs::metadata(&log).map_or(0, |about| about.len());
-    let id = submit(&line(&arguments, nodes, &checked, &script, &folder)?).await?;
+    let line = line(&arguments, nodes, &checked, &script, &folder)?;
+    check(&line).await?;
+    let id = submit(&line).await?;
     remark(&format!("job {id} of Slurm, {nodes} {}; its log is {}", plural(nodes, "node"), log.display()));
     // 3. Until its end.
     let ended = tokio::select! {

@@ -37,19 +37,28 @@ fn path() -> OsString {
     env::join_paths(own.into_iter().chain(env::split_paths(&found))).unwrap_or(found)
 }
 
-/// Submits a script with its options and arguments, which Slurm looks at before it takes it; the id of the job.
+/// Has Slurm look at a script with its options and arguments, without taking it.
 ///
 /// # Errors
 /// There is no Slurm here; it does not know the partition, the account or an option, or has no nodes like that.
+pub(super) async fn check(line: &[OsString]) -> Result<(), Error> {
+    sbatch("--test-only", line).await.map(drop)
+}
+
+/// Submits it; the id of the job.
+///
+/// # Errors
+/// As above.
 pub(super) async fn submit(line: &[OsString]) -> Result<u64, Error> {
-    let with = |flag: &str| [&[OsString::from(flag)], line].concat();
-    if let Err(said) = ask("sbatch", &with("--test-only")).await? {
-        return Err(refused(&said));
-    }
-    let said = ask("sbatch", &with("--parsable")).await?.map_err(|said| refused(&said))?;
+    let said = sbatch("--parsable", line).await?;
     // ID, or ID;CLUSTER.
     let id = said.trim().split(';').next().and_then(|id| id.parse().ok());
     id.ok_or_else(|| Error::JobEnded(format!("sbatch answered {:?}, which is no job id", said.trim())))
+}
+
+async fn sbatch(flag: &str, line: &[OsString]) -> Result<String, Error> {
+    let line = [&[OsString::from(flag)], line].concat();
+    ask("sbatch", &line).await?.map_err(|said| refused(&said))
 }
 
 /// A job as Slurm sees it.

@@ -12,7 +12,10 @@ use ringtune_proto::v1::{self, create_token_request::Kind};
 use ringtune_security::{JoinToken, Role};
 use serde::Serialize;
 
-use super::{scheduler::submit, shared_folder, write_script};
+use super::{
+    scheduler::{check, submit},
+    shared_folder, write_script,
+};
 use crate::{
     access_objects::wire_role,
     commands::{
@@ -53,7 +56,7 @@ pub(crate) async fn workers(arguments: SlurmWorkersArguments) -> Result<(), Erro
     let config = arguments.config.as_ref().map(|file| found(file)).transpose()?;
     let token = match &arguments.join_file {
         Some(file) => given_token(file, arguments.count, &reached).await?,
-        None => new_token(&folder, arguments.count, &reached).await?,
+        None => folder.join(TOKEN),
     };
     // 2. Nodes.
     let script = write_script(&folder, SCRIPT_NAME, SCRIPT)?;
@@ -62,6 +65,11 @@ pub(crate) async fn workers(arguments: SlurmWorkersArguments) -> Result<(), Erro
     line.extend(arguments.sbatch.iter().map(OsString::from));
     line.extend([script.into(), address.to_string().into(), token.into(), arguments.idle.to_string().into()]);
     line.extend(config.map(OsString::from));
+    check(&line).await?;
+    // 3. A new token only once Slurm takes them.
+    if arguments.join_file.is_none() {
+        write_new_token(&folder.join(TOKEN), arguments.count, &reached).await?;
+    }
     let id = submit(&line).await?;
     Output::new(arguments.ask.output.output)
         .data(&id.to_string(), &SlurmJobObject { r#type: "slurm_job", id })?;
@@ -105,8 +113,8 @@ async fn given_token(file: &Path, count: u16, reached: &Reached) -> Result<PathB
     }
 }
 
-/// Has the coordinator make a token, and keeps it in the folder, for this user alone.
-async fn new_token(folder: &Path, count: u16, reached: &Reached) -> Result<PathBuf, Error> {
+/// Has the coordinator make a token, and keeps it in a file for this user alone.
+async fn write_new_token(path: &Path, count: u16, reached: &Reached) -> Result<(), Error> {
     let request = v1::CreateTokenRequest {
         kind: Kind::Join as i32,
         role: wire_role(Role::Worker) as i32,
@@ -115,11 +123,9 @@ async fn new_token(folder: &Path, count: u16, reached: &Reached) -> Result<PathB
         uses: count.into(),
     };
     let (_, secret) = reached.client.create_token(request).await?;
-    let path = folder.join(TOKEN);
     // An earlier one may be there, with whatever rights.
-    let _ = fs::remove_file(&path);
-    let file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
+    let _ = fs::remove_file(path);
+    let file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
     let written = file.and_then(|mut file| std::io::Write::write_all(&mut file, secret.as_bytes()));
-    written.map_err(|source| Error::File { doing: "cannot write", path: path.clone(), source })?;
-    Ok(path)
+    written.map_err(|source| Error::File { doing: "cannot write", path: path.to_owned(), source })
 }
