@@ -4,7 +4,7 @@ CARGO ?= cargo
 NEXTEST := $(shell $(CARGO) nextest --version >/dev/null 2>&1 && echo yes)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test nightly lint sanitize bench bench-lora bench-unet bench-draw bench-first bench-gpt2 bench-ring bench-overlap bench-control chaos pairs upgrade-test same-bytes release-proto packages packages-test images images-test
+.PHONY: help setup build demo test nightly lint sanitize bench bench-lora bench-unet bench-draw bench-first bench-gpt2 bench-ring bench-overlap bench-control chaos pairs upgrade-test same-bytes release-proto packages packages-test images images-test manifests
 
 help: ## Show this list
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -119,3 +119,6 @@ images: packages ## Make container images of the packages, and OCI layouts in ta
 
 images-test: images ## Run a cluster of the images, read-only and without rights, and kill a worker (root, podman)
 	@RINGTUNE_REQUIRE_TOOLS=1 $(CARGO) test --release --workspace --test images -- --ignored --test-threads=1
+
+manifests: ## Make the plain manifests of deploy/kubernetes from the Helm chart (helm)
+	@deploy/kubernetes/build.sh

@@ -54,6 +54,6 @@ pub use peer::{Activity, Call, Caller, Peer, Refused};
 pub use random::Unpredictable;
 pub use rate::{CallRates, CountedAs, TooManyCalls};
 pub use roots::{Roots, RootsError};
-pub use tls::TlsError;
+pub use tls::{TlsError, use_ring};
 pub use token::{AccessToken, JoinToken, Secret, SecretHash, TokenError, TokenId, TokenIdError};
 pub use trust::{Revoked, Trust, TrustError};

@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
 };
 
@@ -45,4 +46,15 @@ pub fn program(name: &str) -> Result<PathBuf> {
     let program = folder.join(name);
     ensure!(program.is_file(), "{} is missing: run `cargo build --release` first", program.display());
     Ok(program)
+}
+
+/// Copies the three programs into a folder, for another user or another PATH; the worker needs no libtorch, and takes its time.
+pub fn install_programs(bin: &Path) -> Result<()> {
+    fs::create_dir(bin)?;
+    for name in ["ringtune", "ringtune-coordinator", "fake-worker"] {
+        fs::copy(program(name)?, bin.join(name))?;
+    }
+    let worker = bin.join("ringtune-worker");
+    fs::write(&worker, "#!/bin/sh\nexec fake-worker --gradient-takes=40 \"$@\"\n")?;
+    Ok(fs::set_permissions(&worker, fs::Permissions::from_mode(0o755))?)
 }

@@ -128,7 +128,7 @@ pub fn run_daemon(arguments: &DaemonArguments, start: StartEngine) -> u8 {
             Err(error) => return fail(USAGE, &error.to_string()),
         };
         match runtime.block_on(live(arguments, loaded.settings, token, &logs, start)) {
-            Ok(()) => DONE,
+            Ok(code) => code,
             Err(error) if error.is_usage() => fail(USAGE, &error.to_string()),
             Err(error @ daemon::Error::Hung) => fail(HUNG, &error.to_string()),
             Err(error) => fail(FAILED, &error.to_string()),
@@ -151,14 +151,16 @@ fn limit_instructions(command: &Command) -> Result<(), u8> {
         .map_err(|error| fail(USAGE, &error.to_string()))
 }
 
+/// The worker's life; the result is its exit code.
 async fn live(
     arguments: &DaemonArguments,
     settings: Settings,
     token: Option<JoinToken>,
     logs: &Logs,
     start: StartEngine,
-) -> Result<(), daemon::Error> {
+) -> Result<u8, daemon::Error> {
     let shutdown = Shutdown::on_signals().map_err(daemon::Error::Announce)?;
+    let (asked, exit_code) = (shutdown.soft.clone(), settings.shutdown.exit_code);
     let hangups = Hangups::listen().map_err(daemon::Error::Announce)?;
     if arguments.common.lifeline {
         shutdown.notice_the_end_of_stdin().map_err(daemon::Error::Announce)?;
@@ -180,9 +182,10 @@ async fn live(
     let apply =
         async |settings: &Settings| logs.set_filter(&settings.log.filter).map_err(|error| error.to_string());
     tokio::select! {
-        ended = daemon::run(settings, Start { launch, token }, shutdown, start) => ended,
-        () = reloading.follow(hangups, apply) => Ok(()),
+        ended = daemon::run(settings, Start { launch, token }, shutdown, start) => ended?,
+        () = reloading.follow(hangups, apply) => (),
     }
+    Ok(if asked.is_cancelled() { exit_code } else { DONE })
 }
 
 fn loaded(

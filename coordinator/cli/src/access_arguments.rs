@@ -11,6 +11,7 @@ use ringtune_security::{Role, TokenId};
 use crate::{
     client::CoordinatorUrl,
     common_arguments::{AskArguments, OutputArguments},
+    kubernetes::{ACCOUNT, parse_secret},
     references::WorkerReference,
 };
 
@@ -96,7 +97,10 @@ Examples:
 Roles: a worker takes ranks. A submitter submits jobs, and sees and stops its own. An observer
 reads everything. An admin may do everything.
 
-The token alone goes to stdout. What to do with it is said on stderr.")]
+The token alone goes to stdout. What to do with it is said on stderr.
+
+In a pod of Kubernetes --kubernetes-secret puts it into a Secret that is there already, as `token`,
+with the authority's roots as `ca.pem`; the pod's service account has to be allowed to patch it.")]
 pub struct CreateTokenArguments {
     /// What its holder may do
     #[arg(long, value_name = "ROLE", value_parser = roles())]
@@ -118,6 +122,15 @@ pub struct CreateTokenArguments {
     /// Make an access token, for programs: it is sent with each call instead of being exchanged for a certificate
     #[arg(long, conflicts_with = "uses")]
     pub access: bool,
+    /// In a pod of Kubernetes: write it into this Secret of the pod's namespace instead of printing it
+    #[arg(long, value_name = "NAME", value_parser = parse_secret)]
+    pub kubernetes_secret: Option<String>,
+    /// Stay, and write a new one when half of its time is over
+    #[arg(long, requires = "kubernetes_secret")]
+    pub renew: bool,
+    /// The folder with the service account's token, the API server's roots, and the namespace
+    #[arg(long, value_name = "DIR", requires = "kubernetes_secret", default_value = ACCOUNT)]
+    pub service_account: PathBuf,
     /// Which coordinator, and how to print.
     #[command(flatten)]
     pub ask: AskArguments,

@@ -144,6 +144,9 @@ pub struct SubmitArguments {
     /// Follow the job until it ends
     #[arg(long)]
     pub watch: bool,
+    /// With --watch: where to save the job's artifacts once it has ended, however it did
+    #[arg(short = 'o', long = "output-dir", value_name = "DIR", requires = "watch")]
+    pub output_dir: Option<PathBuf>,
     /// Go on from the newest checkpoint of this earlier job, as its resume_from_checkpoint would
     #[arg(long, value_name = "JOB")]
     pub resume_from: Option<JobReference>,

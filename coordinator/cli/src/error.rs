@@ -12,6 +12,7 @@ use crate::{
     credentials::AccessError,
     images::{ImageFolderError, UploadError},
     job_file::JobFileError,
+    kubernetes::KubernetesError,
 };
 
 /// A failed command. Its text says what was wrong, where, and what to do.
@@ -67,9 +68,15 @@ pub enum Error {
     /// Nobody reads the output any more, or it cannot be written.
     #[error("cannot write the output: {0}")]
     Output(#[from] io::Error),
+    /// A Secret of Kubernetes.
+    #[error(transparent)]
+    Kubernetes(#[from] KubernetesError),
     /// The user ended the command.
     #[error("{0}")]
     Interrupted(String),
+    /// The user ended a command that followed a job, which goes on.
+    #[error("{0}")]
+    Detached(String),
 }
 
 /// The exit codes: 0 is success.
@@ -81,6 +88,8 @@ pub enum ExitStatus {
     Usage = 2,
     /// The coordinator cannot be reached.
     Unreachable = 3,
+    /// The job goes on, and nobody follows it any more.
+    Detached = 4,
 }
 
 impl Error {
@@ -91,6 +100,7 @@ impl Error {
             | Self::JobFile(_)
             | Self::Images(_)
             | Self::Resume(_)
+            | Self::Kubernetes(KubernetesError::NoPod(_) | KubernetesError::NoSecret { .. })
             | Self::ModelFolder(ModelFolderError::Unusable { .. }) => ExitStatus::Usage,
             Self::Access(AccessError::File { .. } | AccessError::Given(_)) => ExitStatus::Failed,
             Self::Access(_) => ExitStatus::Usage,
@@ -106,9 +116,11 @@ impl Error {
                 Some(Code::Unavailable | Code::DeadlineExceeded) => ExitStatus::Unreachable,
                 _ => ExitStatus::Failed,
             },
+            Self::Detached(_) => ExitStatus::Detached,
             Self::Cluster(_)
             | Self::JobEnded(_)
             | Self::File { .. }
+            | Self::Kubernetes(_)
             | Self::ModelFolder(_)
             | Self::Output(_)
             | Self::Interrupted(_) => ExitStatus::Failed,

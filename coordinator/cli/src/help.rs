@@ -22,7 +22,7 @@ Examples:
       ringtune generate-text --help
 
 Exit codes: 0 success, 1 the job failed, 2 wrong usage or not allowed, 3 the coordinator cannot be
-reached.
+reached, 4 a signal ended the command and the job goes on.
 Data goes to stdout, progress to stderr. NO_COLOR is respected.";
 
 /// Of `status`.

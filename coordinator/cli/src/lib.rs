@@ -2,7 +2,8 @@
 //! on this machine.
 //!
 //! Data goes to stdout, progress and errors to stderr. Exit codes: 0 success, 1 the job failed, 2 the
-//! command line, the job file or the credentials cannot be used or do not allow it, 3 the coordinator cannot be reached.
+//! command line, the job file or the credentials cannot be used or do not allow it, 3 the coordinator cannot be reached,
+//! 4 a signal ended a command that followed a job, which goes on.
 
 use std::{process::ExitCode, time::Duration};
 
@@ -27,6 +28,7 @@ mod help;
 pub mod images;
 pub mod interrupt;
 pub mod job_file;
+pub mod kubernetes;
 pub mod lora_arguments;
 pub mod objects;
 pub mod output;

@@ -34,6 +34,12 @@ pub enum TlsError {
     Refused(String),
 }
 
+/// Has other libraries of this process make their TLS with rustls and ring too.
+pub fn use_ring() {
+    // Somebody else's choice, made before, is as good.
+    let _ = ring::default_provider().install_default();
+}
+
 fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
 }

@@ -90,14 +90,7 @@ impl Site {
     }
 
     fn install(&self) -> Result<()> {
-        let bin = self.sandbox.path("bin");
-        fs::create_dir(&bin)?;
-        for name in ["ringtune", "ringtune-coordinator", "fake-worker"] {
-            fs::copy(places::program(name)?, bin.join(name))?;
-        }
-        let worker = bin.join("ringtune-worker");
-        fs::write(&worker, "#!/bin/sh\nexec fake-worker --gradient-takes=40 \"$@\"\n")?;
-        fs::set_permissions(&worker, fs::Permissions::from_mode(0o755))?;
+        places::install_programs(&self.sandbox.path("bin"))?;
         places::copy_folder(&places::toy_checkpoint(), &self.sandbox.path("home/model"))?;
         places::copy_folder(&places::green_star(), &self.sandbox.path("home/pictures"))?;
         own(&self.sandbox.path("home"))

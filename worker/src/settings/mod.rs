@@ -136,7 +136,7 @@ impl Settings {
                 "it must be 0, or between 0.01 and 86400",
             ));
         }
-        let ShutdownSettings { grace_seconds, idle_seconds } = self.shutdown;
+        let ShutdownSettings { grace_seconds, idle_seconds, exit_code } = self.shutdown;
         if !GRACE_SECONDS.contains(&grace_seconds) {
             let allowed = "it must be between 15 and 86400";
             problems.push(SettingsError::number("shutdown.grace_seconds", grace_seconds, allowed));
@@ -144,6 +144,10 @@ impl Settings {
         if idle_seconds > MOST_IDLE_SECONDS {
             let allowed = "it must be at most 31536000; 0 means never";
             problems.push(SettingsError::number("shutdown.idle_seconds", idle_seconds, allowed));
+        }
+        if (1..=3).contains(&exit_code) {
+            let allowed = "it must be 0, or between 4 and 255; 1 to 3 are failures";
+            problems.push(SettingsError::number("shutdown.exit_code", exit_code, allowed));
         }
         let dir = &self.model_cache.dir;
         if !dir.as_os_str().is_empty() && !dir.is_absolute() {
@@ -328,6 +332,8 @@ mod tests {
             ["shutdown.grace_seconds", "shutdown.grace_seconds", "none", "shutdown.grace_seconds"]
         );
         assert_eq!(error_key(|s| s.shutdown.idle_seconds = u64::MAX), "shutdown.idle_seconds");
+        assert_eq!(error_key(|s| s.shutdown.exit_code = 3), "shutdown.exit_code");
+        assert_eq!(error_key(|s| s.shutdown.exit_code = 4), "none");
         assert_eq!(error_key(|s| s.storage.state_dir = PathBuf::new()), "storage.state_dir");
         for share in ["", "1", "0/2", "3/2", "1/257", "1/0", "a/b", "1/2/3"] {
             assert_eq!(error_key(|s| s.compute.share = share.to_owned()), "compute.share", "{share}");

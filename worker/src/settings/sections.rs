@@ -159,6 +159,11 @@ pub struct ShutdownSettings {
     ///
     /// Allowed: 0 to 31536000.
     pub idle_seconds: u64,
+    /// The exit code of a worker that was asked to end and did so in peace; another one than 0 for whoever takes 0 as a sign that no
+    /// worker is needed any more, as a Job of Kubernetes does.
+    ///
+    /// Allowed: 0 or 4 to 255.
+    pub exit_code: u8,
 }
 
 /// `[debug]`
@@ -207,7 +212,7 @@ impl Default for TrainingSettings {
 
 impl Default for ShutdownSettings {
     fn default() -> Self {
-        Self { grace_seconds: END_LIMIT.as_secs(), idle_seconds: 0 }
+        Self { grace_seconds: END_LIMIT.as_secs(), idle_seconds: 0, exit_code: 0 }
     }
 }
 

@@ -5,11 +5,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use ringtune_proto::convert::spec_from_wire;
+use ringtune_proto::{convert::spec_from_wire, v1};
 use ringtune_shared::files::check_saved_name;
 use uuid::Uuid;
 
-use super::{pipeline, plural, reach::client_of, resolve};
+use super::{follow::job_id, pipeline, plural, reach::client_of, resolve};
 use crate::{
     arguments::FetchArguments,
     checkpoints::{others_warning, set_metrics_aside},
@@ -26,20 +26,32 @@ pub(super) async fn fetch(arguments: FetchArguments) -> Result<(), Error> {
     let id = resolve::job(&client, &arguments.job.job).await?;
     let job = client.get_job(id).await?;
     let folder = prepare_folder(arguments.output_dir, &job.name)?;
+    save(&client, &job, folder, &arguments.name, output).await?;
+    Ok(output.complete()?)
+}
+
+/// Saves a job's artifacts (those of `names`, or all), and says where and what can be made of them.
+pub(super) async fn save(
+    client: &Client,
+    job: &v1::Job,
+    folder: PathBuf,
+    names: &[String],
+    output: Output,
+) -> Result<(), Error> {
     // A job of a coordinator that knows more than this command cannot be read; its files are saved all the same.
-    let spec = job.spec.and_then(|spec| spec_from_wire(spec).ok());
+    let spec = job.spec.clone().and_then(|spec| spec_from_wire(spec).ok());
     if let Some(warning) = spec.as_ref().and_then(|spec| others_warning(&folder, spec)) {
         remark(&format!("warning: {warning}"));
     }
-    let saved = save_artifacts(&client, id, &folder, &arguments.name, output).await?;
+    let saved = save_artifacts(client, job_id(job)?, &folder, names, output).await?;
     match saved.len() {
         0 => remark("the job has no artifacts yet"),
         _ => remark(&saved_text(&saved, &folder)),
     }
-    if let Some(spec) = spec.filter(|spec| spec.wants_full_pipeline() && arguments.name.is_empty()) {
+    if let Some(spec) = spec.filter(|spec| spec.wants_full_pipeline() && names.is_empty()) {
         pipeline::say_how(&spec, &folder);
     }
-    Ok(output.complete()?)
+    Ok(())
 }
 
 /// The folder for a job's artifacts: `chosen`, or one with the job's name.

@@ -159,7 +159,7 @@ impl Follow<'_> {
                     );
                 }
                 Happening::Interrupted if self.on_interrupt == OnInterrupt::Detach => {
-                    return Err(Error::Interrupted(format!(
+                    return Err(Error::Detached(format!(
                         "stopped watching; the job goes on: ringtune watch {0}, ringtune cancel {0}",
                         self.job_id
                     )));

@@ -15,6 +15,7 @@ use uuid::Uuid;
 
 use super::{
     class_pictures::{self, Lacking},
+    fetch::{prepare_folder, save},
     follow::{Follow, OnInterrupt, Steps, job_id},
     reach::client_of,
     resolve,
@@ -179,6 +180,9 @@ impl CheckedJob {
 /// `ringtune submit`.
 pub(super) async fn submit(arguments: SubmitArguments, interrupts: &Interrupts) -> Result<(), Error> {
     let output = Output::new(arguments.ask.output.output);
+    if let Some(folder) = &arguments.output_dir {
+        prepare_folder(Some(folder.clone()), "")?;
+    }
     let traces = Traces::of_environment();
     let (mut span, trace) = traces.begin("submit");
     let sent = Box::pin(send(&arguments, trace, interrupts)).await;
@@ -202,7 +206,16 @@ pub(super) async fn submit(arguments: SubmitArguments, interrupts: &Interrupts) 
         remark(&state_text(&job));
         return Ok(());
     }
-    follow(&client, &job, output, interrupts).await
+    let ended = follow(&client, &job, output, interrupts).await;
+    match (&ended, arguments.output_dir) {
+        (Ok(()) | Err(Error::JobEnded(_)), Some(folder)) => {
+            let output = Output::of_work(arguments.ask.output.output);
+            let saved = save(&client, &job, folder, &[], output).await;
+            ended.and(saved)?;
+            Ok(output.complete()?)
+        }
+        _ => ended,
+    }
 }
 
 /// Creates the job that the arguments mean.

@@ -1,5 +1,8 @@
 //! `ringtune token`: the lines of text that let workers and people in.
 
+use std::{collections::BTreeMap, time::Duration};
+
+use backon::{ExponentialBuilder, Retryable as _};
 use ringtune_proto::v1::{self, create_token_request::Kind};
 use ringtune_security::Role;
 
@@ -13,8 +16,14 @@ use crate::{
     client::CoordinatorUrl,
     common_arguments::OutputArguments,
     error::Error,
+    kubernetes::ServiceAccount,
     output::{Output, remark, time_text},
 };
+
+/// Between two tries to keep a token in a Secret.
+const LONGEST_DELAY: Duration = Duration::from_secs(30);
+/// As the coordinator has it.
+const SHORTEST_LIFETIME: Duration = Duration::from_secs(60);
 
 /// Makes, lists or revokes.
 pub(super) async fn token(command: TokenCommand) -> Result<(), Error> {
@@ -31,11 +40,63 @@ pub(super) async fn token(command: TokenCommand) -> Result<(), Error> {
 async fn create(arguments: CreateTokenArguments) -> Result<(), Error> {
     let output = Output::new(arguments.ask.output.output);
     let wanted = request(&arguments)?;
+    if let Some(secret) = &arguments.kubernetes_secret {
+        return keep_in_secret(secret, &wanted, &arguments).await;
+    }
     let reached = reach(&arguments.ask.coordinator).await?;
     let (token, secret) = reached.client.create_token(wanted).await?;
     output.data(&secret, &TokenObject::created(&token, &secret))?;
     remark(&how_to_use(&token, &address_for_others(&reached.url, &host_name())));
     Ok(())
+}
+
+/// Makes a token and writes it into a Secret, over and over if it is to be renewed.
+async fn keep_in_secret(
+    secret: &str,
+    wanted: &v1::CreateTokenRequest,
+    arguments: &CreateTokenArguments,
+) -> Result<(), Error> {
+    let account = ServiceAccount::of_this_pod(&arguments.service_account)?;
+    let mut retrying = arguments.renew;
+    loop {
+        // 1. A coordinator that begins beside this command is not there yet.
+        let make = || async {
+            let reached = reach(&arguments.ask.coordinator).await?;
+            let (token, line) = reached.client.create_token(wanted.clone()).await?;
+            Ok((token, line, reached.client.who_am_i().await?.roots_pem))
+        };
+        let (token, line, roots) = persist(make, retrying).await?;
+        // 2. The same token, however often the API server has to be asked.
+        let entries = BTreeMap::from([("token", line), ("ca.pem", roots)]);
+        persist(async || Ok(account.write(secret, &entries).await?), retrying).await?;
+        let until = time_text(token.expire_time.as_ref());
+        remark(&format!("token {} is in Secret {secret}, good until {until}", token.token_id));
+        if !arguments.renew {
+            return Ok(());
+        }
+        // 3. Whoever reads it just before it is replaced has half of its time to use it.
+        tokio::time::sleep(lifetime(&token) / 2).await;
+        retrying = true;
+    }
+}
+
+/// From its beginning to its end.
+fn lifetime(token: &v1::Token) -> Duration {
+    let seconds = |time: Option<&prost_types::Timestamp>| time.map_or(0, |time| time.seconds);
+    let span = seconds(token.expire_time.as_ref()) - seconds(token.create_time.as_ref());
+    Duration::from_secs(u64::try_from(span).unwrap_or(0)).max(SHORTEST_LIFETIME)
+}
+
+/// Does what can fail, again and again if that is wanted; says why it failed.
+async fn persist<T, F>(work: impl Fn() -> F, retrying: bool) -> Result<T, Error>
+where
+    F: Future<Output = Result<T, Error>>,
+{
+    let delays = ExponentialBuilder::default().with_max_delay(LONGEST_DELAY).without_max_times();
+    let again = |error: &Error, delay: Duration| {
+        remark(&format!("warning: {error}; trying again in {} s", delay.as_secs()));
+    };
+    work.retry(delays).when(|_| retrying).notify(again).await
 }
 
 /// What the command line asks for.

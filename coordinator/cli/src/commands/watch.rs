@@ -37,7 +37,7 @@ pub(super) async fn watch(arguments: WatchArguments, interrupts: &Interrupts) ->
             // There is no other end of watching all jobs.
             () = interrupts.first(), if arguments.all => return Ok(()),
             () = interrupts.first() => {
-                return Err(Error::Interrupted("stopped watching; the jobs go on".to_owned()));
+                return Err(Error::Detached("stopped watching; the jobs go on".to_owned()));
             }
         };
         match news {

@@ -66,7 +66,7 @@ pub(crate) async fn run(arguments: SlurmRunArguments, interrupts: &Interrupts) -
     let ended = tokio::select! {
         ended = follow(id, &log, begin) => ended?,
         () = interrupts.first() => {
-            return Err(Error::Interrupted(format!(
+            return Err(Error::Detached(format!(
                 "stopped watching; the job goes on: squeue -j {id}, tail -f {}, scancel {id}",
                 log.display()
             )));
