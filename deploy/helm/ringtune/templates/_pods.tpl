@@ -166,10 +166,10 @@ containers:
       - {name: RINGTUNE__SHUTDOWN__EXIT_CODE, value: {{ . | quote }}}
       {{- end }}
       {{- if $root.Values.models.volume }}
-      - {name: RINGTUNE__ACCESS__MODEL_ROOTS, value: {{ $root.Values.models.path | quote }}}
+      - {name: RINGTUNE__ACCESS__MODEL_ROOTS, value: "auto,{{ $root.Values.models.path }}"}
       {{- end }}
       {{- if $root.Values.data.volume }}
-      - {name: RINGTUNE__ACCESS__DATA_ROOTS, value: {{ $root.Values.data.path | quote }}}
+      - {name: RINGTUNE__ACCESS__DATA_ROOTS, value: "auto,{{ $root.Values.data.path }}"}
       {{- end }}
       {{- with include "ringtune.settings" $workers.settings | trim }}{{ . | nindent 6 }}{{ end }}
     ports:
