@@ -124,3 +124,38 @@ async fn three_nodes_joined_by_tokens_learn_what_one_machine_learns_and_say_noth
     }
     Ok(())
 }
+
+/// As in a cluster whose pods start together: the coordinator's name leads nowhere yet.
+#[tokio::test]
+async fn a_worker_that_is_there_before_the_coordinators_name_is_dialled_at_its_own_address() -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    let Some(network) = Network::start(2)? else { return Ok(()) };
+    let launch =
+        network.host(1, Launch::coordinator()).variable("RINGTUNE__AUTHORITY__NAMES", "later.example");
+    let mut cluster = Cluster::start_coordinator(&sandbox, launch).await?;
+    let secret = token(&cluster, &["--role", "worker"]).await?;
+    let port = cluster.coordinator.grpc.rsplit(':').next().context("a port")?.to_owned();
+    let hosts = network.hosts(2)?;
+    let url = format!("https://later.example:{port}");
+    let launch = Launch {
+        listen: "0.0.0.0:0".to_owned(),
+        ..network.host(2, Launch::new("worker-2", WORKER)).flags([
+            "--coordinator",
+            &url,
+            "--join",
+            &secret,
+            "--threads",
+            "1",
+        ])
+    };
+    let name = async {
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        let known = format!("127.0.0.1 localhost\n{} later.example\n", network.address(1));
+        fs::write(&hosts, known).map_err(anyhow::Error::from)
+    };
+    tokio::try_join!(cluster.add_worker(launch), name)?;
+    cluster.wait_for_idle(1).await?;
+    let listed = cluster.finish(&["workers", "--output", "json"]).await?.expect_code(0)?.stdout;
+    ensure!(listed.contains(&format!("\"address\":\"{}:", network.address(2))), "{listed}");
+    Ok(())
+}

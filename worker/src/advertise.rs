@@ -1,6 +1,11 @@
 //! The address that this worker's ring neighbours dial.
 
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::{
+    net::{IpAddr, SocketAddr, UdpSocket},
+    sync::Arc,
+};
+
+use tokio::task::spawn_blocking;
 
 use crate::settings::Settings;
 
@@ -24,6 +29,31 @@ pub enum AdvertiseError {
     /// The system did not list its interfaces.
     #[error("cannot list the network interfaces: {0}")]
     Interfaces(std::io::Error),
+}
+
+/// What this worker advertises. It is found anew each time: a worker may be started before the coordinator's name leads
+/// anywhere, and before its machine has a route.
+#[derive(Clone, Debug)]
+pub struct Advertised {
+    settings: Arc<Settings>,
+    listening: SocketAddr,
+}
+
+impl Advertised {
+    /// Of a worker whose gRPC port is bound at `listening`.
+    pub fn new(settings: &Settings, listening: SocketAddr) -> Self {
+        Self { settings: Arc::new(settings.clone()), listening }
+    }
+
+    /// `HOST:PORT`, as [`advertised_address`] decides now.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn address(&self) -> Result<String, AdvertiseError> {
+        let Self { settings, listening } = self.clone();
+        let found = spawn_blocking(move || advertised_address(&settings, listening)).await;
+        found.unwrap_or_else(|error| Err(AdvertiseError::Interfaces(error.into())))
+    }
 }
 
 /// Decides what to advertise, in this order: `ring.advertise_address`; the address of `ring.interface`;

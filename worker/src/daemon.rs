@@ -18,7 +18,7 @@ use tracing::{error, info, warn};
 
 use crate::{
     access::Access,
-    advertise::{AdvertiseError, advertised_address},
+    advertise::{AdvertiseError, Advertised},
     base_model::Fingerprints,
     capabilities::{capabilities, default_threads},
     contents::{self, ArtifactClient, ContentCache},
@@ -189,9 +189,8 @@ pub async fn run_with(
     let grpc = listen::bind("grpc.listen", settings.grpc.listen, launch.free_ports).await?;
     let http = listen::bind("http.listen", settings.http.listen, launch.free_ports).await?;
     let (grpc_address, http_address) = (address_of(&grpc)?, address_of(&http)?);
-    let advertising = settings.clone();
-    let address =
-        tokio::task::spawn_blocking(move || advertised_address(&advertising, grpc_address)).await??;
+    let advertised = Advertised::new(&settings, grpc_address);
+    let address = advertised.address().await?;
     warn_of_the_network(&settings);
     // 2. A place in the cluster, as long as it takes.
     let entering = Entering { settings: &settings, worker: state.worker(), token, brought };
@@ -246,7 +245,7 @@ pub async fn run_with(
     let about = probe::About {
         worker: state.worker(),
         host_name: node.host_name.clone(),
-        address: address.clone(),
+        advertised: advertised.clone(),
         capabilities: capabilities.clone(),
     };
     // The connections that it accepts are read where the rings are.
@@ -270,7 +269,7 @@ pub async fn run_with(
         worker: state.worker(),
         incarnation: state.incarnation(),
         host_name: node.host_name.clone(),
-        address,
+        advertised,
         capabilities,
         metrics: Arc::clone(&metrics),
     };

@@ -124,6 +124,7 @@ pub enum Command {
 Examples:
   JOB=$(ringtune submit dicoo.toml)          prints the job id
   ringtune submit --watch dicoo.toml         stays until the job ends; exits with its outcome
+  ringtune submit --watch -o out dicoo.toml  and saves its files, also of a job that failed
   ringtune submit --again dicoo --set train.seed=7
 
 The command uploads the images to the coordinator. The workers read the model folder:

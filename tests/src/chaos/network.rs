@@ -1,6 +1,8 @@
 //! Nodes of their own on one machine: network namespaces on a bridge, whose cables can be cut. Needs root and `ip`.
 
 use std::{
+    fs,
+    path::{Path, PathBuf},
     process::{Command, id},
     sync::atomic::{AtomicU32, Ordering},
 };
@@ -76,6 +78,19 @@ impl Network {
         Launch { listen, wrapper: self.wrapper(node), tls: true, ..launch }
     }
 
+    /// Gives a node its own /etc/hosts, which may be written while its programs run. Call it before they start.
+    pub fn hosts(&self, node: usize) -> Result<PathBuf> {
+        fs::create_dir_all(self.files(node))?;
+        let hosts = self.files(node).join("hosts");
+        fs::write(&hosts, "127.0.0.1 localhost\n")?;
+        Ok(hosts)
+    }
+
+    /// What `ip netns exec` puts over /etc. Source: ip-netns(8).
+    fn files(&self, node: usize) -> PathBuf {
+        Path::new("/etc/netns").join(self.namespace(node))
+    }
+
     /// Nothing gets to the node or from it.
     pub fn cut(&self, node: usize) -> Result<()> {
         ip(&["link", "set", &self.cable(node), "down"])
@@ -133,6 +148,7 @@ impl Drop for Network {
         for node in 1..=self.nodes {
             let _ = ip(&["link", "del", &self.cable(node)]);
             let _ = ip(&["netns", "del", &self.namespace(node)]);
+            let _ = fs::remove_dir_all(self.files(node));
         }
         let _ = ip(&["link", "del", &self.bridge]);
     }

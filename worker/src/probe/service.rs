@@ -23,7 +23,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::{LONGEST_MILLISECONDS, Meter, USUAL_MILLISECONDS, noise};
-use crate::{node::Interface, ring::Rings};
+use crate::{advertise::Advertised, node::Interface, ring::Rings};
 
 /// A caller's message, and what is around it.
 const MOST_MESSAGE_BYTES: usize = (1 << 20) + 1024;
@@ -40,7 +40,7 @@ pub(crate) struct About {
     pub(crate) worker: WorkerId,
     pub(crate) host_name: String,
     /// Its address for neighbours.
-    pub(crate) address: String,
+    pub(crate) advertised: Advertised,
     pub(crate) capabilities: v1::Capabilities,
 }
 
@@ -99,11 +99,12 @@ impl ProbeService for ProbeServer {
     ) -> Result<Response<v1::IdentifyResponse>, Status> {
         let caller = peer(&request)?;
         let interface = spawn_blocking(move || Interface::towards(Path::new("/"), caller)).await;
-        let About { worker, host_name, address, capabilities } = &*self.about;
+        let About { worker, host_name, advertised, capabilities } = &*self.about;
+        let address = advertised.address().await.map_err(|error| Status::internal(error.to_string()))?;
         Ok(Response::new(v1::IdentifyResponse {
             worker_id: worker.to_string(),
             host_name: host_name.clone(),
-            address: address.clone(),
+            address,
             capabilities: Some(capabilities.clone()),
             time: Some(SystemTime::now().into()),
             caller_ip: caller.to_string(),

@@ -17,9 +17,11 @@ use tonic::{
 
 use super::{About, LONGEST_MILLISECONDS, ProbeServer, noise};
 use crate::{
+    advertise::Advertised,
     callers::GuardCalls,
     http::Metrics,
     ring::{RingOptions, Rings, Seat},
+    settings::Settings,
 };
 
 type Client = ProbeServiceClient<Channel>;
@@ -35,7 +37,7 @@ async fn serving() -> (Rings, WorkerId, Client) {
     let about = About {
         worker,
         host_name: "node-a".to_owned(),
-        address: "10.0.0.1:7080".to_owned(),
+        advertised: Advertised::new(&Settings::default(), "10.0.0.1:7080".parse().unwrap()),
         capabilities: v1::Capabilities::default(),
     };
     let server = Server::builder()

@@ -25,6 +25,7 @@ use tonic::{Code, Status, Streaming, transport::Endpoint};
 use tracing::{debug, error, info, warn};
 
 use crate::{
+    advertise::Advertised,
     coordinator::connector,
     error_chain::{cause_of, error_chain},
     http::Metrics,
@@ -56,8 +57,8 @@ pub struct LinkOptions {
     pub incarnation: u64,
     /// For people.
     pub host_name: String,
-    /// `host:port` of this worker's RingService, as neighbours reach it.
-    pub address: String,
+    /// Where neighbours reach this worker's RingService.
+    pub advertised: Advertised,
     /// This node's capabilities.
     pub capabilities: v1::Capabilities,
     /// Its metrics, for a coordinator that asks.
@@ -291,13 +292,14 @@ async fn open(options: &LinkOptions, held: &watch::Receiver<Vec<v1::HeldRank>>) 
         .connect_with_connector(connector.clone())
         .await
         .map_err(|error| no_connection(&error))?;
-    // 2. Hello goes first.
+    // 2. Hello goes first. The coordinator's name leads somewhere, so that there is a route now.
+    let address = options.advertised.address().await.map_err(|error| broken(error_chain(&error)))?;
     let (up, outgoing) = mpsc::channel(QUEUED_MESSAGES);
     let hello = v1::Hello {
         worker_id: options.worker.to_string(),
         incarnation: options.incarnation,
         host_name: options.host_name.clone(),
-        address: options.address.clone(),
+        address,
         capabilities: Some(options.capabilities.clone()),
         held: held.borrow().clone(),
         protocol_max: WORKER_PROTOCOLS.max,
