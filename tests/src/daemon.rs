@@ -3,6 +3,7 @@
 use std::{
     path::{Path, PathBuf},
     process::Stdio,
+    time::Duration,
 };
 
 use anyhow::{Context as _, Result, bail};
@@ -215,8 +216,16 @@ impl Daemon {
 
     /// Waits until it has ended by itself.
     pub async fn ended(&mut self) -> Result<std::process::ExitStatus> {
-        let ended = tokio::time::timeout(SOON, self.child.wait()).await;
-        Ok(ended.with_context(|| format!("{} does not end", self.label))??)
+        // `wait` would close its stdin, which is its lifeline.
+        let waiting = async {
+            loop {
+                if let Some(status) = self.child.try_wait()? {
+                    return Ok(status);
+                }
+                tokio::time::sleep(Duration::from_millis(30)).await;
+            }
+        };
+        tokio::time::timeout(SOON, waiting).await.with_context(|| format!("{} does not end", self.label))?
     }
 
     /// Ends it with SIGKILL and waits until it is gone.

@@ -15,6 +15,7 @@ pub mod http2;
 pub mod hub;
 pub mod job;
 pub mod language_model;
+pub mod metadata;
 pub mod places;
 pub mod process;
 pub mod recorder;

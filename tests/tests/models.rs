@@ -4,11 +4,13 @@ use std::{collections::BTreeMap, fs, path::Path};
 
 use anyhow::{Result, ensure};
 use ringtune_tests::{
-    Bucket, Cluster, Job, Sandbox,
+    Bucket, Cluster, Job, Launch, Sandbox,
     cluster::start_worker_with,
+    daemon::FAKE_WORKER,
     files::{EMBEDDING, expect_same, metadata},
     hub::{COMMIT, Hub, REPOSITORY, fill_cache},
     job::text,
+    metadata::{Metadata, ROLE},
     places,
     process::finish,
 };
@@ -120,5 +122,28 @@ async fn ranks_whose_weights_differ_under_one_revision_do_not_train_together() -
     let ended = cluster.wait_for_end(&id).await?;
     ensure!(ended.state() == ringtune_proto::v1::JobState::Failed, "{ended:?}");
     ensure!(ended.step == 0 && ended.state_reason.contains("another model"), "{}", ended.state_reason);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_model_comes_from_a_bucket_that_the_machines_role_opens() -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    let bucket = Bucket::serve(&places::toy_checkpoint(), "sd/toy").await?;
+    let service = Metadata::start().await?;
+    let mut cluster = Cluster::start_coordinator(&sandbox, Launch::coordinator()).await?;
+    let mut launch = Launch::worker("worker-1", FAKE_WORKER, &cluster.coordinator.grpc)
+        .variable("XDG_CACHE_HOME", &text(&sandbox.path("cache")))
+        .variable("RINGTUNE__CLOUD__PROVIDER", "aws")
+        .variable("RINGTUNE__CLOUD__ENDPOINT", &service.endpoint);
+    // Where the bucket is, and no key to it.
+    for (name, value) in bucket.variables().into_iter().filter(|(name, _)| !name.contains("_KEY")) {
+        launch = launch.variable(name, value);
+    }
+    cluster.add_worker(launch).await?;
+    let job = Job::toy()?.set("model.base", "s3://models/sd/toy").set("train.max_train_steps", 2);
+    let id = cluster.submit(&sandbox.write_job("job.toml", &job)?).await?;
+    cluster.wait_for_success(&id).await?;
+    let asked = service.heard().iter().any(|path| path.ends_with(ROLE));
+    ensure!(asked, "the role was not asked for: {:?}", service.heard());
     Ok(())
 }

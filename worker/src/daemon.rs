@@ -10,7 +10,7 @@ use ringtune_shared::daemon::{
     settings::{SecuritySettings, SettingsError},
     state_lock::StateLockError,
 };
-use ringtune_sources::{Environment, ModelSources, Patience, hub_endpoint};
+use ringtune_sources::{ModelSources, Patience, hub_endpoint};
 use ringtune_traces::{About, Tracer};
 use tokio::{net::TcpListener, runtime::Handle, task::JoinError, time::timeout};
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
@@ -21,6 +21,7 @@ use crate::{
     advertise::{AdvertiseError, Advertised},
     base_model::Fingerprints,
     capabilities::{capabilities, default_threads},
+    cloud::{Cloud, Trouble},
     contents::{self, ArtifactClient, ContentCache},
     engine::{EngineError, EngineHandle, EngineIdentity, StartEngine, Threads},
     http::{Metrics, MetricsError},
@@ -81,6 +82,9 @@ pub enum Error {
     /// A server ended.
     #[error("the {0} server ended: {1}")]
     Server(&'static str, String),
+    /// The cloud's metadata service.
+    #[error("cloud: {0}")]
+    Cloud(#[from] Trouble),
     /// The exporter of spans.
     #[error(transparent)]
     Traces(#[from] ringtune_traces::Error),
@@ -197,6 +201,9 @@ pub async fn run_with(
     let notifier = launch.notifier.clone();
     let _stopping =
         AbortOnDropHandle::new(tokio::spawn(tell_of_the_end(notifier.clone(), shutdown.soft.clone())));
+    let left = CancellationToken::new();
+    let watching = Cloud::of(settings.cloud.provider, settings.cloud.endpoint())?
+        .map(|cloud| AbortOnDropHandle::new(tokio::spawn(cloud.watch(shutdown.soft.clone(), left.clone()))));
     notifier.status(&format!("gets its place in the cluster of {url}"));
     let membership = tokio::select! {
         entered = membership::enter(entering) => entered?,
@@ -293,8 +300,16 @@ pub async fn run_with(
         ended = http_server => Err(Error::Server("HTTP", outcome(ended))),
     };
     end_servers.cancel();
+    left.cancel();
+    let finishing = async {
+        exporter.finish().await;
+        if let Some(watching) = watching {
+            // It has a limit of its own; a cloud that is not told waits longer.
+            let _ = watching.await;
+        }
+    };
     tokio::select! {
-        () = exporter.finish() => (),
+        () = finishing => (),
         () = shutdown.hard.cancelled() => (),
     }
     if hung.is_cancelled() {
@@ -375,7 +390,7 @@ struct Started<'a> {
 
 fn context(settings: &Settings, state: &StateFolder, started: Started<'_>) -> Result<Context, Error> {
     let Started { engine, identity, artifacts, rings, metrics, tracer } = started;
-    let environment = Environment::of_process();
+    let environment = settings.cloud.environment();
     let rules = settings.access_rules(&environment);
     // Jobs that want a model of a hub are told why there is none.
     let hub = hub_endpoint(&environment).unwrap_or_default();

@@ -14,6 +14,7 @@ mod bounded_folder;
 pub mod callers;
 pub mod capabilities;
 pub mod check;
+pub mod cloud;
 pub mod contents;
 pub mod coordinator;
 pub mod daemon;

@@ -3,6 +3,18 @@
 
 use std::{collections::BTreeMap, fmt, path::PathBuf};
 
+/// Where the role of a machine is asked for.
+const METADATA_ENDPOINT: &str = "AWS_METADATA_ENDPOINT";
+/// Variables, one of which names a source of credentials for buckets. Without any the bucket has to be public: nothing is asked
+/// of a cloud's metadata service, which elsewhere would only be waited for.
+pub(crate) const CREDENTIALS: [&str; 5] = [
+    "AWS_ACCESS_KEY_ID",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+    METADATA_ENDPOINT,
+];
+
 /// Variables by name. Their values are never shown: some are secrets.
 #[derive(Clone, Default)]
 pub struct Environment {
@@ -21,6 +33,16 @@ impl Environment {
             Some((name.into_string().ok()?, value.into_string().ok()?))
         };
         std::env::vars_os().filter_map(text).filter(|(name, _)| matters(name)).collect()
+    }
+
+    /// Has buckets opened with the role of this machine, for which the metadata service at `endpoint` is asked, unless variables
+    /// name other credentials.
+    #[must_use]
+    pub fn with_role_of_machine(mut self, endpoint: &str) -> Self {
+        if !CREDENTIALS.iter().any(|name| self.get(name).is_some()) {
+            self.variables.insert(METADATA_ENDPOINT.to_owned(), endpoint.to_owned());
+        }
+        self
     }
 
     /// The value of a variable; none when it is empty, as the tools that these variables come from have it.

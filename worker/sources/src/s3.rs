@@ -18,6 +18,7 @@ use ringtune_shared::{ids::ContentHasher, job::S3Model};
 use crate::{
     Environment, Error, LocalModel, Patience, ProgressSender,
     digest::Expected,
+    environment::CREDENTIALS,
     model_cache::{Entry, ModelCache, Right},
     names::{MOST_FILES, check_listed},
     progress::FileProgress,
@@ -25,15 +26,6 @@ use crate::{
     web::{self, with_retries},
 };
 
-/// Variables, one of which names a source of credentials. Without any the bucket has to be public: nothing is asked of a
-/// cloud's metadata service, which elsewhere would only be waited for.
-const CREDENTIALS: [&str; 5] = [
-    "AWS_ACCESS_KEY_ID",
-    "AWS_WEB_IDENTITY_TOKEN_FILE",
-    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
-    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
-    "AWS_METADATA_ENDPOINT",
-];
 /// Interval of looks at a model that another process fetches.
 const RETRY: Duration = Duration::from_millis(200);
 
@@ -224,7 +216,7 @@ impl Bucket {
             object_store::Error::PermissionDenied { .. } | object_store::Error::Unauthenticated { .. } => {
                 refused(
                     what,
-                    "access is denied; check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION",
+                    "access is denied; check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION, or the machine's role",
                 )
             }
             error => {

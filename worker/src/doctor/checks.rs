@@ -1,6 +1,6 @@
 //! The checks, each with what was found and what would help.
 
-use ringtune_sources::{Environment, hub_endpoint};
+use ringtune_sources::hub_endpoint;
 use serde::Serialize;
 
 use crate::{
@@ -162,7 +162,7 @@ fn libtorch_folder() -> String {
 
 /// What jobs may reach on a worker with these settings.
 pub(super) fn of_access(settings: &Settings) -> Vec<Check> {
-    let environment = Environment::of_process();
+    let environment = settings.cloud.environment();
     let rules = settings.access_rules(&environment);
     let hub = hub_endpoint(&environment).unwrap_or_else(|error| error.to_string());
     let exposed = settings.is_exposed();

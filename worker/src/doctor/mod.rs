@@ -5,6 +5,7 @@
 
 mod addresses;
 mod checks;
+mod cloud;
 mod cluster;
 mod job;
 mod machine;
@@ -121,6 +122,7 @@ impl DoctorArguments {
         settings.access.problems().into_iter().next().map_or(Ok(()), Err)?;
         settings.security.check()?;
         settings.coordinator_address()?;
+        settings.cloud.problem().map_or(Ok(()), Err)?;
         Ok(settings)
     }
 }
@@ -157,6 +159,7 @@ pub async fn run(arguments: &DoctorArguments, start: StartEngine) -> Result<bool
     let root = Path::new("/");
     let mut checks = checks::of_node();
     checks.extend(machine::of_machine(root, &settings));
+    checks.extend(cloud::of_cloud(&settings.cloud).await);
     let engine = checks::identity(start).await;
     checks.extend(checks::of_engine(&engine));
     checks.extend(checks::of_access(&settings));

@@ -20,8 +20,8 @@ use crate::{
 };
 use sections::GRACE_SECONDS;
 pub use sections::{
-    ComputeSettings, CoordinatorSettings, DebugSettings, END_LIMIT, ModelCacheSettings, RingSettings,
-    ShutdownSettings, StorageSettings, TrainingSettings,
+    CloudSettings, ComputeSettings, CoordinatorSettings, DebugSettings, END_LIMIT, ModelCacheSettings,
+    RingSettings, ShutdownSettings, StorageSettings, TrainingSettings,
 };
 pub(crate) use sections::{LATENT_MEMORY_BYTES, MOST_IDLE_SECONDS, MOST_RING_CONNECTIONS};
 
@@ -53,6 +53,8 @@ pub struct Settings {
     pub training: TrainingSettings,
     /// When and how the worker ends.
     pub shutdown: ShutdownSettings,
+    /// The cloud that lent the machine.
+    pub cloud: CloudSettings,
     /// For those who check the numbers.
     pub debug: DebugSettings,
     /// The log, on stderr.
@@ -76,6 +78,7 @@ impl Default for Settings {
             compute: ComputeSettings::default(),
             training: TrainingSettings::default(),
             shutdown: ShutdownSettings::default(),
+            cloud: CloudSettings::default(),
             debug: DebugSettings::default(),
             log: LogSettings::default(),
             traces: TraceSettings::default(),
@@ -149,6 +152,7 @@ impl Settings {
             let allowed = "it must be 0, or between 4 and 255; 1 to 3 are failures";
             problems.push(SettingsError::number("shutdown.exit_code", exit_code, allowed));
         }
+        problems.extend(self.cloud.problem());
         let dir = &self.model_cache.dir;
         if !dir.as_os_str().is_empty() && !dir.is_absolute() {
             let given = dir.display().to_string();
@@ -334,6 +338,16 @@ mod tests {
         assert_eq!(error_key(|s| s.shutdown.idle_seconds = u64::MAX), "shutdown.idle_seconds");
         assert_eq!(error_key(|s| s.shutdown.exit_code = 3), "shutdown.exit_code");
         assert_eq!(error_key(|s| s.shutdown.exit_code = 4), "none");
+        use crate::cloud::CloudProvider;
+        let cloud = |provider, endpoint: &str| {
+            let endpoint = endpoint.to_owned();
+            error_key(|s| s.cloud = CloudSettings { provider, endpoint })
+        };
+        assert_eq!(cloud(CloudProvider::Aws, "http://127.0.0.1:1338"), "none");
+        assert_eq!(cloud(CloudProvider::None, "http://127.0.0.1:1338"), "cloud.endpoint");
+        for wrong in ["127.0.0.1", "https://a", "http://", "http://a/b"] {
+            assert_eq!(cloud(CloudProvider::Aws, wrong), "cloud.endpoint", "{wrong}");
+        }
         assert_eq!(error_key(|s| s.storage.state_dir = PathBuf::new()), "storage.state_dir");
         for share in ["", "1", "0/2", "3/2", "1/257", "1/0", "a/b", "1/2/3"] {
             assert_eq!(error_key(|s| s.compute.share = share.to_owned()), "compute.share", "{share}");

@@ -6,10 +6,16 @@ use std::{
     time::Duration,
 };
 
+use ringtune_shared::daemon::settings::SettingsError;
 use ringtune_sources::{CacheOptions, Environment, default_cache_folder};
 use serde::{Deserialize, Serialize};
 
-use crate::{engine::InstructionSet, node::Share, state_folder};
+use crate::{
+    cloud::{CloudProvider, METADATA},
+    engine::InstructionSet,
+    node::Share,
+    state_folder,
+};
 
 /// `[coordinator]`
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -164,6 +170,46 @@ pub struct ShutdownSettings {
     ///
     /// Allowed: 0 or 4 to 255.
     pub exit_code: u8,
+}
+
+/// `[cloud]`
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct CloudSettings {
+    /// Whose machine it is: that cloud's metadata service is asked every 5 seconds whether it takes the machine away, and then the worker leaves
+    /// as after a SIGTERM; on EC2 buckets are opened with the machine's role, where no AWS_… variable has credentials.
+    ///
+    /// Allowed: `none`, `aws` or `azure`.
+    pub provider: CloudProvider,
+    /// Where the metadata service is; empty: where both clouds have it.
+    ///
+    /// Allowed: empty, or `http://HOST:PORT` together with `cloud.provider`.
+    pub endpoint: String,
+}
+
+impl CloudSettings {
+    /// `http://HOST[:PORT]` of the metadata service.
+    pub(crate) fn endpoint(&self) -> &str {
+        if self.endpoint.is_empty() { METADATA } else { &self.endpoint }
+    }
+
+    /// What is wrong with it.
+    pub(crate) fn problem(&self) -> Option<SettingsError> {
+        let host = self.endpoint.strip_prefix("http://");
+        let is_address = host.is_some_and(|host| !host.is_empty() && !host.contains(['/', '@', '?', ' ']));
+        let is_right = self.endpoint.is_empty() || (is_address && self.provider != CloudProvider::None);
+        let allowed = "it must be empty, or http://HOST:PORT together with cloud.provider";
+        (!is_right).then(|| SettingsError::text("cloud.endpoint", &self.endpoint, allowed))
+    }
+
+    /// This process's variables that say where models are and who asks, and the role of the machine where it has one.
+    pub(crate) fn environment(&self) -> Environment {
+        let environment = Environment::of_process();
+        match self.provider {
+            CloudProvider::Aws => environment.with_role_of_machine(self.endpoint()),
+            CloudProvider::Azure | CloudProvider::None => environment,
+        }
+    }
 }
 
 /// `[debug]`

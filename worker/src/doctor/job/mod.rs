@@ -25,7 +25,7 @@ use ringtune_shared::job::{
 
 use tempfile::TempDir;
 
-use ringtune_sources::{Environment, ModelSources, Patience, hub_endpoint};
+use ringtune_sources::{ModelSources, Patience, hub_endpoint};
 use ringtune_traces::Tracer;
 
 use crate::kinds::{As, Found, rehearse};
@@ -235,7 +235,7 @@ impl Machine {
             .map_err(|error| say(&error))?;
         let folder = tempfile::tempdir().map_err(|error| say(&error))?;
         let metrics = Arc::new(Metrics::new().map_err(|error| say(&error))?);
-        let environment = Environment::of_process();
+        let environment = settings.cloud.environment();
         let Rules { models, data, hubs, buckets, .. } = settings.access_rules(&environment);
         let cache = settings.model_cache.options(&environment, &settings.storage.state_dir);
         // What is named by path here is uploaded when the job is submitted, but for what ranks read where it is: the model,
