@@ -17,6 +17,7 @@ pub mod job;
 pub mod language_model;
 pub mod metadata;
 pub mod places;
+pub mod platforms;
 pub mod process;
 pub mod recorder;
 pub mod reference;

@@ -84,7 +84,7 @@ impl ApiServer {
         let folder = sandbox.path("api");
         fs::create_dir_all(folder.join("secrets").join(secret))?;
         let mut command = Command::new(python.as_std().get_program());
-        command.arg(places::repository().join("tests/kubernetes/api_server.py")).arg(&folder);
+        command.arg(places::repository().join("tests/platforms/api_server.py")).arg(&folder);
         let mut process = piped(&mut command, Stdio::inherit())?;
         let port = first_line(&mut process).await?;
         Ok(Self { _process: process, folder, port, python })

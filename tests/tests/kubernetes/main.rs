@@ -9,7 +9,7 @@ use kubelet::{ApiServer, JobSet};
 use ringtune_tests::{
     Job, Sandbox,
     job::text,
-    places,
+    places, platforms,
     process::{Finished, finish},
 };
 use serde_json::Value;
@@ -55,25 +55,18 @@ const SETS: [&[&str]; 11] = [
     ],
 ];
 
-/// A folder with helm and a Python that knows the schemas.
-async fn tool(name: &str) -> Result<Command> {
-    let script = places::repository().join("tests/kubernetes/ensure.sh");
-    let folder = finish(&mut Command::new(script)).await?.expect_code(0)?.stdout;
-    Ok(Command::new(Path::new(folder.trim()).join("bin").join(name)))
-}
-
 /// `helm template` of the chart, or another of its commands, at home in the sandbox.
 async fn helm(sandbox: &Sandbox, arguments: &[&str], values: &[&str]) -> Result<Finished> {
     let chart = places::repository().join("deploy/helm/ringtune");
-    let mut helm = tool("helm").await?;
+    let mut helm = platforms::tool("helm").await?;
     helm.args(arguments).arg(chart).args(["--set", REGISTRY]).args(values);
     finish(helm.current_dir(sandbox.folder())).await
 }
 
 /// The manifests in these files, once they have been checked.
 async fn checked(files: &[String]) -> Result<Vec<Value>> {
-    let mut check = tool("python").await?;
-    check.arg(places::repository().join("tests/kubernetes/check.py")).args(files);
+    let mut check = platforms::tool("python").await?;
+    check.arg(places::repository().join("tests/platforms/manifests.py")).args(files);
     finish(&mut check).await?.expect_code(0)?.json_lines()
 }
 
@@ -163,7 +156,7 @@ async fn values_that_contradict_each_other_are_refused_in_a_sentence() -> Result
 async fn the_plain_manifests_are_the_charts() -> Result<()> {
     let sandbox = Sandbox::new()?;
     let folder = places::repository().join("deploy/kubernetes");
-    let helm = tool("helm").await?;
+    let helm = platforms::tool("helm").await?;
     let bin = Path::new(helm.as_std().get_program()).parent().context("a folder")?.to_owned();
     let mut build = Command::new(folder.join("build.sh"));
     let path = std::env::var("PATH").unwrap_or_default();
@@ -212,7 +205,7 @@ async fn a_jobset_that_is_suspended_goes_on_when_it_is_resumed() -> Result<()> {
     let rendered = helm(&sandbox, &["template", "dicoo"], &values).await?.expect_code(0)?;
     fs::write(sandbox.path("jobset.yaml"), rendered.stdout)?;
     let manifests = checked(&[text(&sandbox.path("jobset.yaml"))]).await?;
-    let server = ApiServer::start(&sandbox, tool("python").await?, "dicoo-join").await?;
+    let server = ApiServer::start(&sandbox, platforms::tool("python").await?, "dicoo-join").await?;
     let set = JobSet::of(&manifests, &sandbox, &server)?;
     // 3. It begins, is suspended, and is resumed: the workers are others, the coordinator has its volume.
     let mut pods = set.start(1).await?;
@@ -232,7 +225,7 @@ async fn a_jobset_that_is_suspended_goes_on_when_it_is_resumed() -> Result<()> {
 #[tokio::test]
 async fn a_token_that_cannot_be_put_into_a_secret_says_why() -> Result<()> {
     let sandbox = Sandbox::new()?;
-    let server = ApiServer::start(&sandbox, tool("python").await?, "join").await?;
+    let server = ApiServer::start(&sandbox, platforms::tool("python").await?, "join").await?;
     let (daemon, url) = kubelet::coordinator(&sandbox).await?;
     let credentials = text(&sandbox.path("coordinator/admin"));
     let create = async |secret: &str, account: &str, is_pod: bool| {

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks manifests as an API server would, as far as that is possible without one, and prints each as a line of JSON.
 
-    check.py FILE...
+    manifests.py FILE...
 
 What Kubernetes has is checked against the strict schemas of its two newest versions, with what admission of the level
 "restricted" wants of pods; JobSet, TrainJob and TrainingRuntime by their published models, which drop what they do not know:
