@@ -49,6 +49,15 @@ impl<'a> Machines<'a> {
         self.cluster.submit(&self.sandbox.write_job("job.toml", &self.job)?).await
     }
 
+    /// A job in mid-training, with the two machines that have its ranks.
+    async fn begun(&self) -> Result<(String, usize, usize)> {
+        let job = self.submit().await?;
+        self.cluster.wait_for_step(&job, 5).await?;
+        let with_ranks = self.with_ranks().await?;
+        let [first, second] = with_ranks[..] else { anyhow::bail!("ranks are on {with_ranks:?}") };
+        Ok((job, first, second))
+    }
+
     /// The worker on that machine ends, in peace.
     async fn expect_left(&mut self, machine: usize) -> Result<()> {
         let ended = self.cluster.workers[machine].ended().await?;
@@ -91,10 +100,7 @@ async fn a_machine_that_ec2_takes_away_costs_no_step() -> Result<()> {
     let mut machines = Machines::start(&sandbox, "aws", &["--gradient-takes=60"]).await?;
     let expected = learned_in_peace(&machines).await?;
     // 1. One in mid-job, the third takes its place; services that hang, lie and fail are no notice.
-    let job = machines.submit().await?;
-    machines.cluster.wait_for_step(&job, 5).await?;
-    let with_ranks = machines.with_ranks().await?;
-    let [first, second] = with_ranks[..] else { anyhow::bail!("ranks are on {with_ranks:?}") };
+    let (job, first, second) = machines.begun().await?;
     machines.services[first].says(Says::Taken);
     for other in (0..3).filter(|other| *other != first) {
         machines.services[other].says(if other == second { Says::Hangs } else { Says::Lies });
@@ -103,14 +109,12 @@ async fn a_machine_that_ec2_takes_away_costs_no_step() -> Result<()> {
     ensure!(machines.cluster.job(&job).await?.step < STEPS, "the job was done before");
     machines.expect_same(&job, &expected).await?;
     // 2. Both at once: another machine goes on from what they left.
-    let job = machines.submit().await?;
-    machines.cluster.wait_for_step(&job, 5).await?;
-    for machine in (0..3).filter(|machine| *machine != first) {
-        machines.services[machine].says(if machine == second { Says::Rebalance } else { Says::Event });
-    }
-    for machine in (0..3).filter(|machine| *machine != first) {
-        machines.expect_left(machine).await?;
-    }
+    let (job, first, second) = machines.begun().await?;
+    machines.services[first].says(Says::Rebalance);
+    machines.services[second].says(Says::Event);
+    machines.expect_left(first).await?;
+    machines.expect_left(second).await?;
+    ensure!(machines.cluster.job(&job).await?.step < STEPS, "the job was done before");
     machines.add("worker-4", "aws", &["--gradient-takes=60"]).await?;
     machines.expect_same(&job, &expected).await?;
     Ok(())
@@ -121,10 +125,7 @@ async fn azure_is_told_that_the_worker_has_left() -> Result<()> {
     let sandbox = Sandbox::new()?;
     let mut machines = Machines::start(&sandbox, "azure", &["--gradient-takes=60"]).await?;
     let expected = learned_in_peace(&machines).await?;
-    let job = machines.submit().await?;
-    machines.cluster.wait_for_step(&job, 5).await?;
-    let with_ranks = machines.with_ranks().await?;
-    let [first, second] = with_ranks[..] else { anyhow::bail!("ranks are on {with_ranks:?}") };
+    let (job, first, second) = machines.begun().await?;
     machines.services[first].says(Says::Taken);
     machines.services[second].says(Says::Others);
     machines.expect_left(first).await?;
@@ -143,7 +144,7 @@ async fn azure_is_told_that_the_worker_has_left() -> Result<()> {
 #[tokio::test]
 async fn a_machine_that_goes_while_its_job_prepares_is_replaced() -> Result<()> {
     let sandbox = Sandbox::new()?;
-    let mut machines = Machines::start(&sandbox, "aws", &["--load-takes=8000"]).await?;
+    let mut machines = Machines::start(&sandbox, "aws", &["--load-takes=12000"]).await?;
     let expected = learned_in_peace(&machines).await?;
     let job = machines.submit().await?;
     let ranks = || async { Ok(Some(machines.with_ranks().await?).filter(|ranks| ranks.len() == 2)) };
