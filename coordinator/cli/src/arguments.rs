@@ -13,6 +13,7 @@ use crate::{
     access_arguments::{CREDENTIALS, CaCommand, CertCommand, LoginArguments, LogoutArguments, TokenCommand},
     argument_values::{StepRange, job_states},
     bundle_arguments::DebugCommand,
+    cloud_arguments::CloudCommand,
     common_arguments::{AskArguments, CoordinatorArguments},
     help::{DRAIN, EXAMPLES, STATUS, WORKERS},
     job_file::Label,
@@ -43,6 +44,9 @@ pub enum Command {
     /// Run jobs in allocations of Slurm, or lend its nodes to a coordinator
     #[command(subcommand)]
     Slurm(SlurmCommand),
+    /// Make clusters on machines of a cloud, see what they cost, and remove them
+    #[command(subcommand)]
+    Cloud(CloudCommand),
     /// Give a job to a coordinator; prints its job id
     Submit(SubmitArguments),
     /// List jobs, newest first unless --order-by says otherwise

@@ -8,6 +8,7 @@ use tonic::Code;
 use crate::{
     checkpoints::ResumeError,
     client::ClientError,
+    cloud_tool::CloudError,
     cluster::{ClusterError, WaitError},
     credentials::AccessError,
     images::{ImageFolderError, UploadError},
@@ -68,6 +69,9 @@ pub enum Error {
     /// Nobody reads the output any more, or it cannot be written.
     #[error("cannot write the output: {0}")]
     Output(#[from] io::Error),
+    /// A cloud, or its command.
+    #[error(transparent)]
+    Cloud(#[from] CloudError),
     /// A Secret of Kubernetes.
     #[error(transparent)]
     Kubernetes(#[from] KubernetesError),
@@ -102,6 +106,7 @@ impl Error {
             | Self::Resume(_)
             | Self::Kubernetes(KubernetesError::NoPod(_) | KubernetesError::NoSecret { .. })
             | Self::ModelFolder(ModelFolderError::Unusable { .. }) => ExitStatus::Usage,
+            Self::Cloud(error) if error.is_usage() => ExitStatus::Usage,
             Self::Access(AccessError::File { .. } | AccessError::Given(_)) => ExitStatus::Failed,
             Self::Access(_) => ExitStatus::Usage,
             Self::Client(error) | Self::MaybeSubmitted { source: error, .. } => match error.code() {
@@ -120,6 +125,7 @@ impl Error {
             Self::Cluster(_)
             | Self::JobEnded(_)
             | Self::File { .. }
+            | Self::Cloud(_)
             | Self::Kubernetes(_)
             | Self::ModelFolder(_)
             | Self::Output(_)

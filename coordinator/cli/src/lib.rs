@@ -17,6 +17,8 @@ pub mod bundle;
 pub mod bundle_arguments;
 pub mod checkpoints;
 pub mod client;
+pub mod cloud_arguments;
+pub mod cloud_tool;
 pub mod cluster;
 pub mod commands;
 pub mod common_arguments;

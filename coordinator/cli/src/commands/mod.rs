@@ -3,6 +3,7 @@
 mod authority;
 mod certificates;
 mod class_pictures;
+mod cloud;
 mod daemon_tools;
 mod debug;
 mod documents;
@@ -46,6 +47,7 @@ pub async fn dispatch(command: Command, interrupts: &Interrupts) -> Result<(), E
             return Box::pin(slurm::run(arguments, interrupts)).await;
         }
         Command::Slurm(SlurmCommand::Workers(arguments)) => Box::pin(slurm::workers(arguments)),
+        Command::Cloud(command) => return Box::pin(cloud::cloud(command, interrupts)).await,
         Command::Submit(arguments) => return Box::pin(submit::submit(arguments, interrupts)).await,
         Command::List(arguments) => Box::pin(queries::list(arguments)),
         Command::Status(arguments) => Box::pin(queries::status(arguments)),
