@@ -4,7 +4,7 @@ CARGO ?= cargo
 NEXTEST := $(shell $(CARGO) nextest --version >/dev/null 2>&1 && echo yes)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test nightly lint sanitize bench bench-lora bench-unet bench-draw bench-first bench-gpt2 bench-ring bench-overlap bench-control chaos pairs upgrade-test same-bytes release-proto packages packages-test images images-test manifests
+.PHONY: help setup build demo test nightly lint sanitize bench bench-lora bench-unet bench-draw bench-first bench-gpt2 bench-ring bench-overlap bench-control chaos pairs upgrade-test same-bytes release-proto packages packages-test clouds-test images images-test manifests
 
 help: ## Show this list
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -112,7 +112,10 @@ packages: build ## Make Debian packages and a tarball in target/packages
 	@deploy/packages/build.sh
 
 packages-test: packages ## Install the packages on clean Debian systems and run clusters of them (root, debootstrap)
-	@RINGTUNE_REQUIRE_TOOLS=1 $(CARGO) test --release --workspace --test packages -- --ignored --test-threads=1
+	@RINGTUNE_REQUIRE_TOOLS=1 $(CARGO) test --release --workspace --test packages -- --ignored --test-threads=1 --skip clouds::
+
+clouds-test: packages ## Run what machines of AWS and Azure run when they start, on clean Debian systems, until a worker has joined (root, debootstrap)
+	@RINGTUNE_REQUIRE_TOOLS=1 $(CARGO) test --release --workspace --test packages -- --ignored --test-threads=1 clouds::
 
 images: packages ## Make container images of the packages, and OCI layouts in target/images (buildah, skopeo)
 	@deploy/containers/build.sh

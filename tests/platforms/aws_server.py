@@ -6,6 +6,8 @@
 Prints {"endpoint": URL, "image": AMI}, and then answers each line of its standard input with a line of JSON:
 
     packages       puts four packages into the bucket "acme-ringtune"
+    upload FOLDER  puts the packages of a folder there
+    parameter NAME the value of a parameter, or null
     stack NAME     makes a stack of somebody else
     machines       the ids of machines with the tag of the cluster "toy"
     facts          what the cluster's machines may do, who reaches them, their disks, metadata and user data
@@ -18,6 +20,7 @@ import json
 import logging
 import sys
 import warnings
+from pathlib import Path
 
 import boto3
 from moto.server import ThreadedMotoServer
@@ -40,6 +43,14 @@ class Account:
     def packages(self):
         for name in PACKAGES:
             self.client("s3").put_object(Bucket=BUCKET, Key=f"ringtune/packages/{name}_0.3.0_amd64.deb", Body=b"")
+
+    def upload(self, folder):
+        for path in Path(folder).glob("*.deb"):
+            self.client("s3").upload_file(str(path), BUCKET, f"ringtune/packages/{path.name}")
+
+    def parameter(self, name):
+        found = self.client("ssm").get_parameters(Names=[name], WithDecryption=True)["Parameters"]
+        return found[0]["Value"] if found else None
 
     def stack(self, name):
         template = json.dumps({"Resources": {"Queue": {"Type": "AWS::SQS::Queue"}}})

@@ -3,6 +3,7 @@
 //! The programs are taken from the target folder that the tests themselves were built into: `cargo build
 //! --release` comes first (`make test` does it).
 
+pub mod aws;
 pub mod bucket;
 pub mod bystander;
 pub mod capture;

@@ -113,6 +113,7 @@ async fn answer(State(served): State<Served>, request: Request) -> Response<Body
         }
         return match (path, says) {
             ("/latest/meta-data/instance-type", _) => with(StatusCode::OK, "m7i.4xlarge".to_owned()),
+            ("/latest/meta-data/public-ipv4", _) => with(StatusCode::OK, "203.0.113.9".to_owned()),
             ("/latest/meta-data/iam/security-credentials/", _) => with(StatusCode::OK, ROLE.to_owned()),
             (path, _) if path.ends_with(ROLE) => right(json!({
                 "AccessKeyId": "of-the-role", "SecretAccessKey": Bucket::SECRET, "Token": "of-the-role",

@@ -54,7 +54,11 @@ impl Unit {
 
     /// Reads a file elsewhere.
     pub fn read_file(path: &Path, specifiers: Specifiers) -> Result<Self> {
-        let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
+        Self::parse(&fs::read_to_string(path).with_context(|| path.display().to_string())?, specifiers)
+    }
+
+    /// Reads a unit, behind which drop-ins may stand.
+    pub fn parse(text: &str, specifiers: Specifiers) -> Result<Self> {
         let (mut values, mut section) = (BTreeMap::<String, Vec<String>>::new(), "");
         for line in text.lines().filter(|line| !line.starts_with('#') && !line.is_empty()) {
             if line.starts_with('[') {

@@ -1,21 +1,16 @@
 //! `ringtune cloud` against clouds that start no machines: the life of a cluster, and what is refused before anything is made.
 
-use std::{collections::BTreeMap, fs, os::unix::fs::PermissionsExt as _, process::Stdio};
+use std::{collections::BTreeMap, fs, os::unix::fs::PermissionsExt as _};
 
 use anyhow::{Context as _, Result, ensure};
 use ringtune_tests::{
     Cluster, Job, Launch, Sandbox,
+    aws::Aws,
     daemon::FAKE_WORKER,
     places, platforms,
     process::{Finished, finish},
-    wait::SOON,
 };
 use serde_json::{Value, json};
-use tokio::{
-    io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines},
-    process::{Child, ChildStdin, ChildStdout, Command},
-    time::timeout,
-};
 
 /// A coordinator that is not there.
 const NOBODY: &str = "--coordinator http://127.0.0.1:1";
@@ -37,52 +32,6 @@ impl Person<'_> {
         let mut command = self.sandbox.ringtune(&words)?;
         command.env("HOME", self.sandbox.folder()).envs(&self.variables).envs(variables.iter().copied());
         finish(&mut command).await
-    }
-}
-
-/// Amazon's cloud: tests/platforms/aws_server.py.
-struct Aws {
-    image: String,
-    variables: BTreeMap<&'static str, String>,
-    _server: Child,
-    asked: ChildStdin,
-    said: Lines<BufReader<ChildStdout>>,
-}
-
-impl Aws {
-    async fn start() -> Result<Self> {
-        let programs = platforms::programs().await?;
-        let script = places::repository().join("tests/platforms/aws_server.py");
-        let mut server = Command::new(programs.join("python"))
-            .arg(script)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .kill_on_drop(true)
-            .spawn()?;
-        let asked = server.stdin.take().context("stdin")?;
-        let mut said = BufReader::new(server.stdout.take().context("stdout")?).lines();
-        let line = timeout(SOON, said.next_line()).await??.context("it ended")?;
-        let begin: Value = serde_json::from_str(&line)?;
-        let text = |name: &str| begin[name].as_str().map(str::to_owned).context("a text");
-        let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap_or_default());
-        let variables = BTreeMap::from([
-            ("PATH", path),
-            ("AWS_ENDPOINT_URL", text("endpoint")?),
-            ("AWS_DEFAULT_REGION", "eu-west-1".to_owned()),
-            ("AWS_EC2_METADATA_DISABLED", "true".to_owned()),
-            ("AWS_ACCESS_KEY_ID", "someone".to_owned()),
-            ("AWS_SECRET_ACCESS_KEY", "something".to_owned()),
-        ]);
-        Ok(Self { image: text("image")?, variables, _server: server, asked, said })
-    }
-
-    /// Asks the cloud something itself.
-    async fn ask(&mut self, line: &str) -> Result<Value> {
-        self.asked.write_all(format!("{line}\n").as_bytes()).await?;
-        let answer =
-            timeout(SOON, self.said.next_line()).await??.with_context(|| format!("no answer to {line}"))?;
-        Ok(serde_json::from_str(&answer)?)
     }
 }
 

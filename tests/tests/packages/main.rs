@@ -1,7 +1,9 @@
-//! The packages, installed on clean Debian systems as an administrator would: `make packages-test`.
+//! The packages, installed on clean Debian systems as an administrator would: `make packages-test`; and as the machines of a
+//! cloud do: `make clouds-test`.
 //!
 //! Needs root, debootstrap, network namespaces and Debian's mirror; takes a quarter of an hour.
 
+mod clouds;
 mod root;
 mod service;
 mod upgrade;

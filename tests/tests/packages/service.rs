@@ -32,10 +32,14 @@ pub(crate) struct Service {
 }
 
 impl Service {
-    /// Starts what `name` in the node's /usr/lib/systemd/system says, and waits until it is ready.
+    /// Starts what `name` in the node's /usr/lib/systemd/system and its drop-ins say, and waits until it is ready.
     pub(crate) async fn start(root: &Root, name: &str) -> Result<Self> {
-        let path = root.path("/usr/lib/systemd/system").join(name);
-        let unit = Unit::read_file(&path, Specifiers::of(""))?;
+        let mut text = fs::read_to_string(root.path("/usr/lib/systemd/system").join(name))?;
+        for drop_in in fs::read_dir(root.path(&format!("/etc/systemd/system/{name}.d"))).into_iter().flatten()
+        {
+            text += &fs::read_to_string(drop_in?.path())?;
+        }
+        let unit = Unit::parse(&text, Specifiers::of(""))?;
         // 1. Its user, folders and credentials.
         let user = unit.one("User")?;
         let (owner, group) = root.user(&user)?;
