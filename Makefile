@@ -4,7 +4,7 @@ CARGO ?= cargo
 NEXTEST := $(shell $(CARGO) nextest --version >/dev/null 2>&1 && echo yes)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test nightly lint sanitize bench bench-lora bench-unet bench-draw bench-first bench-gpt2 bench-ring bench-overlap bench-control chaos pairs upgrade-test same-bytes release-proto packages packages-test clouds-test images images-test manifests
+.PHONY: help setup build demo test nightly lint sanitize bench bench-lora bench-unet bench-draw bench-first bench-gpt2 bench-ring bench-overlap bench-control chaos pairs upgrade-test same-bytes release-proto packages packages-test clouds-test image-recipe images images-test manifests
 
 help: ## Show this list
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -116,6 +116,12 @@ packages-test: packages ## Install the packages on clean Debian systems and run 
 
 clouds-test: packages ## Run what machines of AWS and Azure run when they start, on clean Debian systems, until a worker has joined (root, debootstrap)
 	@RINGTUNE_REQUIRE_TOOLS=1 $(CARGO) test --release --workspace --test packages -- --ignored --test-threads=1 clouds::
+
+image-recipe: packages ## Write target/image, with which packer bakes an image for EC2 whose machines start in seconds (packer build)
+	@rm -rf target/image && mkdir -p target/image/packages
+	@cp target/packages/*.deb target/image/packages
+	@cp deploy/aws/image.pkr.hcl deploy/aws/install.sh target/image
+	@echo "packer init target/image && packer build -var region=REGION target/image, and then ringtune cloud aws up --image AMI"
 
 images: packages ## Make container images of the packages, and OCI layouts in target/images (buildah, skopeo)
 	@deploy/containers/build.sh

@@ -6,7 +6,7 @@
 use proptest::prelude::*;
 use ringtune_proto::convert::{spec_from_wire, spec_to_wire};
 use ringtune_shared::job::{
-    ClusterDraft, DebugDraft, JobDraft, JobSpec, LrScheduler, ModelDraft, STORED_VERSION,
+    ClusterDraft, DebugDraft, JobDraft, JobSpec, LrScheduler, ModelDraft, OutputDraft, STORED_VERSION,
     kinds::{generate::GenerateDraft, gpt2_finetune::Gpt2Draft},
     parse_job_toml,
     pictures::concepts::WordDraft,
@@ -99,7 +99,8 @@ fn any_training() -> impl Strategy<Value = JobDraft> {
                 min_world_size: Some(1),
                 threads_per_rank: Some(batch),
             },
-            debug: DebugDraft { trace_dir: Some(path) },
+            debug: DebugDraft { trace_dir: Some(path.clone()) },
+            output: OutputDraft { url: Some(path) },
             ..JobDraft::default()
         }
     })

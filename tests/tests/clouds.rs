@@ -76,8 +76,11 @@ async fn a_cluster_on_aws_goes_up_grows_and_leaves_nothing() -> Result<()> {
             format!("ssm:PutParameter {parameter}/login"),
         ],
         "WorkerRole": [
+            format!("s3:AbortMultipartUpload {bucket}/ringtune/results/*"),
+            format!("s3:DeleteObject {bucket}/ringtune/results/*"),
             format!("s3:GetObject {bucket}/ringtune/*"),
             format!("s3:ListBucket {bucket} ringtune/*"),
+            format!("s3:PutObject {bucket}/ringtune/results/*"),
             format!("ssm:GetParameter {parameter}/join"),
         ],
     });

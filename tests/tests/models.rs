@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fs, path::Path};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use ringtune_tests::{
     Bucket, Cluster, Job, Launch, Sandbox,
     cluster::start_worker_with,
@@ -145,5 +145,61 @@ async fn a_model_comes_from_a_bucket_that_the_machines_role_opens() -> Result<()
     cluster.wait_for_success(&id).await?;
     let asked = service.heard().iter().any(|path| path.ends_with(ROLE));
     ensure!(asked, "the role was not asked for: {:?}", service.heard());
+    Ok(())
+}
+
+/// By rank 0 while the job runs, and by the command afterwards.
+#[tokio::test]
+async fn a_jobs_files_go_to_a_bucket_within_what_the_worker_allows() -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    let bucket = Bucket::serve(&sandbox.path("nothing"), "none").await?;
+    let mut cluster = Cluster::start_coordinator(&sandbox, Launch::coordinator()).await?;
+    let mut launch = Launch::worker("worker-1", FAKE_WORKER, &cluster.coordinator.grpc)
+        .variable("RINGTUNE__ACCESS__OUTPUT_BUCKETS", "s3://models/results");
+    for (name, value) in bucket.variables() {
+        launch = launch.variable(name, value);
+    }
+    cluster.add_worker(launch).await?;
+    let job = |url: &str| -> Result<Job> {
+        let job = Job::toy()?.set("train.max_train_steps", 6).set("train.checkpointing_steps", 2);
+        Ok(job.set("train.checkpoints_total_limit", 1).set("output.url", url))
+    };
+    // 1. Each file of the job, and none that the job has not any more.
+    let id = cluster.submit(&sandbox.write_job("job.toml", &job("s3://models/results/toy")?)?).await?;
+    cluster.wait_for_success(&id).await?;
+    let learned = cluster.learned(&id, "here").await?;
+    for name in fs::read_dir(sandbox.path("here"))? {
+        let name = name?.file_name().to_string_lossy().into_owned();
+        let there = bucket.get(&format!("results/toy/{name}")).await.with_context(|| name.clone())?;
+        ensure!(there == fs::read(sandbox.path("here").join(&name))?, "{name} is another one");
+    }
+    ensure!(bucket.get("results/toy/checkpoint-2.safetensors").await.is_err(), "an old checkpoint is there");
+    // 2. By the command.
+    let coordinator = format!("http://{}", cluster.coordinator.grpc);
+    let fetch = |place: &str| -> Result<Command> {
+        let mut command = sandbox.ringtune(&["fetch", &id, "-o", place, "--coordinator", &coordinator])?;
+        command.envs(bucket.variables());
+        Ok(command)
+    };
+    let fetched = finish(&mut fetch("s3://models/fetched")?).await?.expect_code(0)?;
+    ensure!(fetched.stdout.contains(&format!("s3://models/fetched/{EMBEDDING}\n")), "{}", fetched.stdout);
+    ensure!(!fetched.stderr.contains(Bucket::SECRET), "the key was said");
+    fetched.expect_said(&["in s3://models/fetched"])?;
+    ensure!(bucket.get(&format!("fetched/{EMBEDDING}")).await? == learned, "another file");
+    finish(&mut fetch("s3://nobodys/a")?).await?.expect_code(1)?.expect_said(&["--output-dir", "nobodys"])?;
+    let run = sandbox.finish(&["run", "job.toml", "-o", "s3://models/run"]).await?.expect_code(2)?;
+    run.expect_said(&["saves in a folder of this machine", "[output] url"])?;
+    // 3. What is out of reach, and what is no bucket.
+    let id = cluster.submit(&sandbox.write_job("job.toml", &job("s3://models/elsewhere")?)?).await?;
+    let failed = cluster.wait_for_end(&id).await?;
+    let why = failed.state_reason.as_str();
+    ensure!(why.contains("output.url") && why.contains("access.output_buckets"), "{failed:?}");
+    let file = sandbox.write_job("job.toml", &job("/a")?)?;
+    let line = ["submit", &text(&file), "--coordinator", &coordinator];
+    sandbox
+        .finish(&line)
+        .await?
+        .expect_code(2)?
+        .expect_said(&["output.url", "allowed: s3://BUCKET/PREFIX"])?;
     Ok(())
 }

@@ -149,8 +149,8 @@ pub struct SubmitArguments {
     /// Follow the job until it ends
     #[arg(long)]
     pub watch: bool,
-    /// With --watch: where to save the job's artifacts once it has ended, however it did
-    #[arg(short = 'o', long = "output-dir", value_name = "DIR", requires = "watch")]
+    /// With --watch: where to save the job's artifacts once it has ended, however it did; a folder or s3://BUCKET/PREFIX
+    #[arg(short = 'o', long = "output-dir", value_name = "PLACE", requires = "watch")]
     pub output_dir: Option<PathBuf>,
     /// Go on from the newest checkpoint of this earlier job, as its resume_from_checkpoint would
     #[arg(long, value_name = "JOB")]
@@ -306,8 +306,8 @@ pub struct FetchArguments {
     /// Which job, and how to print.
     #[command(flatten)]
     pub job: JobArguments,
-    /// Where to save the artifacts [default: ringtune-out/NAME]
-    #[arg(short = 'o', long = "output-dir", value_name = "DIR")]
+    /// Where to save the artifacts: a folder or s3://BUCKET/PREFIX [default: ringtune-out/NAME]
+    #[arg(short = 'o', long = "output-dir", value_name = "PLACE")]
     pub output_dir: Option<PathBuf>,
     /// Only this artifact (may be repeated)
     #[arg(long, value_name = "NAME")]

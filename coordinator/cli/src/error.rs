@@ -69,6 +69,9 @@ pub enum Error {
     /// Nobody reads the output any more, or it cannot be written.
     #[error("cannot write the output: {0}")]
     Output(#[from] io::Error),
+    /// A bucket does not take files.
+    #[error("--output-dir: {0}")]
+    Bucket(#[from] ringtune_sources::Error),
     /// A cloud, or its command.
     #[error(transparent)]
     Cloud(#[from] CloudError),
@@ -125,6 +128,7 @@ impl Error {
             Self::Cluster(_)
             | Self::JobEnded(_)
             | Self::File { .. }
+            | Self::Bucket(_)
             | Self::Cloud(_)
             | Self::Kubernetes(_)
             | Self::ModelFolder(_)

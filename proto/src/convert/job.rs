@@ -50,6 +50,7 @@ sections! {
     generate_text: generate_text;
     cluster: cluster;
     debug: debug;
+    output: output;
 }
 
 /// The spec of a message, defaults filled in and checked.

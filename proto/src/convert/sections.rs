@@ -7,7 +7,7 @@ use std::{
 };
 
 use ringtune_shared::job::{
-    ClusterDraft, DebugDraft, ModelDraft,
+    ClusterDraft, DebugDraft, ModelDraft, OutputDraft,
     kinds::{
         generate::{DrawnLoraDraft, GenerateDraft},
         generate_text::GenerateTextDraft,
@@ -154,4 +154,5 @@ ringtune_shared::gpt2_keys!(part(Gpt2FinetuneSpec, Gpt2Draft));
 ringtune_shared::generate_text_keys!(part(GenerateTextSpec, GenerateTextDraft));
 ringtune_shared::cluster_keys!(part(ClusterSpec, ClusterDraft));
 ringtune_shared::debug_keys!(part(DebugSpec, DebugDraft));
+ringtune_shared::output_keys!(part(OutputSpec, OutputDraft));
 ringtune_shared::concept_keys!(part(ConceptSpec, ConceptDraft));

@@ -17,6 +17,7 @@ const WITHOUT_EFFECT: &[&str] = &[
     "model.variant",
     "model.tokenizer",
     "debug",
+    "output",
     // The kind says what the number of ranks decides.
     "cluster.world_size",
     "cluster.min_world_size",
@@ -193,6 +194,7 @@ mod tests {
         other.common.model.tokenizer = "/elsewhere".to_owned();
         other.textual_inversion_mut().unwrap().data.images = "/elsewhere".to_owned();
         other.common.debug.trace_dir = "/t".to_owned();
+        other.common.output.url = "s3://results/a".to_owned();
         assert_eq!(about(&one, 7).differences(&other), []);
         assert_eq!(about(&one, 7).check(&other), Ok(()));
         let mut older = about(&one, 7);

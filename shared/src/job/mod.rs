@@ -36,7 +36,10 @@ mod text;
 
 pub use check::limits;
 pub use choices::{LrScheduler, MixedPrecision, NotAChoice, PredictionType, ReportTo};
-pub use common::{ClusterDraft, ClusterSpec, CommonSpec, DebugDraft, DebugSpec, ModelDraft, ModelSpec};
+pub use common::{
+    ClusterDraft, ClusterSpec, CommonSpec, DebugDraft, DebugSpec, ModelDraft, ModelSpec, OutputDraft,
+    OutputSpec,
+};
 pub use contents::ContentUse;
 pub use error::{SpecError, Violation};
 pub use exchange::SumOrder;
@@ -74,7 +77,7 @@ pub struct ImageUse {
 pub fn is_field(text: &str) -> bool {
     let section = text.split(['.', '[']).next().unwrap_or_default();
     let is_name = text.chars().all(|letter| letter.is_ascii_alphanumeric() || "_.[]".contains(letter));
-    let is_section = ["model", "cluster", "debug", "queue"].contains(&section)
+    let is_section = ["model", "cluster", "debug", "output", "queue"].contains(&section)
         || kinds::sections().any(|known| known == section);
     is_name && is_section && text.contains('.') && !text.contains("..")
 }
@@ -98,6 +101,7 @@ impl JobSpec {
             model: Spec::checked(take(&mut draft.model), &mut check, "model"),
             cluster: Spec::checked(take(&mut draft.cluster), &mut check, "cluster"),
             debug: Spec::checked(take(&mut draft.debug), &mut check, "debug"),
+            output: Spec::checked(take(&mut draft.output), &mut check, "output"),
         };
         common.check(&mut check);
         let work = kinds::checked(kind, draft, &mut check, &common);
@@ -108,13 +112,14 @@ impl JobSpec {
 
     /// The draft that becomes this job: everything is given but what has no value.
     pub fn to_draft(&self) -> JobDraft {
-        let CommonSpec { name, model, cluster, debug } = &self.common;
+        let CommonSpec { name, model, cluster, debug, output } = &self.common;
         let mut draft = JobDraft {
             kind: Some(self.kind().as_str().to_owned()),
             name: Some(name.clone()),
             model: model.draft(),
             cluster: cluster.draft(),
             debug: debug.draft(),
+            output: output.draft(),
             ..JobDraft::default()
         };
         draft.model.tokenizer.take_if(|tokenizer| tokenizer.is_empty());

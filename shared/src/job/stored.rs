@@ -7,7 +7,9 @@
 
 use serde_json::{Map, Value};
 
-use super::{ClusterSpec, CommonSpec, DebugSpec, JobSpec, ModelSpec, Work, kinds::generate::GenerateSpec};
+use super::{
+    ClusterSpec, CommonSpec, DebugSpec, JobSpec, ModelSpec, OutputSpec, Work, kinds::generate::GenerateSpec,
+};
 use crate::ids::ContentHash;
 
 /// The version of the form that [`JobSpec::to_stored`] writes.
@@ -92,7 +94,8 @@ impl JobSpec {
         };
         let cluster = ClusterSpec { world_size: 1, min_world_size: 1, threads_per_rank: 0 };
         let debug = DebugSpec { trace_dir: String::new() };
-        let common = CommonSpec { name: "(unreadable)".to_owned(), model, cluster, debug };
+        let output = OutputSpec::default();
+        let common = CommonSpec { name: "(unreadable)".to_owned(), model, cluster, debug, output };
         Self { common, work: Work::Generate(GenerateSpec::nothing()) }
     }
 }

@@ -144,7 +144,7 @@ const EXCHANGE: &str = "/ringtune.v1.RingService/Exchange";
 
 /// Floods the coordinator and a worker beside a job. `visitors`: who floods which of the two.
 async fn beside_a_job(sandbox: &Sandbox, bystander: Bystander<'_>, visitors: [Visitor; 2]) -> Result<()> {
-    let others = Others::start(&bystander).await?;
+    let others = Box::pin(Others::start(&bystander)).await?;
     let floods = [SESSION, EXCHANGE].into_iter().zip(visitors);
     for (daemon, (path, visitor)) in daemons(&bystander.cluster)?.into_iter().zip(floods) {
         let memory = Memory::of(daemon.process_id().context("it has ended")?);

@@ -254,7 +254,7 @@ async fn beside_a_job(sandbox: &Sandbox, coordinator: Launch, from_beyond: bool)
         .variable("RINGTUNE__LIMITS__IDLE_SECONDS", IDLE_SECONDS);
     let bystander = Bystander::start(sandbox, coordinator, 20).await?;
     let door = bystander.cluster.coordinator.door();
-    let others = Others::start(&bystander).await?;
+    let others = Box::pin(Others::start(&bystander)).await?;
     let reader = reader(&bystander.cluster, sandbox)?;
     let visitor = if door.is_locked() { Visitor::stranger(HTTP1)? } else { Visitor::plain() };
     for daemon in daemons(&bystander.cluster)? {

@@ -21,7 +21,7 @@ use ringtune_tests::{Sandbox, aws::Aws, metadata::Metadata, places, process::fin
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
-use crate::{COORDINATOR, LONG, WORKER, debian, made, root::Root, service::Service};
+use crate::{COORDINATOR, LONG, WORKER, debian, made, packages, root::Root, service::Service};
 
 /// Where both clouds have their metadata.
 const METADATA: &str = "http://169.254.169.254";
@@ -111,14 +111,32 @@ async fn machines_on_aws_install_themselves_and_join() -> Result<()> {
         program(root, "aws", &here)?;
     }
     let _first = boot(&coordinator, &script("CoordinatorTemplate")?).await?;
-    let _second = boot(&worker, &script("WorkerTemplate")?).await?;
+    let second = boot(&worker, &script("WorkerTemplate")?).await?;
     let names = fs::read_to_string(
         coordinator.path("/etc/systemd/system/ringtune-coordinator.service.d/cloud.conf"),
     )?;
     ensure!(names.contains(&format!("AUTHORITY__NAMES={own},203.0.113.9")), "{names}");
     // 3. They know each other, and their owner.
     let login = aws.ask("parameter /ringtune/toy/login").await?;
-    expect_joined(&coordinator, login.as_str().context("a token")?, &own).await
+    let login = login.as_str().context("a token")?;
+    expect_joined(&coordinator, login, &own).await?;
+    // 4. So does a machine of an image that has the packages.
+    second.stop().await?;
+    let baked = machine().await?;
+    for package in
+        packages(&made(), &["ringtune", "ringtune-coordinator", "ringtune-libtorch", "ringtune-worker"])?
+    {
+        let name = package.file_name().context("a name")?.to_string_lossy().into_owned();
+        fs::create_dir_all(baked.path("/tmp/packages"))?;
+        fs::copy(&package, baked.path(&format!("/tmp/packages/{name}")))?;
+    }
+    fs::copy(places::repository().join("deploy/aws/install.sh"), baked.path("/root/install.sh"))?;
+    baked.run(&["bash", "/root/install.sh", "/tmp/packages"]).await?.expect_code(0)?;
+    program(&baked, "aws", &here)?;
+    let third = boot(&baked, &script("WorkerTemplate")?).await?;
+    ensure!(!baked.path("/var/cache/ringtune").exists(), "it fetched packages");
+    expect_joined(&coordinator, login, &own).await?;
+    third.stop().await
 }
 
 /// Azure's services: identities, blobs and secrets.

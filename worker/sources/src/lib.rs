@@ -213,6 +213,22 @@ impl ModelSources {
         self.open_for_writing(place)?.upload(files, progress, stop).await
     }
 
+    /// Puts one file to `place`, or replaces the one of its name there.
+    ///
+    /// # Errors
+    /// See [`Error`]; each names the file, the place or the variable that it is about.
+    pub async fn put(&self, place: &S3Model, file: &Upload) -> Result<(), Error> {
+        self.open_for_writing(place)?.put_one(file).await
+    }
+
+    /// Removes the file of that name from `place`. One that is not there is no error.
+    ///
+    /// # Errors
+    /// See [`Error`]; each names the place or the variable that it is about.
+    pub async fn remove(&self, place: &S3Model, name: &str) -> Result<(), Error> {
+        self.open_for_writing(place)?.remove(name).await
+    }
+
     fn open_for_writing(&self, place: &S3Model) -> Result<Bucket, Error> {
         Bucket::open(place, &self.environment, self.patience, self.patience.tries)
     }

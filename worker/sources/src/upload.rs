@@ -14,7 +14,11 @@ use futures::{StreamExt as _, stream::FuturesUnordered};
 use object_store::{ObjectStoreExt as _, PutPayload, path::Path as ObjectPath};
 use tokio::{fs::File, io::AsyncReadExt as _, time::timeout};
 
-use crate::{Error, ProgressSender, progress::FileProgress, s3::Bucket};
+use crate::{
+    Error, ProgressSender,
+    progress::{FileProgress, progress_channel},
+    s3::Bucket,
+};
 
 /// Bytes of a part. S3 takes parts from 5 MiB on.
 const PART: u64 = 16 << 20;
@@ -61,14 +65,7 @@ impl Bucket {
         }
         let total = sizes.iter().sum();
         if let Some(last) = files.last() {
-            let (what, place) = (self.named(&last.name), self.place_of(&last.name));
-            let removed = async {
-                match self.store.delete(&place).await {
-                    Err(object_store::Error::NotFound { .. }) => Ok(()),
-                    answer => answer,
-                }
-            };
-            unless(stop.as_mut(), &what, self.answered(&what, removed)).await?;
+            unless(stop.as_mut(), &self.named(&last.name), self.remove(&last.name)).await?;
         }
         let mut done = 0;
         for (file, size) in files.iter().zip(sizes) {
@@ -77,6 +74,26 @@ impl Bucket {
             progress.set(done, total);
         }
         Ok(())
+    }
+
+    /// Puts one file.
+    pub(crate) async fn put_one(&self, file: &Upload) -> Result<(), Error> {
+        let about = tokio::fs::metadata(&file.path).await.map_err(Error::io(&file.path))?;
+        let (progress, _nobody) = progress_channel();
+        let progress = FileProgress::new(&progress, 0, about.len());
+        self.put(file, about.len(), &progress, pin!(std::future::pending())).await
+    }
+
+    /// Removes an object, if it is there.
+    pub(crate) async fn remove(&self, name: &str) -> Result<(), Error> {
+        let (what, place) = (self.named(name), self.place_of(name));
+        let removed = async {
+            match self.store.delete(&place).await {
+                Err(object_store::Error::NotFound { .. }) => Ok(()),
+                answer => answer,
+            }
+        };
+        self.answered(&what, removed).await
     }
 
     async fn put(
@@ -184,7 +201,7 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
-    use crate::{Environment, Patience, progress_channel};
+    use crate::{Environment, Patience};
 
     #[tokio::test]
     async fn who_asks_to_stop_does_not_wait_for_an_answer() {

@@ -66,6 +66,8 @@ pub struct Rules {
     pub hubs: Hubs,
     /// Models, tokens and pictures of `s3://`.
     pub buckets: Buckets,
+    /// Jobs' own files, which are written.
+    pub outputs: Buckets,
 }
 
 /// The path without `.` and doubled separators; none where it is relative or has a `..`, which may lead anywhere.
@@ -134,6 +136,7 @@ impl Rules {
             traces: all(),
             hubs: Hubs::Everything,
             buckets: Buckets::Everything,
+            outputs: Buckets::Everything,
         }
     }
 
@@ -145,6 +148,9 @@ impl Rules {
     pub fn check(&self, spec: &JobSpec, hub: &str, traces: bool) -> Result<(), Refused> {
         for (field, location) in spec.locations() {
             self.fetch(field, &location, hub)?;
+        }
+        if let Some(place) = spec.common.output.place() {
+            self.write(&place)?;
         }
         let mut paths = spec.paths();
         paths.retain(|path| path.used != PathUse::Trace || traces);
@@ -199,6 +205,20 @@ impl Rules {
             ModelLocation::Local(_) | ModelLocation::Hub(_) | ModelLocation::S3(_) => return Ok(()),
         };
         Err(Refused { field: field.to_owned(), problem })
+    }
+
+    /// Whether a job's files may be put there.
+    fn write(&self, place: &S3Model) -> Result<(), Refused> {
+        if self.outputs.allow(place) {
+            return Ok(());
+        }
+        let problem = format!(
+            "{:?} is out of the reach of jobs on this worker; allowed is: {} (access.output_buckets); whoever runs the worker \
+             can add s3://BUCKET or s3://BUCKET/PREFIX there, or \"*\" for everything",
+            place.to_string(),
+            self.outputs
+        );
+        Err(Refused { field: "output.url".to_owned(), problem })
     }
 
     fn hub_problem(&self, model: &HubModel, hub: &str) -> String {

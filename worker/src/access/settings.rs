@@ -51,6 +51,11 @@ pub struct AccessSettings {
     /// Allowed: a list of `s3://BUCKET` or `s3://BUCKET/PREFIX`, `*` for all that the credentials open, and `auto`; empty
     /// for nothing.
     pub buckets: Vec<String>,
+    /// The buckets into which jobs may have their files put (`[output] url`); `auto` beyond loopback: none.
+    ///
+    /// Allowed: a list of `s3://BUCKET` or `s3://BUCKET/PREFIX`, `*` for all that the credentials open, and `auto`; empty
+    /// for nothing.
+    pub output_buckets: Vec<String>,
 }
 
 impl Default for AccessSettings {
@@ -63,6 +68,7 @@ impl Default for AccessSettings {
             trace_roots: auto(),
             hubs: auto(),
             buckets: auto(),
+            output_buckets: auto(),
         }
     }
 }
@@ -89,9 +95,13 @@ impl AccessSettings {
             let allowed = "an entry is HOST, HOST:PORT, https://HOST, * for everything, or auto";
             problems.push(SettingsError::text("access.hubs", &given, allowed));
         }
-        if let Some(given) = wrong(&self.buckets, &|entry| entry == ALL || bucket(entry).is_some()) {
-            let allowed = "an entry is s3://BUCKET, s3://BUCKET/PREFIX, * for everything, or auto";
-            problems.push(SettingsError::text("access.buckets", &given, allowed));
+        for (key, entries) in
+            [("access.buckets", &self.buckets), ("access.output_buckets", &self.output_buckets)]
+        {
+            if let Some(given) = wrong(entries, &|entry| entry == ALL || bucket(entry).is_some()) {
+                let allowed = "an entry is s3://BUCKET, s3://BUCKET/PREFIX, * for everything, or auto";
+                problems.push(SettingsError::text(key, &given, allowed));
+            }
         }
         problems
     }
@@ -108,6 +118,10 @@ impl AccessSettings {
         };
         let is_all =
             |entries: &[String]| entries.iter().any(|entry| entry == ALL || (entry == AUTO && !exposed));
+        let buckets = |entries: &[String]| match is_all(entries) {
+            true => Buckets::Everything,
+            false => Buckets::Within(entries.iter().filter_map(|entry| bucket(entry)).collect()),
+        };
         Rules {
             models: roots(&self.model_roots, &[PathBuf::from(MODELS), model_cache.to_owned()]),
             data: roots(&self.data_roots, &[]),
@@ -119,10 +133,8 @@ impl AccessSettings {
                     self.hubs.iter().filter(|hub| *hub != AUTO).filter_map(|hub| Hub::parse(hub)).collect(),
                 ),
             },
-            buckets: match is_all(&self.buckets) {
-                true => Buckets::Everything,
-                false => Buckets::Within(self.buckets.iter().filter_map(|entry| bucket(entry)).collect()),
-            },
+            buckets: buckets(&self.buckets),
+            outputs: buckets(&self.output_buckets),
         }
     }
 }
@@ -162,6 +174,7 @@ mod tests {
         assert_eq!(error_key(|s| s.buckets = list(&["*", "s3://models", "s3://models/sd"])), "none");
         for wrong in ["models", "s3://", "s3://models/*", "hf://a/b", "/"] {
             assert_eq!(error_key(|s| s.buckets = list(&[wrong])), "access.buckets", "{wrong}");
+            assert_eq!(error_key(|s| s.output_buckets = list(&[wrong])), "access.output_buckets", "{wrong}");
         }
     }
 
@@ -177,6 +190,7 @@ mod tests {
             traces: none(),
             hubs: Hubs::Of(Vec::new()),
             buckets: Buckets::Within(Vec::new()),
+            outputs: Buckets::Within(Vec::new()),
         };
         assert_eq!(settings.rules(true, Path::new("/c")), exposed);
     }

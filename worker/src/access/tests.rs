@@ -28,6 +28,7 @@ fn only(change: impl FnOnce(&mut Rules)) -> Rules {
         traces: nothing(),
         hubs: Hubs::Of(Vec::new()),
         buckets: Buckets::Within(Vec::new()),
+        outputs: Buckets::Within(Vec::new()),
     };
     change(&mut rules);
     rules
@@ -155,6 +156,10 @@ fn all_that_a_job_names_is_asked_for() {
     assert_eq!(Rules::everything().check(&spec, HUB, true), Ok(()));
     spec.common.model.tokenizer = "/etc".to_owned();
     assert_eq!(field(&spec, false), refused("model.tokenizer"));
+    let spec = job("/srv/models/sd", WORD, "[output]\nurl = \"s3://results/a\"\n");
+    assert_eq!(field(&spec, false), refused("output.url"));
+    let rules = Rules { outputs: Buckets::Within(vec![bucket("s3://results")]), ..rules.clone() };
+    assert_eq!(rules.check(&spec, HUB, false), Ok(()));
     let spec = job("/srv/models/sd", "initializer_embedding = \"/e/a.pt\"", "");
     assert_eq!(field(&spec, false), refused("train.initializer_embedding"));
 }

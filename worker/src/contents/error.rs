@@ -40,6 +40,9 @@ pub enum Error {
         /// The coordinator's words.
         message: String,
     },
+    /// The job's bucket does not take a file.
+    #[error("output.url: {0}")]
+    Output(#[from] ringtune_sources::Error),
     /// A task of this worker died.
     #[error("a part of the worker ended unexpectedly: {0}")]
     Task(#[from] tokio::task::JoinError),
@@ -55,6 +58,7 @@ impl Blame for Error {
     fn fault(&self) -> Fault {
         match self {
             Self::Refused { code, .. } => refusal_fault(*code),
+            Self::Output(error) => error.fault(),
             // It came twice as it should not be: what the coordinator has is damaged, and every worker would get it.
             Self::WrongContent { .. } => Fault::Job,
             Self::File(_) | Self::Io { .. } | Self::Task(_) => Fault::Node,

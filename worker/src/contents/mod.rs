@@ -14,7 +14,7 @@ pub use client::ArtifactClient;
 pub(crate) use client::{hash_file_blocking, hash_opened};
 pub use error::Error;
 pub(crate) use large_files::one_file_on_disk;
-pub(crate) use uploads::{UploadQueue, Uploads};
+pub(crate) use uploads::{OutputBucket, UploadQueue, Uploads};
 
 use ringtune_shared::ids::ContentHash;
 

@@ -1,8 +1,12 @@
-//! Files on their way to the coordinator while the work goes on.
+//! Files on their way to the coordinator, and to the job's bucket, while the work goes on.
 
-use std::{future, path::PathBuf};
+use std::{
+    future,
+    path::{Path, PathBuf},
+};
 
-use ringtune_shared::ids::JobId;
+use ringtune_shared::{ids::JobId, job::S3Model};
+use ringtune_sources::{ModelSources, Upload};
 use tokio::sync::{mpsc, watch};
 use tokio_util::task::AbortOnDropHandle;
 
@@ -21,6 +25,16 @@ pub(crate) struct Uploads {
     pub(crate) task: UploadTask,
     job: JobId,
     client: ArtifactClient,
+    bucket: Option<OutputBucket>,
+}
+
+/// Where a job's files go besides the coordinator.
+#[derive(Clone, Debug)]
+pub(crate) struct OutputBucket {
+    /// Opens it.
+    pub(crate) sources: ModelSources,
+    /// The bucket, and the prefix of the files' names.
+    pub(crate) place: S3Model,
 }
 
 /// Queue of files to upload.
@@ -53,19 +67,25 @@ enum Order {
 
 impl Uploads {
     /// `rank`: what the rank was told so far.
-    pub(crate) fn start(job: JobId, client: ArtifactClient, rank: watch::Receiver<RankOrders>) -> Self {
+    pub(crate) fn start(
+        job: JobId,
+        client: ArtifactClient,
+        bucket: Option<OutputBucket>,
+        rank: watch::Receiver<RankOrders>,
+    ) -> Self {
         let (orders, queue) = mpsc::channel(QUEUED_FILES);
-        let sending = ringtune_shared::tasks::spawn(send(queue, job, client.clone(), rank.clone()));
+        let sending = send(queue, job, client.clone(), bucket.clone(), rank.clone());
+        let sending = ringtune_shared::tasks::spawn(sending);
         let queue = UploadQueue { orders, rank, late: Vec::new() };
         let task = UploadTask { running: Some(AbortOnDropHandle::new(sending)) };
-        Self { queue, task, job, client }
+        Self { queue, task, job, client, bucket }
     }
 
     /// For what is left to send at the end. What one file was refused for need not hold for the next.
     pub(crate) fn for_the_last_files(self) -> Self {
         match self.task.running {
             Some(_) => self,
-            None => Self::start(self.job, self.client, self.queue.rank),
+            None => Self::start(self.job, self.client, self.bucket, self.queue.rank),
         }
     }
 
@@ -95,6 +115,7 @@ async fn send(
     mut queue: mpsc::Receiver<Order>,
     job: JobId,
     client: ArtifactClient,
+    bucket: Option<OutputBucket>,
     mut rank: watch::Receiver<RankOrders>,
 ) -> Result<(), Error> {
     while let Some(order) = queue.recv().await {
@@ -104,15 +125,45 @@ async fn send(
                     stored(&mut rank, step).await;
                 }
                 client.upload(job, &file).await?;
+                if let Some(bucket) = &bucket {
+                    bucket.put(&file).await?;
+                }
             }
             Order::Delete(file) => {
                 client.delete(job, &file).await?;
+                if let Some(bucket) = &bucket {
+                    bucket.remove(&file).await?;
+                }
                 // A file that cannot be removed goes with the folder.
                 let _ = tokio::fs::remove_file(&file).await;
             }
         }
     }
     Ok(())
+}
+
+impl OutputBucket {
+    /// Whether it takes files.
+    ///
+    /// # Errors
+    /// It does not.
+    pub(crate) async fn check(&self) -> Result<(), Error> {
+        Ok(self.sources.check_writable(&self.place).await?)
+    }
+
+    async fn put(&self, file: &Path) -> Result<(), Error> {
+        let upload = Upload { name: name_of(file), path: file.to_owned() };
+        Ok(self.sources.put(&self.place, &upload).await?)
+    }
+
+    async fn remove(&self, file: &Path) -> Result<(), Error> {
+        Ok(self.sources.remove(&self.place, &name_of(file)).await?)
+    }
+}
+
+/// A file's name, under which the job keeps it.
+fn name_of(file: &Path) -> String {
+    file.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
 impl UploadQueue {
@@ -178,7 +229,7 @@ mod tests {
     fn uploads() -> (Uploads, watch::Sender<RankOrders>) {
         let (rank, orders) = watch::channel(RankOrders::default());
         let client = ArtifactClient::new("http://127.0.0.1:1", None).unwrap();
-        (Uploads::start(JobId::new(), client, orders), rank)
+        (Uploads::start(JobId::new(), client, None, orders), rank)
     }
 
     #[tokio::test]

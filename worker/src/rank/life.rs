@@ -98,6 +98,12 @@ async fn prepare<T: Task>(task: T, rank: &Rank) -> Result<T::Work, Error> {
     // Steps that are only computed again leave no trace.
     let traces = context.allow_trace_dir && assignment.proof.is_none();
     context.access.check(&assignment.spec, traces)?;
+    if assignment.is_first()
+        && let Some(bucket) = rank.output_bucket()
+    {
+        bucket.check().await?;
+        rank.journal.info(format!("the job's files go to {}, too", bucket.place)).await;
+    }
     task.prepare(rank).await
 }
 

@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use super::{Context, Error, LentRing};
 use crate::{
     base_model::{self, BringLanguageModel, Fits, LanguageModelFiles, Loaded, Loading},
-    contents::Uploads,
+    contents::{OutputBucket, Uploads},
     engine::TrainingSize,
     journal::Journal,
     rank_state::{RankState, TakenState},
@@ -38,7 +38,14 @@ impl Rank {
     /// Files are on their way from now on.
     pub(crate) fn start_uploads(&self, orders: &Orders) -> Uploads {
         let client = self.context.artifacts.from(self.life.epoch, orders.clone());
-        Uploads::start(self.life.job, client, orders.clone())
+        Uploads::start(self.life.job, client, self.output_bucket(), orders.clone())
+    }
+
+    /// Where the job's files go besides the coordinator. Steps that are only computed again leave none.
+    pub(crate) fn output_bucket(&self) -> Option<OutputBucket> {
+        let place = self.assignment.spec.common.output.place()?;
+        let leaves_files = self.assignment.proof.is_none();
+        leaves_files.then(|| OutputBucket { sources: self.context.models.clone(), place })
     }
 
     /// It is in the ring with which its life and the job's steps began, and not in one that goes on from another's.

@@ -1,15 +1,12 @@
 //! Saving a job's artifacts.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::{fmt, path::Path};
 
 use ringtune_proto::{convert::spec_from_wire, v1};
 use ringtune_shared::files::check_saved_name;
 use uuid::Uuid;
 
-use super::{follow::job_id, pipeline, plural, reach::client_of, resolve};
+use super::{destination::Destination, follow::job_id, pipeline, plural, reach::client_of, resolve};
 use crate::{
     arguments::FetchArguments,
     checkpoints::{others_warning, set_metrics_aside},
@@ -25,8 +22,8 @@ pub(super) async fn fetch(arguments: FetchArguments) -> Result<(), Error> {
     let client = client_of(&arguments.job.ask.coordinator).await?;
     let id = resolve::job(&client, &arguments.job.job).await?;
     let job = client.get_job(id).await?;
-    let folder = prepare_folder(arguments.output_dir, &job.name)?;
-    save(&client, &job, folder, &arguments.name, output).await?;
+    let place = Destination::prepare(arguments.output_dir, &job.name).await?;
+    save(&client, &job, &place, &arguments.name, output).await?;
     Ok(output.complete()?)
 }
 
@@ -34,45 +31,35 @@ pub(super) async fn fetch(arguments: FetchArguments) -> Result<(), Error> {
 pub(super) async fn save(
     client: &Client,
     job: &v1::Job,
-    folder: PathBuf,
+    place: &Destination,
     names: &[String],
     output: Output,
 ) -> Result<(), Error> {
     // A job of a coordinator that knows more than this command cannot be read; its files are saved all the same.
     let spec = job.spec.clone().and_then(|spec| spec_from_wire(spec).ok());
-    if let Some(warning) = spec.as_ref().and_then(|spec| others_warning(&folder, spec)) {
+    let known = spec.as_ref().zip(place.folder());
+    if let Some(warning) = known.and_then(|(spec, folder)| others_warning(folder, spec)) {
         remark(&format!("warning: {warning}"));
     }
-    let saved = save_artifacts(client, job_id(job)?, &folder, names, output).await?;
+    let saved = save_artifacts(client, job_id(job)?, place, names, output).await?;
     match saved.len() {
         0 => remark("the job has no artifacts yet"),
-        _ => remark(&saved_text(&saved, &folder)),
+        _ => remark(&saved_text(&saved, place)),
     }
-    if let Some(spec) = spec.filter(|spec| spec.wants_full_pipeline() && names.is_empty()) {
-        pipeline::say_how(&spec, &folder);
+    if let Some((spec, folder)) = known
+        && spec.wants_full_pipeline()
+        && names.is_empty()
+    {
+        pipeline::say_how(spec, folder);
     }
     Ok(())
 }
 
-/// The folder for a job's artifacts: `chosen`, or one with the job's name.
-pub(super) fn output_folder(chosen: Option<PathBuf>, job_name: &str) -> PathBuf {
-    chosen.unwrap_or_else(|| Path::new("ringtune-out").join(folder_name(job_name)))
-}
-
-/// Makes the folder for a job's artifacts: `chosen`, or one with the job's name.
-pub(super) fn prepare_folder(chosen: Option<PathBuf>, job_name: &str) -> Result<PathBuf, Error> {
-    let folder = output_folder(chosen, job_name);
-    match fs::create_dir_all(&folder) {
-        Ok(()) => Ok(folder),
-        Err(source) => Err(Error::File { doing: "cannot make the output folder", path: folder, source }),
-    }
-}
-
-/// Saves a job's artifacts (those of `names`, or all) in `folder` and prints where they are.
+/// Saves a job's artifacts (those of `names`, or all) and prints where they are.
 pub(super) async fn save_artifacts(
     client: &Client,
     job: Uuid,
-    folder: &Path,
+    place: &Destination,
     names: &[String],
     output: Output,
 ) -> Result<Vec<SavedArtifact>, Error> {
@@ -92,7 +79,7 @@ pub(super) async fn save_artifacts(
             remark(&format!("{error}: the file is left out; its content is {}", artifact.uri));
             continue;
         }
-        let file = client.download(artifact, folder).await?;
+        let file = place.save(client, artifact).await?;
         output.data(&file.path.display().to_string(), &ArtifactObject::new(&artifact.job_id, &file))?;
         saved.push(file);
     }
@@ -115,35 +102,13 @@ pub(super) async fn save_job(
             source,
         })?;
     }
-    save_artifacts(client, job, folder, &[], output).await
+    save_artifacts(client, job, &Destination::Folder(folder.to_owned()), &[], output).await
 }
 
 /// "saved 12 files (3.4 MiB) in out".
-pub(super) fn saved_text(saved: &[SavedArtifact], folder: &Path) -> String {
+pub(super) fn saved_text(saved: &[SavedArtifact], place: impl fmt::Display) -> String {
     let count = u32::try_from(saved.len()).unwrap_or(u32::MAX);
     let bytes = saved.iter().map(|file| file.size).sum::<u64>();
     let size = size_text(i64::try_from(bytes).unwrap_or(i64::MAX));
-    format!("saved {count} {} ({size}) in {}", plural(count, "file"), folder.display())
-}
-
-/// A job's name as the name of a folder: nothing in it that a path could mean.
-fn folder_name(job_name: &str) -> String {
-    let kept: String =
-        job_name.chars().map(|c| if c.is_alphanumeric() || "-_.".contains(c) { c } else { '-' }).collect();
-    let name = kept.trim_start_matches(['.', '-']);
-    if name.is_empty() { "job".to_owned() } else { name.to_owned() }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_name_stays_one_folder() {
-        assert_eq!(folder_name("green star"), "green-star");
-        assert_eq!(folder_name("../../etc"), "etc");
-        assert_eq!(folder_name("a/b"), "a-b");
-        assert_eq!(folder_name("…"), "job");
-        assert_eq!(folder_name("v1.5_x"), "v1.5_x");
-    }
+    format!("saved {count} {} ({size}) in {place}", plural(count, "file"))
 }

@@ -6,6 +6,7 @@ mod class_pictures;
 mod cloud;
 mod daemon_tools;
 mod debug;
+mod destination;
 mod documents;
 mod fetch;
 mod follow;

@@ -1,6 +1,6 @@
 //! `ringtune recover`: saves what is in the folders of runs that ended before they could.
 
-use super::{fetch, plural};
+use super::{destination, fetch, plural};
 use crate::{
     cluster::{ClusterPlan, KeptRun, LocalCluster, Ports},
     error::Error,
@@ -50,7 +50,7 @@ async fn save(run: KeptRun, arguments: &RecoverArguments, output: Output) -> Res
         return Err(Error::Usage(format!("{} does not say which job it has", run.folder.display())));
     };
     let lock = run.lock()?;
-    let folder = fetch::prepare_folder(Some(target.clone()), "")?;
+    let folder = destination::prepare_folder(Some(target.clone()), "")?;
     // 1. Its coordinator, without workers: nothing goes on.
     let plan = ClusterPlan { folder: run.folder.clone(), workers: 0, ports: Ports::Free };
     let cluster = LocalCluster::start(&plan).await?;

@@ -7,7 +7,8 @@ use ringtune_shared::job::{JobRequest, JobSpec};
 use uuid::Uuid;
 
 use super::{
-    fetch::{output_folder, prepare_folder, save_job, saved_text},
+    destination::{check_folder, output_folder, prepare_folder},
+    fetch::{save_job, saved_text},
     follow::{Follow, OnInterrupt, Outcome, job_id},
     keep::Keeper,
     pipeline, plural,
@@ -38,6 +39,7 @@ pub(super) async fn run(arguments: RunArguments, interrupts: &Interrupts) -> Res
         print_job(&file, Output::new(arguments.output.output))?;
     }
     let artifacts_folder = output_folder(output_dir, &file.spec.common.name);
+    check_folder(&artifacts_folder)?;
     pipeline::check(&file.spec, &artifacts_folder)?;
     let mut checked = tokio::select! {
         checked = CheckedJob::check(file, Some(artifacts_folder.clone())) => checked?,
@@ -175,7 +177,7 @@ async fn run_job(
     finish(
         outcome,
         job_id,
-        saved.map(|saved| (!saved.is_empty()).then(|| saved_text(&saved, &artifacts_folder))),
+        saved.map(|saved| (!saved.is_empty()).then(|| saved_text(&saved, artifacts_folder.display()))),
     )
 }
 

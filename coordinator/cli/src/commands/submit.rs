@@ -15,7 +15,8 @@ use uuid::Uuid;
 
 use super::{
     class_pictures::{self, Lacking},
-    fetch::{prepare_folder, save},
+    destination::Destination,
+    fetch::save,
     follow::{Follow, OnInterrupt, Steps, job_id},
     reach::client_of,
     resolve,
@@ -180,9 +181,10 @@ impl CheckedJob {
 /// `ringtune submit`.
 pub(super) async fn submit(arguments: SubmitArguments, interrupts: &Interrupts) -> Result<(), Error> {
     let output = Output::new(arguments.ask.output.output);
-    if let Some(folder) = &arguments.output_dir {
-        prepare_folder(Some(folder.clone()), "")?;
-    }
+    let place = match arguments.output_dir.clone() {
+        Some(place) => Some(Destination::prepare(Some(place), "").await?),
+        None => None,
+    };
     let traces = Traces::of_environment();
     let (mut span, trace) = traces.begin("submit");
     let sent = Box::pin(send(&arguments, trace, interrupts)).await;
@@ -207,10 +209,10 @@ pub(super) async fn submit(arguments: SubmitArguments, interrupts: &Interrupts) 
         return Ok(());
     }
     let ended = follow(&client, &job, output, interrupts).await;
-    match (&ended, arguments.output_dir) {
-        (Ok(()) | Err(Error::JobEnded(_)), Some(folder)) => {
+    match (&ended, place) {
+        (Ok(()) | Err(Error::JobEnded(_)), Some(place)) => {
             let output = Output::of_work(arguments.ask.output.output);
-            let saved = save(&client, &job, folder, &[], output).await;
+            let saved = save(&client, &job, &place, &[], output).await;
             ended.and(saved)?;
             Ok(output.complete()?)
         }

@@ -32,6 +32,20 @@ impl Check {
         word.parse().map_err(|error: NotAChoice| self.refuse(field, error.to_string())).ok()
     }
 
+    pub(super) fn output_url(&mut self, field: &str, given: Option<String>) -> String {
+        let url = given.unwrap_or_default();
+        let problem = match ModelLocation::parse(&url, "") {
+            Ok(ModelLocation::S3(_)) => None,
+            Ok(_) if url.is_empty() => None,
+            Ok(_) => Some(format!("got {:?}; allowed: s3://BUCKET/PREFIX", shortened(&url))),
+            Err((_, problem)) => Some(problem),
+        };
+        if let Some(problem) = problem {
+            self.refuse(field, problem);
+        }
+        url
+    }
+
     pub(in crate::job) fn name(&mut self, given: Option<String>, default: &str) -> String {
         let Some(name) = given.filter(|name| !name.is_empty()) else { return default.to_owned() };
         if let Err(problem) = names::check(&name, limits::NAME_CHARACTERS) {

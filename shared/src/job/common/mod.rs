@@ -2,7 +2,7 @@
 
 mod check;
 
-use super::{ModelLocation, PredictionType, SpecError, Violation, limits, section::section};
+use super::{ModelLocation, PredictionType, S3Model, SpecError, Violation, limits, section::section};
 
 /// What jobs of all kinds have.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,6 +15,8 @@ pub struct CommonSpec {
     pub cluster: ClusterSpec,
     /// For those who check the numbers.
     pub debug: DebugSpec,
+    /// Where its files go besides the coordinator.
+    pub output: OutputSpec,
 }
 
 section! {
@@ -59,6 +61,25 @@ section! {
         min_world_size: u32 = integer.count(world_size, 1..=limits::WORLD_SIZE),
         /// Compute threads of a rank; 0: decided at the first assignment, and kept. Default 0.
         threads_per_rank: u32 = integer.count(0, 0..=limits::THREADS_PER_RANK),
+    }
+}
+
+section! {
+    /// Where a job's files go besides the coordinator.
+    #[derive(Default, Eq)]
+    OutputSpec from draft: OutputDraft, output_keys {
+        /// `s3://BUCKET/PREFIX`, below which rank 0 puts each file under its name; empty: nowhere.
+        url: String = string.output_url(),
+    }
+}
+
+impl OutputSpec {
+    /// Where it leads; none: nowhere.
+    pub fn place(&self) -> Option<S3Model> {
+        match ModelLocation::parse(&self.url, "") {
+            Ok(ModelLocation::S3(place)) => Some(place),
+            _ => None,
+        }
     }
 }
 

@@ -23,7 +23,7 @@ use self::{
     unet_finetune::{UnetDraft, UnetFinetuneSpec},
 };
 use super::{
-    ClusterDraft, CommonSpec, DebugDraft, ModelDraft,
+    ClusterDraft, CommonSpec, DebugDraft, ModelDraft, OutputDraft,
     check::Check,
     choices::choice,
     pictures::{

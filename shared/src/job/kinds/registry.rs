@@ -111,6 +111,8 @@ macro_rules! draft {
             pub cluster: ClusterDraft,
             /// `[debug]`
             pub debug: DebugDraft,
+            /// `[output]`
+            pub output: OutputDraft,
             /// `[[concepts]]`
             pub concepts: Vec<ConceptDraft>,
         }

@@ -10,8 +10,8 @@ use toml::de::DeTable;
 use crate::suggest;
 
 use super::{
-    ClusterDraft, DebugDraft, JobDraft, JobKind, JobRequest, JobSpec, ModelDraft, QueueDraft, QueueSpec,
-    SpecError, Violation, kinds, pictures,
+    ClusterDraft, DebugDraft, JobDraft, JobKind, JobRequest, JobSpec, ModelDraft, OutputDraft, QueueDraft,
+    QueueSpec, SpecError, Violation, kinds, pictures,
     reader::{Keys, Reader, Section, line_of},
     settings::{Appended, Setting},
 };
@@ -97,6 +97,7 @@ fn sections_of_keys(kind: Option<JobKind>) -> Vec<(&'static str, &'static str)> 
         ("model", ModelDraft::keys()),
         ("cluster", ClusterDraft::keys()),
         ("debug", DebugDraft::keys()),
+        ("output", OutputDraft::keys()),
         ("queue", queue::KEYS.to_vec()),
     ];
     let common =
@@ -118,6 +119,7 @@ impl Reader<'_> {
         draft.read_sections(self, &mut top);
         draft.cluster = self.keys(&mut top, "cluster");
         draft.debug = self.keys(&mut top, "debug");
+        draft.output = self.keys(&mut top, "output");
 
         let mut section = self.section(&mut top, "queue");
         let queue = self.queue(&mut section);

@@ -84,6 +84,7 @@ fn what_is_left_out_takes_diffusers_defaults() {
         },
         cluster: ClusterSpec { world_size: 1, min_world_size: 1, threads_per_rank: 0 },
         debug: DebugSpec { trace_dir: String::new() },
+        output: OutputSpec::default(),
     };
     let work = TextualInversionSpec {
         data: DataSpec { images: "./pictures".into(), ..DataSpec::default() },

@@ -236,13 +236,13 @@ impl Machine {
         let folder = tempfile::tempdir().map_err(|error| say(&error))?;
         let metrics = Arc::new(Metrics::new().map_err(|error| say(&error))?);
         let environment = settings.cloud.environment();
-        let Rules { models, data, hubs, buckets, .. } = settings.access_rules(&environment);
+        let Rules { models, data, hubs, buckets, outputs, .. } = settings.access_rules(&environment);
         let cache = settings.model_cache.options(&environment, &settings.storage.state_dir);
         // What is named by path here is uploaded when the job is submitted, but for what ranks read where it is: the model,
         // and in some jobs data.
         let reads_data = spec.locations().iter().any(|(field, _)| *field != "model.base");
         let data = if reads_data { data } else { Roots::Everything };
-        let rules = Rules { models, data, hubs, buckets, ..Rules::everything() };
+        let rules = Rules { models, data, hubs, buckets, outputs, ..Rules::everything() };
         let hub = hub_endpoint(&environment).unwrap_or_default();
         let context = Context {
             engine: engine.clone(),

@@ -12,7 +12,7 @@ use uuid::Uuid;
 use crate::{
     client::Client,
     cloud_arguments::DownArguments,
-    commands::{fetch, follow::job_id, plural, reach::client_of, title},
+    commands::{destination::Destination, fetch, follow::job_id, plural, reach::client_of, title},
     common_arguments::CoordinatorArguments,
     error::Error,
     output::{Output, remark},
@@ -69,9 +69,9 @@ pub(super) async fn settle(arguments: &DownArguments, url: Option<String>) -> Re
     for job in &jobs {
         let id = job_id(job)?;
         wait(&client, id).await?;
-        let folder = fetch::prepare_folder(Some(base.join(&job.job_id)), &job.name)?;
-        let saved = fetch::save_artifacts(&client, id, &folder, &[], output).await?;
-        remark(&format!("{} is cancelled; {}", title(job), fetch::saved_text(&saved, &folder)));
+        let place = Destination::prepare(Some(base.join(&job.job_id)), &job.name).await?;
+        let saved = fetch::save_artifacts(&client, id, &place, &[], output).await?;
+        remark(&format!("{} is cancelled; {}", title(job), fetch::saved_text(&saved, &place)));
     }
     let count = u32::try_from(jobs.len()).unwrap_or(u32::MAX);
     remark(&format!(

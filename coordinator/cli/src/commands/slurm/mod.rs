@@ -13,6 +13,7 @@ use std::{
 pub(super) use run::run;
 pub(super) use workers::workers;
 
+use super::destination::check_folder;
 use crate::error::Error;
 
 /// The types of file systems in memory, by their numbers. Source: statfs(2).
@@ -20,6 +21,7 @@ const IN_MEMORY: [u64; 2] = [0x0102_1994, 0x8584_58f6];
 
 /// Makes a folder that all nodes are to see, and says where it is.
 fn shared_folder(folder: &Path) -> Result<PathBuf, Error> {
+    check_folder(folder)?;
     let failed = |source| Error::File { doing: "cannot make", path: folder.to_owned(), source };
     let absolute = std::path::absolute(folder).map_err(failed)?;
     let existing = absolute.ancestors().find(|ancestor| ancestor.is_dir()).unwrap_or(Path::new("/"));

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     checkpoints::Start,
-    commands::{fetch::output_folder, pipeline, plural, submit::CheckedJob},
+    commands::{destination::output_folder, pipeline, plural, submit::CheckedJob},
     error::Error,
     interrupt::Interrupts,
     job_file::JobFile,
