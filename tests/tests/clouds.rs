@@ -1,6 +1,6 @@
 //! `ringtune cloud` against clouds that start no machines: the life of a cluster, and what is refused before anything is made.
 
-use std::{collections::BTreeMap, fs, os::unix::fs::PermissionsExt as _};
+use std::{collections::BTreeMap, fs, os::unix::fs::PermissionsExt as _, process::Stdio};
 
 use anyhow::{Context as _, Result, ensure};
 use ringtune_tests::{
@@ -8,9 +8,12 @@ use ringtune_tests::{
     aws::Aws,
     daemon::FAKE_WORKER,
     places, platforms,
-    process::{Finished, finish},
+    process::{Finished, finish, send_signal},
+    wait::{SOON, until},
 };
+use rustix::process::Signal;
 use serde_json::{Value, json};
+use tokio::{process::Command, time::timeout};
 
 /// A coordinator that is not there.
 const NOBODY: &str = "--coordinator http://127.0.0.1:1";
@@ -28,10 +31,14 @@ impl Person<'_> {
 
     /// `ringtune cloud`, with other variables.
     async fn cloud_with(&self, line: &str, variables: &[(&str, &str)]) -> Result<Finished> {
+        finish(self.command(line)?.envs(variables.iter().copied())).await
+    }
+
+    fn command(&self, line: &str) -> Result<Command> {
         let words: Vec<&str> = ["cloud"].into_iter().chain(line.split_whitespace()).collect();
         let mut command = self.sandbox.ringtune(&words)?;
-        command.env("HOME", self.sandbox.folder()).envs(&self.variables).envs(variables.iter().copied());
-        finish(&mut command).await
+        command.env("HOME", self.sandbox.folder()).envs(&self.variables);
+        Ok(command)
     }
 }
 
@@ -163,8 +170,16 @@ async fn a_cluster_on_azure_goes_up_grows_and_leaves_nothing() -> Result<()> {
     let dry = person.cloud(&format!("{up} --dry-run")).await?.expect_code(0)?;
     ensure!(dry.stdout.contains("Microsoft.Compute/virtualMachineScaleSets"), "{}", dry.stdout);
     dry.expect_said(&["2 workers (Standard_D16s_v6)", "whose price is not in the table"])?;
-    // 2. Up. The right to upload the packages does not count at once.
+    // 2. Up, by somebody who stops watching, and then by the same command again. The right to upload the packages does not count
+    //    at once.
+    let mut begun = person.command(&up)?.stderr(Stdio::null()).spawn()?;
+    let deployed = || async { Ok(state().is_ok_and(|state| state["deployment"].is_object()).then_some(())) };
+    until("the deployment begins", SOON, deployed).await?;
+    send_signal(&begun, Signal::INT)?;
+    let ended = timeout(SOON, begun.wait()).await??;
+    ensure!(ended.code() == Some(4), "{ended}");
     let made = person.cloud(&up).await?.expect_code(0)?;
+    let made = made.expect_said(&["a deployment is under way, which is waited for"])?;
     made.expect_said(&[
         "virtualMachineScaleSets workers succeeded",
         "not yet: ",

@@ -27,7 +27,7 @@ pub(super) const DEFAULTS: [(&str, &str); 7] = [
 /// The deployment's name in its group.
 const DEPLOYMENT: &str = "ringtune";
 /// Between two looks.
-pub(super) const PAUSE: Duration = Duration::from_secs(3);
+pub(super) const PAUSE: Duration = Duration::from_secs(2);
 
 /// A cluster's resource group.
 pub(super) struct Group<'a> {
