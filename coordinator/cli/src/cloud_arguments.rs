@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use crate::common_arguments::{CoordinatorArguments, OutputArguments};
+use crate::{client::CoordinatorUrl, common_arguments::OutputArguments};
 
 /// Which cloud.
 #[derive(Debug, Subcommand)]
@@ -146,9 +146,9 @@ pub struct DownArguments {
     /// With --force: where to save it, a folder for each job [default: ringtune-out/NAME]
     #[arg(short, long, value_name = "DIR", requires = "force")]
     pub output_dir: Option<PathBuf>,
-    /// Whom to ask for jobs.
-    #[command(flatten)]
-    pub coordinator: CoordinatorArguments,
+    /// Whom to ask which jobs have not ended, with what `ringtune login` has for it [default: the cluster's coordinator]
+    #[arg(long, value_name = "URL")]
+    pub coordinator: Option<CoordinatorUrl>,
 }
 
 /// As the templates allow it.

@@ -29,9 +29,9 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// coordinator's; none: there is none yet.
 pub(super) async fn settle(arguments: &DownArguments, url: Option<String>) -> Result<(), Error> {
     // 1. Which have not ended.
-    let named = &arguments.coordinator.coordinator;
-    let Some(url) = named.clone().or_else(|| url.and_then(|url| url.parse().ok())) else { return Ok(()) };
-    let asked = CoordinatorArguments { coordinator: Some(url.clone()), ..arguments.coordinator.clone() };
+    let named = arguments.coordinator.clone();
+    let Some(url) = named.or_else(|| url.and_then(|url| url.parse().ok())) else { return Ok(()) };
+    let asked = CoordinatorArguments { coordinator: Some(url.clone()), credentials: None, ca: None };
     let found = timeout(ANSWER, unfinished(&asked)).await;
     let found = found.unwrap_or_else(|_| Err(Error::Usage(format!("{url} does not answer"))));
     let (client, jobs) = match found {
