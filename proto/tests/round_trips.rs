@@ -99,8 +99,8 @@ fn any_training() -> impl Strategy<Value = JobDraft> {
                 min_world_size: Some(1),
                 threads_per_rank: Some(batch),
             },
-            debug: DebugDraft { trace_dir: Some(path.clone()) },
-            output: OutputDraft { url: Some(path) },
+            debug: DebugDraft { trace_dir: Some(path) },
+            output: OutputDraft { url: flags[0].then(|| "s3://results/a".into()) },
             ..JobDraft::default()
         }
     })
