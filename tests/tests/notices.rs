@@ -177,3 +177,19 @@ async fn doctor_names_the_machine_and_says_when_the_cloud_is_silent() -> Result<
     ensure!(verdict == "\"warn\"" && found.contains("500"), "{found}");
     Ok(())
 }
+
+#[tokio::test]
+async fn doctor_warns_of_a_neighbour_in_another_zone() -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    let machines = Machines::start(&sandbox, "azure", &[]).await?;
+    let mut doctor = Command::new(places::program(WORKER)?);
+    doctor
+        .args(["doctor", "--insecure", "--output", "json", "--ring", &machines.cluster.workers[0].grpc])
+        .env("RINGTUNE__CLOUD__PROVIDER", "aws")
+        .env("RINGTUNE__CLOUD__ENDPOINT", &machines.services[0].endpoint);
+    let report: serde_json::Value = serde_json::from_str(finish(&mut doctor).await?.stdout.trim())?;
+    let checks = report["checks"].as_array().context("checks")?;
+    let check = checks.iter().find(|check| check["name"] == "zone").with_context(|| report.to_string())?;
+    ensure!(check["verdict"] == "warn" && check["found"] == "eu-west-1a here, 1 there", "{check}");
+    Ok(())
+}

@@ -21,7 +21,7 @@ use crate::{
     advertise::{AdvertiseError, Advertised},
     base_model::Fingerprints,
     capabilities::{capabilities, default_threads},
-    cloud::{Cloud, Trouble},
+    cloud::{Cloud, Trouble, Zone},
     contents::{self, ArtifactClient, ContentCache},
     engine::{EngineError, EngineHandle, EngineIdentity, StartEngine, Threads},
     http::{Metrics, MetricsError},
@@ -202,7 +202,9 @@ pub async fn run_with(
     let _stopping =
         AbortOnDropHandle::new(tokio::spawn(tell_of_the_end(notifier.clone(), shutdown.soft.clone())));
     let left = CancellationToken::new();
-    let watching = Cloud::of(settings.cloud.provider, settings.cloud.endpoint())?
+    let cloud = Cloud::of(settings.cloud.provider, settings.cloud.endpoint())?;
+    let zone = Zone::of(cloud.clone());
+    let watching = cloud
         .map(|cloud| AbortOnDropHandle::new(tokio::spawn(cloud.watch(shutdown.soft.clone(), left.clone()))));
     notifier.status(&format!("gets its place in the cluster of {url}"));
     let membership = tokio::select! {
@@ -254,6 +256,7 @@ pub async fn run_with(
         host_name: node.host_name.clone(),
         advertised: advertised.clone(),
         capabilities: capabilities.clone(),
+        zone,
     };
     // The connections that it accepts are read where the rings are.
     let grpc = ring_thread.adopt(grpc).map_err(Error::Announce)?;

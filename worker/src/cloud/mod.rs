@@ -7,7 +7,10 @@ mod aws;
 mod azure;
 mod service;
 
-use std::time::{Duration, SystemTime};
+use std::{
+    sync::{Arc, OnceLock},
+    time::{Duration, SystemTime},
+};
 
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
@@ -59,6 +62,32 @@ pub(crate) struct Machine {
 pub(crate) struct Cloud {
     provider: CloudProvider,
     service: Service,
+}
+
+/// The zone of this machine, for which its cloud is asked once.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Zone(Arc<OnceLock<String>>);
+
+impl Zone {
+    /// Has it asked for, beside everything else.
+    pub(crate) fn of(cloud: Option<Cloud>) -> Self {
+        let zone = Self::default();
+        if let Some(cloud) = cloud {
+            let known = zone.clone();
+            tokio::spawn(async move {
+                // A service that says nothing is warned of by whoever waits for its notices.
+                if let Ok(machine) = cloud.machine().await {
+                    let _ = known.0.set(machine.zone);
+                }
+            });
+        }
+        zone
+    }
+
+    /// Empty: no cloud says.
+    pub(crate) fn name(&self) -> String {
+        self.0.get().cloned().unwrap_or_default()
+    }
 }
 
 impl Cloud {

@@ -6,17 +6,16 @@ use crate::{
     settings::CloudSettings,
 };
 
-/// Nothing, where the settings name no cloud.
-pub(super) async fn of_cloud(settings: &CloudSettings) -> Vec<Check> {
-    let machine = match Cloud::of(settings.provider, settings.endpoint()) {
-        Ok(None) => return Vec::new(),
-        Ok(Some(cloud)) => cloud.machine().await,
-        Err(trouble) => Err(trouble),
-    };
-    vec![judge(settings, machine)]
+/// What the cloud says of the machine; nothing, where the settings name no cloud.
+pub(super) async fn machine(settings: &CloudSettings) -> Option<Result<Machine, Trouble>> {
+    match Cloud::of(settings.provider, settings.endpoint()) {
+        Ok(cloud) => Some(cloud?.machine().await),
+        Err(trouble) => Some(Err(trouble)),
+    }
 }
 
-fn judge(settings: &CloudSettings, machine: Result<Machine, Trouble>) -> Check {
+/// Whether it is a machine for a worker.
+pub(super) fn judge(settings: &CloudSettings, machine: &Result<Machine, Trouble>) -> Check {
     const NAME: &str = "cloud";
     let machine = match machine {
         Ok(machine) => machine,
@@ -48,7 +47,7 @@ mod tests {
         let settings = CloudSettings { provider: CloudProvider::Aws, ..CloudSettings::default() };
         let of = |kind: &str, is_burstable| {
             let machine = Machine { kind: kind.to_owned(), zone: "eu-west-1a".to_owned(), is_burstable };
-            judge(&settings, Ok(machine))
+            judge(&settings, &Ok(machine))
         };
         let good = of("m7i.4xlarge", false);
         assert_eq!(
@@ -58,6 +57,6 @@ mod tests {
         assert_eq!(of("t3.large", true).verdict, Verdict::Warn);
         let trouble =
             Trouble::Silent { url: "http://169.254.169.254/x".to_owned(), problem: "timed out".to_owned() };
-        assert_eq!(judge(&settings, Err(trouble)).verdict, Verdict::Warn);
+        assert_eq!(judge(&settings, &Err(trouble)).verdict, Verdict::Warn);
     }
 }

@@ -159,7 +159,8 @@ pub async fn run(arguments: &DoctorArguments, start: StartEngine) -> Result<bool
     let root = Path::new("/");
     let mut checks = checks::of_node();
     checks.extend(machine::of_machine(root, &settings));
-    checks.extend(cloud::of_cloud(&settings.cloud).await);
+    let lent = cloud::machine(&settings.cloud).await;
+    checks.extend(lent.iter().map(|machine| cloud::judge(&settings.cloud, machine)));
     let engine = checks::identity(start).await;
     checks.extend(checks::of_engine(&engine));
     checks.extend(checks::of_access(&settings));
@@ -170,7 +171,8 @@ pub async fn run(arguments: &DoctorArguments, start: StartEngine) -> Result<bool
     }
     if !arguments.ring.is_empty() {
         let class = engine.ok().map(|engine| numerics_class(&Node::detect(), &engine));
-        let here = neighbours::Here { settings: &settings, trust: standing.trust(), class };
+        let zone = lent.and_then(Result::ok).map(|machine| machine.zone).unwrap_or_default();
+        let here = neighbours::Here { settings: &settings, trust: standing.trust(), class, zone };
         checks.extend(neighbours::of_ring(&arguments.ring, here).await);
     }
     let fit = checks.iter().all(|check| check.verdict != Verdict::Bad);

@@ -23,7 +23,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::{LONGEST_MILLISECONDS, Meter, USUAL_MILLISECONDS, noise};
-use crate::{advertise::Advertised, node::Interface, ring::Rings};
+use crate::{advertise::Advertised, cloud::Zone, node::Interface, ring::Rings};
 
 /// A caller's message, and what is around it.
 const MOST_MESSAGE_BYTES: usize = (1 << 20) + 1024;
@@ -42,6 +42,8 @@ pub(crate) struct About {
     /// Its address for neighbours.
     pub(crate) advertised: Advertised,
     pub(crate) capabilities: v1::Capabilities,
+    /// Where its cloud has the machine.
+    pub(crate) zone: Zone,
 }
 
 /// The handler.
@@ -99,7 +101,7 @@ impl ProbeService for ProbeServer {
     ) -> Result<Response<v1::IdentifyResponse>, Status> {
         let caller = peer(&request)?;
         let interface = spawn_blocking(move || Interface::towards(Path::new("/"), caller)).await;
-        let About { worker, host_name, advertised, capabilities } = &*self.about;
+        let About { worker, host_name, advertised, capabilities, zone } = &*self.about;
         let address = advertised.address().await.map_err(|error| Status::internal(error.to_string()))?;
         Ok(Response::new(v1::IdentifyResponse {
             worker_id: worker.to_string(),
@@ -110,6 +112,7 @@ impl ProbeService for ProbeServer {
             caller_ip: caller.to_string(),
             mtu: interface.ok().flatten().and_then(|interface| interface.mtu),
             busy: self.rings.has_places(),
+            zone: zone.name(),
         }))
     }
 

@@ -19,6 +19,7 @@ use super::{About, LONGEST_MILLISECONDS, ProbeServer, noise};
 use crate::{
     advertise::Advertised,
     callers::GuardCalls,
+    cloud::Zone,
     http::Metrics,
     ring::{RingOptions, Rings, Seat},
     settings::Settings,
@@ -39,6 +40,7 @@ async fn serving() -> (Rings, WorkerId, Client) {
         host_name: "node-a".to_owned(),
         advertised: Advertised::new(&Settings::default(), "10.0.0.1:7080".parse().unwrap()),
         capabilities: v1::Capabilities::default(),
+        zone: Zone::default(),
     };
     let server = Server::builder()
         .layer(GuardCalls { metrics, rates: CallRates::per_second(1000) })

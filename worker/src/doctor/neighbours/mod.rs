@@ -70,6 +70,8 @@ pub(super) struct Here<'a> {
     pub(super) trust: Option<&'a Trust>,
     /// None: libtorch does not start here.
     pub(super) class: Option<String>,
+    /// Where a cloud has this machine; empty: no cloud says.
+    pub(super) zone: String,
 }
 
 impl Here<'_> {

@@ -60,6 +60,7 @@ pub(super) fn of_neighbour(here: &Here<'_>, measured: &Measured) -> Vec<Check> {
         packets(measured.interface.as_ref(), there.mtu),
         class(here.class.as_deref(), measured),
     ];
+    checks.extend(zone(&here.zone, &there.zone));
     if let Some(clock) = measured.clock {
         checks.push(apart("its clock", clock));
     }
@@ -181,6 +182,19 @@ fn packets(here: Option<&Interface>, there: Option<u32>) -> Check {
         Verdict::Warn,
         "give all interfaces of one network the same MTU: packets of the larger one are dropped or cut up",
     )
+}
+
+/// Nothing, where one of both is in no cloud, or does not know.
+fn zone(here: &str, there: &str) -> Option<Check> {
+    let known = !here.is_empty() && !there.is_empty();
+    known.then(|| {
+        Check::new("zone", format!("{here} here, {there} there")).unless(
+            here == there,
+            Verdict::Warn,
+            "what ranks exchange crosses zones in every step, which takes longer and is billed by the byte: take machines of one \
+             zone for one job",
+        )
+    })
 }
 
 fn class(here: Option<&str>, measured: &Measured) -> Check {

@@ -40,7 +40,7 @@ fn fine() -> Measured {
 /// What is not good, and the first words of the advice.
 fn found(class: &str, measured: &Measured) -> Vec<(&'static str, Verdict, String)> {
     let settings = Settings::default();
-    let here = Here { settings: &settings, trust: None, class: Some(class.to_owned()) };
+    let here = Here { settings: &settings, trust: None, class: Some(class.to_owned()), zone: "a".to_owned() };
     let checks = of_neighbour(&here, measured).into_iter().filter(|check| check.verdict != Verdict::Good);
     checks.map(|check| (check.name, check.verdict, check.found)).collect()
 }
@@ -51,7 +51,7 @@ const CLASS: &str = "libtorch-2/m/AVX2/kernels-1/p";
 fn a_good_way_has_nothing_to_say_against_it() {
     assert_eq!(found(CLASS, &fine()), []);
     let settings = Settings::default();
-    let here = Here { settings: &settings, trust: None, class: Some(CLASS.to_owned()) };
+    let here = Here { settings: &settings, trust: None, class: Some(CLASS.to_owned()), zone: String::new() };
     let checks = of_neighbour(&here, &fine());
     let text: Vec<String> = checks.iter().map(|check| format!("{}: {}", check.name, check.found)).collect();
     assert_eq!(text[0], "neighbour: 10.0.0.2 is node-b, worker w, version 1");
@@ -82,6 +82,7 @@ fn each_fault_of_a_way_is_named_and_nothing_else() {
     assert_eq!(broken(|it| it.rates = [rate(110), rate(50)]), ("bandwidth from it", Warn));
     assert_eq!(broken(|it| it.rates[0] = Err("no end within 6 s".to_owned())), ("bandwidth to it", Bad));
     assert_eq!(broken(|it| it.there.mtu = Some(9000)), ("MTU", Warn));
+    assert_eq!(broken(|it| it.there.zone = "b".to_owned()), ("zone", Warn));
     assert_eq!(broken(|it| it.there.caller_ip = "192.0.2.7".to_owned()), ("way back", Warn));
     assert_eq!(broken(|it| it.back.advertised = Err("no such interface".to_owned())), ("way back", Bad));
     let ahead = |it: &mut Measured| {
