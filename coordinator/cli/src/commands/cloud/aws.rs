@@ -3,8 +3,8 @@
 use serde_json::Value;
 
 use super::{
-    cluster::{Found, Shape, TAG, given, show, show_cost, show_dry},
-    confirm, jobs,
+    cluster::{Found, Shape, TAG, given, missing_packages, show, show_cost, show_dry},
+    give_up,
     stack::Stack,
 };
 use crate::{
@@ -30,8 +30,6 @@ const DEFAULTS: [(&str, &str); 8] = [
 ];
 /// Where Debian says what its newest image is. Source: wiki.debian.org/Cloud/AmazonEC2Image
 const IMAGE: &str = "/aws/service/debian/release/12/latest/amd64";
-/// What the machines install.
-const PACKAGES: [&str; 4] = ["ringtune_", "ringtune-coordinator_", "ringtune-libtorch_", "ringtune-worker_"];
 /// Quotas of processors: on demand, and spot. Source: docs.aws.amazon.com/ec2/latest/instancetypes/ec2-instance-quotas.html
 const QUOTAS: [&str; 2] = ["L-1216C47A", "L-34B43A08"];
 
@@ -110,7 +108,7 @@ pub(super) async fn up(arguments: AwsUpArguments) -> Result<(), Error> {
     let done = stacks.cluster.apply(CLUSTER, &shape, there).await?;
     show(&arguments.up.cluster, &done, running(&aws, &done).await?)?;
     remark(&format!(
-        "the workers join in some five minutes. From a network of --clients:\n  \
+        "the workers join once they have installed their packages. From a network of --clients:\n  \
          aws ssm get-parameter --with-decryption --name /ringtune/{name}/login --query Parameter.Value --output text |\n    \
          ringtune login {} --token-file -\n  ringtune workers",
         done.url().unwrap_or_else(|| "https://COORDINATOR:7070".to_owned())
@@ -227,11 +225,7 @@ async fn check_packages(aws: &CloudTool, shape: &Shape) -> Result<(), Error> {
     let below = format!("{prefix}/packages/");
     let answer = aws.ask(&["s3api", "list-objects-v2", "--bucket", bucket, "--prefix", &below]).await?;
     let names: Vec<String> = strings(&answer["Contents"], "Key");
-    let missing = PACKAGES.iter().filter(|package| {
-        let name = format!("{below}{package}");
-        !names.iter().any(|found| found.starts_with(&name) && found.ends_with(".deb"))
-    });
-    let missing: Vec<String> = missing.map(|package| format!("{package}*.deb")).collect();
+    let missing = missing_packages(names.iter().filter_map(|name| name.strip_prefix(&below)));
     if missing.is_empty() {
         return Ok(());
     }
@@ -284,8 +278,7 @@ pub(super) async fn down(arguments: &DownArguments) -> Result<(), Error> {
         return Err(stacks.none());
     }
     // 1. Its jobs, and its owner's will.
-    jobs::settle(arguments, cluster.as_ref().and_then(Found::url)).await?;
-    confirm(arguments).await?;
+    give_up(arguments, cluster.as_ref().and_then(Found::url)).await?;
     // 2. The machines go before their network.
     for (stack, found) in [(&stacks.cluster, cluster), (&stacks.network, network)] {
         if found.is_some() {

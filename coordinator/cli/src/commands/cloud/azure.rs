@@ -6,10 +6,9 @@ use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
 use super::{
-    cluster::{Found, Shape, TAG, given, show, show_cost, show_dry},
-    confirm,
+    cluster::{Found, Shape, TAG, given, missing_packages, show, show_cost, show_dry},
     deployment::{DEFAULTS, Group, MACHINE, PAUSE, TEMPLATE},
-    jobs,
+    give_up,
 };
 use crate::{
     cloud_arguments::{AzureUpArguments, ClusterArguments, DownArguments},
@@ -19,8 +18,6 @@ use crate::{
 };
 
 const PRICES: &str = include_str!("../../../../../deploy/azure/prices.toml");
-/// What the machines install.
-const PACKAGES: [&str; 4] = ["ringtune_", "ringtune-coordinator_", "ringtune-libtorch_", "ringtune-worker_"];
 /// With it a machine knows which files are whole: it is uploaded last.
 const HASHES: &str = "SHA256SUMS";
 /// How long rights may take until they count. Source: learn.microsoft.com/azure/role-based-access-control/troubleshooting
@@ -94,7 +91,7 @@ pub(super) async fn up(arguments: AzureUpArguments) -> Result<(), Error> {
     }
     show(&arguments.up.cluster, &done, group.running().await?)?;
     remark(&format!(
-        "the workers join in some five minutes. From a network of --clients:\n  \
+        "the workers join once they have installed their packages. From a network of --clients:\n  \
          az keyvault secret show --vault-name {} --name token --query value --output tsv |\n    \
          ringtune login {} --token-file -\n  ringtune workers",
         done.outputs.get("LoginVault").map_or("VAULT", String::as_str),
@@ -112,9 +109,7 @@ fn check_packages(folder: &Path) -> Result<(), Error> {
     })?;
     let names: Vec<String> =
         listed.filter_map(|entry| Some(entry.ok()?.file_name().to_string_lossy().into_owned())).collect();
-    let has = |package: &str| names.iter().any(|name| name.starts_with(package) && name.ends_with(".deb"));
-    let mut missing: Vec<String> =
-        PACKAGES.iter().filter(|package| !has(package)).map(|package| format!("{package}*.deb")).collect();
+    let mut missing = missing_packages(names.iter().map(String::as_str));
     if !names.iter().any(|name| name == HASHES) {
         missing.push(HASHES.to_owned());
     }
@@ -194,15 +189,13 @@ fn check_quota(usage: &Value, quota: &str, wanted: u64) -> Result<(), Error> {
 async fn upload(az: &CloudTool, account: &str, folder: &Path) -> Result<(), Error> {
     let source = folder.display().to_string();
     let hashes = folder.join(HASHES).display().to_string();
-    let common = ["--account-name", account, "--auth-mode", "login", "--overwrite"];
-    let batch = ["storage", "blob", "upload-batch", "--destination", "packages", "--source", &source];
-    let single = ["storage", "blob", "upload", "--container-name", "packages", "--name", HASHES];
+    let batch = ["upload-batch", "--destination", "packages", "--source", &source, "--pattern", "*.deb"];
+    let single = ["upload", "--container-name", "packages", "--name", HASHES, "--file", &hashes];
     let begun = Instant::now();
-    for words in [
-        [&batch[..], &["--pattern", "*.deb"], &common].concat(),
-        [&single[..], &["--file", &hashes], &common].concat(),
-    ] {
-        remark(&format!("{} goes to the storage account {account}", words[words.len() - common.len() - 1]));
+    for (what, words) in [("the packages", batch), (HASHES, single)] {
+        remark(&format!("{what}: to the storage account {account}"));
+        let whither = ["--account-name", account, "--auth-mode", "login", "--overwrite"];
+        let words = [&["storage", "blob"], &words[..], &whither].concat();
         while let Err(error) = az.ask(&words).await {
             if begun.elapsed() > RIGHTS || matches!(error, CloudError::Missing { .. }) {
                 return Err(error.into());
@@ -242,8 +235,7 @@ pub(super) async fn down(arguments: &DownArguments) -> Result<(), Error> {
     }
     if place.is_some() {
         // 1. Its jobs, and its owner's will.
-        jobs::settle(arguments, group.find().await?.as_ref().and_then(Found::url)).await?;
-        confirm(arguments).await?;
+        give_up(arguments, group.find().await?.as_ref().and_then(Found::url)).await?;
         // 2. The group goes with all that is in it.
         az.ask(&["group", "delete", "--name", &group.name, "--yes", "--no-wait"]).await?;
         while az.ask(&["group", "exists", "--name", &group.name]).await? != Value::Bool(false) {

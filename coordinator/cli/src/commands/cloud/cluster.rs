@@ -15,6 +15,16 @@ use crate::{
 /// The tag by which everything of a cluster is found.
 pub(super) const TAG: &str = "ringtune";
 
+/// What the machines install.
+const PACKAGES: [&str; 4] = ["ringtune_", "ringtune-coordinator_", "ringtune-libtorch_", "ringtune-worker_"];
+
+/// Those that are not among these names, as patterns.
+pub(super) fn missing_packages<'a>(names: impl Iterator<Item = &'a str> + Clone) -> Vec<String> {
+    let has =
+        |package: &&&str| names.clone().any(|name| name.starts_with(**package) && name.ends_with(".deb"));
+    PACKAGES.iter().filter(|package| !has(package)).map(|package| format!("{package}*.deb")).collect()
+}
+
 /// The parameters of a cluster's template, all of them: by the names that the templates of CloudFormation have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Shape(pub(super) BTreeMap<String, String>);

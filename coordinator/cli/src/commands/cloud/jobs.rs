@@ -25,20 +25,28 @@ const END: Duration = Duration::from_secs(600);
 /// Between two looks at a job.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Sees to it that no job is lost: an error while any has not ended, unless they may be cancelled and saved. `url`: the
+/// Jobs that have not ended, and their coordinator.
+pub(super) struct Unfinished {
+    client: Client,
+    jobs: Vec<v1::Job>,
+}
+
+/// Finds them; an error, if there are any that may not be cancelled. None: nobody knows, or there is no coordinator. `url`: the
 /// coordinator's; none: there is none yet.
-pub(super) async fn settle(arguments: &DownArguments, url: Option<String>) -> Result<(), Error> {
-    // 1. Which have not ended.
+pub(super) async fn find(
+    arguments: &DownArguments,
+    url: Option<String>,
+) -> Result<Option<Unfinished>, Error> {
     let named = arguments.coordinator.clone();
-    let Some(url) = named.or_else(|| url.and_then(|url| url.parse().ok())) else { return Ok(()) };
+    let Some(url) = named.or_else(|| url.and_then(|url| url.parse().ok())) else { return Ok(None) };
     let asked = CoordinatorArguments { coordinator: Some(url.clone()), credentials: None, ca: None };
     let found = timeout(ANSWER, unfinished(&asked)).await;
     let found = found.unwrap_or_else(|_| Err(Error::Usage(format!("{url} does not answer"))));
-    let (client, jobs) = match found {
+    let found = match found {
         Ok(found) => found,
         Err(error) if arguments.force => {
             remark(&format!("warning: nobody knows which jobs run: {error}"));
-            return Ok(());
+            return Ok(None);
         }
         Err(error) => {
             return Err(Error::Usage(format!(
@@ -47,19 +55,27 @@ pub(super) async fn settle(arguments: &DownArguments, url: Option<String>) -> Re
             )));
         }
     };
+    if found.jobs.is_empty() || arguments.force {
+        return Ok(Some(found));
+    }
+    let list: Vec<String> = found.jobs.iter().map(text).collect();
+    Err(Error::Usage(format!(
+        "{} {} not ended: {}\n  wait for them (ringtune watch), or give --force, which cancels them and saves what they have",
+        list.len(),
+        if list.len() == 1 { "job has" } else { "jobs have" },
+        list.join(", ")
+    )))
+}
+
+/// Cancels jobs, and saves what they have.
+pub(super) async fn save(
+    arguments: &DownArguments,
+    Unfinished { client, jobs }: Unfinished,
+) -> Result<(), Error> {
     if jobs.is_empty() {
         return Ok(());
     }
-    if !arguments.force {
-        let list: Vec<String> = jobs.iter().map(text).collect();
-        return Err(Error::Usage(format!(
-            "{} {} not ended: {}\n  wait for them (ringtune watch), or give --force, which cancels them and saves what they have",
-            jobs.len(),
-            if jobs.len() == 1 { "job has" } else { "jobs have" },
-            list.join(", ")
-        )));
-    }
-    // 2. All are stopped before the first is waited for.
+    // All are stopped before the first is waited for.
     for job in &jobs {
         client.cancel_job(job_id(job)?, "the cluster is removed").await?;
     }
@@ -82,7 +98,7 @@ pub(super) async fn settle(arguments: &DownArguments, url: Option<String>) -> Re
     Ok(output.complete()?)
 }
 
-async fn unfinished(coordinator: &CoordinatorArguments) -> Result<(Client, Vec<v1::Job>), Error> {
+async fn unfinished(coordinator: &CoordinatorArguments) -> Result<Unfinished, Error> {
     let client = client_of(coordinator).await?;
     let states = [JobState::Queued, JobState::Preparing, JobState::Running];
     let wanted = v1::ListJobsRequest {
@@ -90,7 +106,7 @@ async fn unfinished(coordinator: &CoordinatorArguments) -> Result<(Client, Vec<v
         ..v1::ListJobsRequest::default()
     };
     let jobs = client.list_jobs(wanted, usize::MAX).await?;
-    Ok((client, jobs))
+    Ok(Unfinished { client, jobs })
 }
 
 /// "green star (RUNNING, step 3 of 40)".

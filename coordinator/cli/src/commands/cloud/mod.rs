@@ -60,6 +60,16 @@ fn changes<Up: Args>(command: &ClusterCommand<Up>, is_dry: impl Fn(&Up) -> bool)
     }
 }
 
+/// What comes before a cluster is removed: no job of it is lost, and its owner means it. `url`: its coordinator's.
+async fn give_up(arguments: &DownArguments, url: Option<String>) -> Result<(), Error> {
+    let unfinished = jobs::find(arguments, url).await?;
+    confirm(arguments).await?;
+    match unfinished {
+        Some(unfinished) => jobs::save(arguments, unfinished).await,
+        None => Ok(()),
+    }
+}
+
 /// Asks for the cluster's name, unless `--yes` is there.
 async fn confirm(arguments: &DownArguments) -> Result<(), Error> {
     let name = &arguments.cluster.name;
