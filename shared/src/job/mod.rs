@@ -122,7 +122,9 @@ impl JobSpec {
             output: output.draft(),
             ..JobDraft::default()
         };
+        // Earlier versions do not know these: they are sent where they say something.
         draft.model.tokenizer.take_if(|tokenizer| tokenizer.is_empty());
+        draft.output.url.take_if(|url| url.is_empty());
         self.work.fill(&mut draft);
         draft
     }
