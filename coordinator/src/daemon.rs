@@ -39,7 +39,7 @@ use crate::{
     opening::{self, Opened, in_database},
     orphan,
     quotas::Quotas,
-    reload::{Changing, owner_limits},
+    reload::{Changing, loop_limits, owner_limits},
     service,
     settings::Settings,
     state_folder::StateFolder,
@@ -200,6 +200,7 @@ impl Daemon {
             contents,
             access: access.clone(),
             quotas,
+            submitter_priority: settings.queue.submitter_priority,
             metrics: metrics.clone(),
             tracer,
             welcome: welcome(&settings),
@@ -373,14 +374,19 @@ pub fn limits_of(settings: &Settings) -> Limits {
 }
 
 fn options(settings: &Settings) -> core::Options {
-    // Settings are between 0.01 and 86400 seconds.
+    // Settings are 0.01 seconds to a year.
     let milliseconds = |seconds: f64| (seconds * 1000.0) as i64;
     core::Options {
         session_timeout: milliseconds(settings.session.timeout_seconds),
         recovery: milliseconds(settings.session.recovery_seconds),
         spare: milliseconds(settings.ring.spare_seconds),
-        queued_jobs: settings.limits.queued_jobs,
-        workers: settings.limits.workers,
+        fairness: core::Fairness {
+            half_life: milliseconds(settings.queue.half_life_seconds),
+            weights: settings.queue.weights(),
+        },
+        preempt_difference: settings.queue.preempt_difference,
+        longest_wait: milliseconds(settings.queue.longest_wait_seconds),
+        limits: loop_limits(&settings.limits),
         artifacts_per_job: settings.limits.artifacts_per_job,
         ..core::Options::default()
     }

@@ -37,11 +37,7 @@ pub(crate) async fn tell(
 
 /// "3 jobs run, 2 wait, 8 workers".
 fn status(cluster: &Cluster) -> String {
-    let running: usize = JobState::ALL
-        .into_iter()
-        .filter(|state| !state.is_terminal() && *state != JobState::Queued)
-        .map(|state| cluster.count_jobs(state))
-        .sum();
+    let running = cluster.count_jobs(JobState::Preparing) + cluster.count_jobs(JobState::Running);
     let waiting = cluster.count_jobs(JobState::Queued);
     let workers: usize =
         [WorkerState::Idle, WorkerState::Busy].into_iter().map(|state| cluster.count_workers(state)).sum();

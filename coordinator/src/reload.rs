@@ -4,7 +4,7 @@ use ringtune_shared::daemon::logging::Logs;
 
 use crate::{
     access::Access,
-    core::OwnerLimits,
+    core::{Limits, OwnerLimits},
     quotas::Quotas,
     service::LoopLimits,
     settings::{LimitSettings, Settings},
@@ -28,9 +28,14 @@ impl Changing {
         let limits = &settings.limits;
         self.access.set_calls_per_second(limits.calls_per_second);
         self.quotas.set_limits(owner_limits(limits));
-        self.jobs.set(limits.queued_jobs, limits.workers).await;
+        self.jobs.set(loop_limits(limits)).await;
         Ok(())
     }
+}
+
+pub(crate) fn loop_limits(limits: &LimitSettings) -> Limits {
+    let LimitSettings { queued_jobs, owner_queued_jobs, owner_ranks, workers, .. } = *limits;
+    Limits { queued_jobs, owner_queued_jobs, owner_ranks, workers }
 }
 
 pub(crate) fn owner_limits(limits: &LimitSettings) -> OwnerLimits {

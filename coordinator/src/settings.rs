@@ -1,5 +1,6 @@
 //! The coordinator's settings: defaults, then a file, then `RINGTUNE__SECTION__KEY`, then flags.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use ringtune_shared::daemon::{
@@ -7,19 +8,25 @@ use ringtune_shared::daemon::{
     settings::{ListenSettings, SecuritySettings, SettingsError, check_state_dir},
     traces::TraceSettings,
 };
+use ringtune_shared::job::HIGHEST_PRIORITY;
 use serde::{Deserialize, Serialize};
 
 use crate::host_names::is_name;
 
 /// What a coordinator that runs takes from settings that it reads again (SIGHUP), by full names.
-pub const CHANGE_BY_RELOAD: [&str; 6] = [
+pub const CHANGE_BY_RELOAD: [&str; 8] = [
     "limits.queued_jobs",
+    "limits.owner_queued_jobs",
+    "limits.owner_ranks",
     "limits.workers",
     "limits.owner_bytes",
     "limits.owner_files",
     "limits.calls_per_second",
     "log.filter",
 ];
+
+/// Owners with a weight of their own.
+const MOST_WEIGHTS: usize = 1000;
 
 /// They go over the line in every handshake.
 const MOST_NAMES: usize = 50;
@@ -38,6 +45,8 @@ pub struct Settings {
     pub session: SessionSettings,
     /// How long a ring that runs waits for what.
     pub ring: RingSettings,
+    /// In which order jobs get workers.
+    pub queue: QueueSettings,
     /// What no client can exceed, whether by mistake or on purpose.
     pub limits: LimitSettings,
     /// The log, on stderr.
@@ -114,6 +123,32 @@ pub struct RingSettings {
     pub spare_seconds: f64,
 }
 
+/// `[queue]`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct QueueSettings {
+    /// After how long what an owner has used of the cluster counts half: among jobs of one priority, those come first whose owner has used less.
+    ///
+    /// Allowed: 60 to 31536000.
+    pub half_life_seconds: f64,
+    /// Owners who are entitled to more or less than others, each as `NAME=WEIGHT`: who has 2 may use twice as much; others have 1.
+    ///
+    /// Allowed: at most 1000, each weight 0.01 to 100.
+    pub weights: Vec<String>,
+    /// By how much a job's `queue.priority` must be higher than that of a running job to take ranks from it: that one goes on with fewer, or later, and loses no step; 1001: nobody takes any.
+    ///
+    /// Allowed: 1 to 1001.
+    pub preempt_difference: u32,
+    /// After how long in the queue a job comes before all that have not waited so long, whatever their priority.
+    ///
+    /// Allowed: 60 to 31536000.
+    pub longest_wait_seconds: f64,
+    /// The highest `queue.priority` that a submitter may give a job; admins may give any, and so may everybody on loopback and with `--insecure`.
+    ///
+    /// Allowed: 0 to 1000.
+    pub submitter_priority: u32,
+}
+
 /// `[limits]`
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -122,6 +157,14 @@ pub struct LimitSettings {
     ///
     /// Allowed: 1 to 1000000.
     pub queued_jobs: usize,
+    /// How many jobs of one owner may wait in the queue; 0: as many as those of all owners together.
+    ///
+    /// Allowed: 0 to 1000000.
+    pub owner_queued_jobs: usize,
+    /// How many ranks the jobs of one owner may have at a time, a worker that prepares to join a ring included; 0: as many as there are.
+    ///
+    /// Allowed: 0 to 1000000.
+    pub owner_ranks: u32,
     /// How many workers may be connected.
     ///
     /// Allowed: 1 to 1000000.
@@ -185,6 +228,7 @@ impl Default for Settings {
             storage: StorageSettings::default(),
             session: SessionSettings::default(),
             ring: RingSettings::default(),
+            queue: QueueSettings::default(),
             limits: LimitSettings::default(),
             log: LogSettings::default(),
             traces: TraceSettings::default(),
@@ -217,6 +261,32 @@ impl Default for RingSettings {
     }
 }
 
+impl Default for QueueSettings {
+    fn default() -> Self {
+        Self {
+            half_life_seconds: 86_400.0,
+            weights: Vec::new(),
+            preempt_difference: 100,
+            longest_wait_seconds: 7.0 * 86_400.0,
+            submitter_priority: 99,
+        }
+    }
+}
+
+impl QueueSettings {
+    /// The weights of owners who have another one than 1.
+    pub fn weights(&self) -> BTreeMap<String, f64> {
+        self.weights.iter().filter_map(|text| weight(text)).collect()
+    }
+}
+
+/// Reads `NAME=WEIGHT`.
+fn weight(text: &str) -> Option<(String, f64)> {
+    let (owner, weight) = text.rsplit_once('=')?;
+    let weight = weight.parse().ok().filter(|weight| (0.01..=100.0).contains(weight))?;
+    Some((owner.to_owned(), weight))
+}
+
 impl Default for AuthoritySettings {
     fn default() -> Self {
         Self { certificate_seconds: 7 * 24 * 3600, names: Vec::new() }
@@ -227,6 +297,8 @@ impl Default for LimitSettings {
     fn default() -> Self {
         Self {
             queued_jobs: 20_000,
+            owner_queued_jobs: 0,
+            owner_ranks: 0,
             workers: 2000,
             upload_bytes: 64 << 30,
             uploads: 64,
@@ -300,6 +372,47 @@ impl Settings {
                 problems.push(SettingsError::number(key, 0, "it must be at least 1"));
             }
         }
+        let queue = &self.queue;
+        for (key, given) in [
+            ("queue.half_life_seconds", queue.half_life_seconds),
+            ("queue.longest_wait_seconds", queue.longest_wait_seconds),
+        ] {
+            if !(60.0..=31_536_000.0).contains(&given) {
+                problems.push(SettingsError::number(key, given, "it must be between 60 and 31536000"));
+            }
+        }
+        if let Some(text) = queue.weights.iter().find(|text| weight(text).is_none()) {
+            let allowed = "NAME=WEIGHT with a weight of 0.01 to 100 is";
+            problems.push(SettingsError::text("queue.weights", text, allowed));
+        }
+        if queue.weights.len() > MOST_WEIGHTS {
+            let allowed = format!("at most {MOST_WEIGHTS} owners are");
+            problems.push(SettingsError::number("queue.weights", queue.weights.len(), &allowed));
+        }
+        if !(1..=HIGHEST_PRIORITY + 1).contains(&queue.preempt_difference) {
+            let allowed = format!("it must be between 1 and {}", HIGHEST_PRIORITY + 1);
+            problems.push(SettingsError::number(
+                "queue.preempt_difference",
+                queue.preempt_difference,
+                &allowed,
+            ));
+        }
+        if queue.submitter_priority > HIGHEST_PRIORITY {
+            let allowed = format!("it must be between 0 and {HIGHEST_PRIORITY}");
+            problems.push(SettingsError::number(
+                "queue.submitter_priority",
+                queue.submitter_priority,
+                &allowed,
+            ));
+        }
+        for (key, given) in [
+            ("limits.owner_queued_jobs", self.limits.owner_queued_jobs),
+            ("limits.owner_ranks", self.limits.owner_ranks as usize),
+        ] {
+            if given > 1_000_000 {
+                problems.push(SettingsError::number(key, given, "it must be between 0 and 1000000"));
+            }
+        }
         let days = self.storage.trash_days;
         if !(1..=3650).contains(&days) {
             problems.push(SettingsError::number("storage.trash_days", days, "it must be between 1 and 3650"));
@@ -355,6 +468,15 @@ mod tests {
         assert_eq!(error_key(|s| s.authority.names = vec!["a b".to_owned()]), "authority.names");
         assert_eq!(error_key(|s| s.authority.names = vec!["a".to_owned(); 51]), "authority.names");
         assert_eq!(error_key(|s| s.authority.names = vec!["::1".into(), "a.b".into()]), "none");
+        assert_eq!(error_key(|s| s.queue.half_life_seconds = 59.0), "queue.half_life_seconds");
+        assert_eq!(error_key(|s| s.queue.longest_wait_seconds = f64::INFINITY), "queue.longest_wait_seconds");
+        for weight in ["ada", "ada=0", "ada=101", "ada=NaN", "=x"] {
+            assert_eq!(error_key(|s| s.queue.weights = vec![weight.to_owned()]), "queue.weights", "{weight}");
+        }
+        assert_eq!(error_key(|s| s.queue.weights = vec!["a=b=2".to_owned(), "=0.5".to_owned()]), "none");
+        assert_eq!(error_key(|s| s.queue.submitter_priority = 1001), "queue.submitter_priority");
+        assert_eq!(error_key(|s| s.queue.preempt_difference = 0), "queue.preempt_difference");
+        assert_eq!(error_key(|s| s.limits.owner_ranks = 1_000_001), "limits.owner_ranks");
         assert_eq!(error_key(|s| s.limits.idle_seconds = 0.0), "limits.idle_seconds");
         assert_eq!(error_key(|s| s.storage.trash_days = 0), "storage.trash_days");
         assert_eq!(error_key(|s| s.storage.state_dir = PathBuf::new()), "storage.state_dir");

@@ -12,17 +12,25 @@ pub fn parse_workers(text: &str) -> Result<u32, String> {
     text.parse().map_err(|_| format!("allowed: 1 to {MOST_WORKERS}"))
 }
 
-/// Reads a job state as users write it, in upper or lower case. No job is ever paused, although the API has the word.
+/// Reads a job state as users write it, in upper or lower case.
 pub fn parse_job_state(name: &str) -> Result<JobState, String> {
-    job_state_from_name(name).filter(|state| *state != JobState::Paused).ok_or_else(|| {
-        "the states are queued, preparing, running, succeeded, failed and cancelled".to_owned()
+    job_state_from_name(name).ok_or_else(|| {
+        "the states are queued, preparing, running, paused, succeeded, failed and cancelled".to_owned()
     })
 }
 
 /// As above, as a value of clap, whose words shells complete.
 pub fn job_states() -> impl TypedValueParser<Value = JobState> {
-    PossibleValuesParser::new(["queued", "preparing", "running", "succeeded", "failed", "cancelled"])
-        .try_map(|name| parse_job_state(&name))
+    PossibleValuesParser::new([
+        "queued",
+        "preparing",
+        "running",
+        "paused",
+        "succeeded",
+        "failed",
+        "cancelled",
+    ])
+    .try_map(|name| parse_job_state(&name))
 }
 
 /// Steps, both ends included, from 1.
@@ -72,9 +80,9 @@ mod tests {
     #[test]
     fn a_state_is_one_that_a_job_can_have() {
         assert_eq!(parse_job_state("Queued"), Ok(JobState::Queued));
-        for wrong in ["paused", "foo", ""] {
+        for wrong in ["foo", ""] {
             let problem = parse_job_state(wrong).expect_err(wrong);
-            assert!(problem.contains("cancelled") && !problem.contains("paused"), "{problem}");
+            assert!(problem.contains("paused, succeeded, failed and cancelled"), "{problem}");
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::{
     bundle_arguments::DebugCommand,
     cloud_arguments::CloudCommand,
     common_arguments::{AskArguments, CoordinatorArguments},
-    help::{DRAIN, EXAMPLES, STATUS, WORKERS},
+    help::{DRAIN, EXAMPLES, PAUSE, STATUS, WORKERS},
     job_file::Label,
     lora_arguments::LoraCommand,
     references::{JobReference, WorkerReference},
@@ -60,6 +60,12 @@ pub enum Command {
     Verify(VerifyArguments),
     /// Stop a job and keep the artifacts that it has so far
     Cancel(CancelArguments),
+    /// Have a job hold no worker until it is resumed
+    #[command(after_help = PAUSE)]
+    Pause(JobArguments),
+    /// Have a paused job go on
+    #[command(after_help = PAUSE)]
+    Resume(JobArguments),
     /// Delete ended jobs, with their history and artifacts
     Delete(DeleteArguments),
     /// List the workers

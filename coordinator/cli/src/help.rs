@@ -27,9 +27,19 @@ Data goes to stdout, progress to stderr. NO_COLOR is respected.";
 
 /// Of `status`.
 pub(crate) const STATUS: &str = "\
-A job is QUEUED, PREPARING (its ranks fetch, load and encode), RUNNING, SUCCEEDED, FAILED or
-CANCELLED; `reason` says why, `code` the same for programs. `epoch` counts the memberships of its
-ring, `rank` is a line for each member, and `a step` says what a step takes on it.";
+A job is QUEUED, PREPARING (its ranks fetch, load and encode), RUNNING, PAUSED, SUCCEEDED, FAILED
+or CANCELLED; `reason` says why, `code` the same for programs. `epoch` counts the memberships of
+its ring, `rank` is a line for each member, and `a step` says what a step takes on it.";
+
+/// Of `pause` and `resume`.
+pub(crate) const PAUSE: &str = "\
+A job that runs ends its step, keeps the state after it, and lets its workers go. Once it is
+resumed it waits for workers in its old place in the queue, and goes on from that state: the result
+has the same bits as without the pause. Asking again changes nothing.
+
+  ringtune pause last
+  ringtune list --state paused
+  ringtune resume dicoo";
 
 /// Of `workers`.
 pub(crate) const WORKERS: &str = "\

@@ -226,7 +226,7 @@ fn fewer_workers_than_the_smallest_ring_are_refused() {
 #[test]
 fn what_does_not_exist_is_wrong_usage() {
     let folder = Folder::new();
-    folder.refused(&["pause", "x"], &["pause"]);
+    folder.refused(&["halt", "x"], &["halt"]);
     folder.refused(&["list", "--coordinator", "ftp://node"], &["ftp://", "https://HOST:PORT"]);
     let ways = ["ringtune login https://node:7070", "--credentials", "RINGTUNE_TOKEN", "sudo ringtune"];
     folder.refused(&["list", "--coordinator", "node"], &ways);

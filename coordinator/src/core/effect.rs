@@ -10,6 +10,7 @@ use ringtune_shared::version::Agreement;
 use super::job::Job;
 use super::record::{ArtifactRecord, JobEvent, Progress, StepRecord};
 use super::session::SessionId;
+use super::shares::Account;
 use super::time::Time;
 use super::timing::RankTiming;
 
@@ -110,6 +111,8 @@ pub enum Write {
     DropArtifact(JobId, String),
     /// A worker is drained, or no longer.
     SetDraining(WorkerId, bool),
+    /// What an owner has used; none: it is forgotten.
+    SetAccount(String, Option<Account>),
 }
 
 /// Something to be done.

@@ -32,6 +32,10 @@ pub enum Input {
         /// As the user gave it; may be empty.
         reason: String,
     },
+    /// A user wants a job to hold no worker until it is resumed.
+    PauseJob(JobId),
+    /// A user wants a paused job to go on.
+    ResumeJob(JobId),
     /// A file is complete and belongs to a job.
     KeepArtifact {
         /// The file. One that a rank made is of the epoch of its ring.

@@ -19,9 +19,6 @@ use super::stop::Stop;
 use super::time::Time;
 use super::verification::Verification;
 
-/// A job's place among those that wait: whether it comes after others', then its number.
-pub(super) type JobTurn = (bool, u64);
-
 /// What a user asked for, and what became of it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Job {
@@ -43,6 +40,11 @@ pub struct Job {
     pub reason: String,
     /// It waits behind another job. Never stored: found out when somebody asks.
     pub waits_behind: bool,
+    /// Since when it waits in the queue. Not stored: for one that never had a ring it is its creation, for others the start of
+    /// the coordinator at the earliest.
+    pub waits_since: Time,
+    /// It has waited so long that it comes before all that have not. Not stored: the time says it.
+    pub overdue: bool,
     /// What failed, where it did.
     pub failure: Option<Failure>,
     /// When it was created.
@@ -108,6 +110,16 @@ impl Job {
         self.step > first || self.ring.as_ref().is_some_and(|ring| ring.started)
     }
 
+    /// Whether it is to be paused as soon as it has left its ring.
+    pub fn pauses(&self) -> bool {
+        self.ring.as_ref().is_some_and(|ring| ring.pauses)
+    }
+
+    /// How urgent it is in the queue: its priority, or more than any.
+    pub(super) fn urgency(&self) -> u32 {
+        if self.overdue { u32::MAX } else { self.queue.priority }
+    }
+
     /// The numerics class that its next ring has to be of, if only one will do. Of a job that prepares: where it were queued
     /// again.
     pub(super) fn bound_to(&self) -> Option<&str> {
@@ -122,7 +134,8 @@ impl Job {
 
     /// It as it comes back from a store. For tests.
     pub fn as_stored(&self) -> Self {
-        let mut job = Self { links: Links::default(), ..self.clone() };
+        let mut job =
+            Self { links: Links::default(), waits_since: Time::default(), overdue: false, ..self.clone() };
         if let Some(ring) = job.ring.as_mut().map(Arc::make_mut) {
             ring.forget_what_is_not_stored();
         }
@@ -164,6 +177,9 @@ pub struct Ring {
     /// For how many epochs before this one rank 0 was the same.
     #[serde(default)]
     pub led: u64,
+    /// Its members leave it at the end of a step, as the job is to be paused.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub pauses: bool,
     /// It is on its way from one membership to the next.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reforming: Option<Reforming>,
@@ -254,6 +270,9 @@ pub struct Member {
     /// It came into a ring that runs, and has not got the state from another member yet.
     #[serde(default)]
     pub newcomer: bool,
+    /// It leaves the ring at the end of a step, for this job: as long as that waits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub yields_to: Option<JobId>,
     /// Since when it waits for another ring, and why. Not stored.
     #[serde(skip)]
     pub pause: Option<Pause>,
@@ -349,6 +368,7 @@ impl Ring {
             joining: Vec::new(),
             reformed: 0,
             led: 0,
+            pauses: false,
             reforming: None,
             fruitless: 0,
             link: None,

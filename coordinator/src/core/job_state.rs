@@ -10,15 +10,20 @@ use serde::{Deserialize, Serialize};
 /// |-----------|-----------|-------------------------------------------------------------------|
 /// | (none)    | Queued    | CreateJob                                                         |
 /// | Queued    | Preparing | enough free workers of one numerics class: a new epoch's ring     |
+/// | Queued    | Paused    | PauseJob                                                          |
 /// | Queued    | Cancelled | CancelJob                                                         |
 /// | Preparing | Running   | every rank is ready                                               |
 /// | Preparing | Queued    | a node failed or its worker is gone: tried again, twice at most   |
+/// | Preparing | Paused    | PauseJob, and every rank stopped or its time to do so is over     |
 /// | Preparing | Failed    | a rank failed otherwise, or too often                             |
 /// | Preparing | Cancelled | CancelJob, and every rank stopped or its time to do so is over    |
 /// | Running   | Succeeded | every rank finished                                               |
 /// | Running   | Failed    | a rank failed by the job's own fault, or too often                |
-/// | Running   | Queued    | nobody is left who could go on, or nobody came to help in time    |
+/// | Running   | Queued    | nobody is left who could go on, or nobody came to help in time; or its workers are for a more urgent job |
+/// | Running   | Paused    | PauseJob, after a step                                            |
 /// | Running   | Cancelled | CancelJob, and every rank stopped or its time to do so is over    |
+/// | Paused    | Queued    | ResumeJob                                                         |
+/// | Paused    | Cancelled | CancelJob                                                         |
 ///
 /// Succeeded, Failed and Cancelled are final: a job in one of them never changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -30,6 +35,8 @@ pub enum JobState {
     Preparing,
     /// Ranks train.
     Running,
+    /// Waits for its owner, and holds no worker.
+    Paused,
     /// Every step is done and the artifacts are kept.
     Succeeded,
     /// Ended by an error.
@@ -40,8 +47,15 @@ pub enum JobState {
 
 impl JobState {
     /// Every state, in the order of a life.
-    pub const ALL: [Self; 6] =
-        [Self::Queued, Self::Preparing, Self::Running, Self::Succeeded, Self::Failed, Self::Cancelled];
+    pub const ALL: [Self; 7] = [
+        Self::Queued,
+        Self::Preparing,
+        Self::Running,
+        Self::Paused,
+        Self::Succeeded,
+        Self::Failed,
+        Self::Cancelled,
+    ];
 
     /// Whether a job in this state never changes again.
     pub fn is_terminal(self) -> bool {
@@ -50,12 +64,13 @@ impl JobState {
 
     /// Whether the table above has this transition.
     pub fn may_become(self, to: Self) -> bool {
-        use JobState::{Cancelled, Failed, Preparing, Queued, Running, Succeeded};
+        use JobState::{Cancelled, Failed, Paused, Preparing, Queued, Running, Succeeded};
         matches!(
             (self, to),
-            (Queued, Preparing | Cancelled)
-                | (Preparing, Queued | Running | Failed | Cancelled)
-                | (Running, Queued | Succeeded | Failed | Cancelled)
+            (Queued, Preparing | Paused | Cancelled)
+                | (Preparing, Queued | Running | Paused | Failed | Cancelled)
+                | (Running, Queued | Paused | Succeeded | Failed | Cancelled)
+                | (Paused, Queued | Cancelled)
         )
     }
 
@@ -65,6 +80,7 @@ impl JobState {
             Self::Queued => "queued",
             Self::Preparing => "preparing",
             Self::Running => "running",
+            Self::Paused => "paused",
             Self::Succeeded => "succeeded",
             Self::Failed => "failed",
             Self::Cancelled => "cancelled",

@@ -7,8 +7,9 @@
 //!
 //! 1. **QUEUED.** `CreateJob` brings the spec with a request id, so that a retried call makes no second job.
 //! 2. **PREPARING.** As soon as `min_world_size` workers of one numerics class are free, the coordinator forms a ring
-//!    of up to `world_size` of them and sends each an assignment. The queue is in order of age; `queue_walk.rs` says
-//!    which workers are reserved for a job that waits. A running ring with room takes a free worker before one is
+//!    of up to `world_size` of them and sends each an assignment. The order of the queue is in `precedence.rs`: priority, then
+//!    what each owner has used (`shares.rs`), then age. `queue_walk.rs` says which workers are reserved for a job that
+//!    waits; one that is much more urgent than others gets ranks from their rings (`preemption.rs`). A running ring with room takes a free worker before one is
 //!    reserved, unless the waiting job has enough workers as soon as other rings have let go of the ranks that they are
 //!    leaving. Jobs of an owner whose last job failed to prepare come after all others for a while
 //!    (`cluster/latecomers.rs`). With its first ring a job is pinned to numerics class, threads, precision and version
@@ -50,6 +51,8 @@ mod links;
 mod loss;
 mod pin;
 mod pool;
+mod precedence;
+mod preemption;
 mod queue;
 mod queue_walk;
 mod quota;
@@ -59,6 +62,7 @@ mod reform;
 mod refusal;
 pub mod scheduler;
 mod session;
+mod shares;
 mod stop;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -73,7 +77,7 @@ mod worker;
 // entry copies the nodes above it.
 use rpds::{RedBlackTreeMapSync as SharedMap, RedBlackTreeSetSync as SharedSet};
 
-pub use cluster::{Cluster, Options, Recovered};
+pub use cluster::{Cluster, Limits, Options, Recovered};
 pub use effect::{Action, Assignment, Down, Effects, EnterRing, LookAtLinks, OtherEpoch, Reformed, Write};
 pub use failure::Failure;
 pub use fault::Fault;
@@ -92,6 +96,7 @@ pub use record::{
 };
 pub use refusal::{REQUEST_OWNER, Refusal};
 pub use session::{Sender, SessionId};
+pub use shares::{Account, Fairness};
 pub use stop::{Goal, Stop};
 pub use time::Time;
 pub use timing::{RankTiming, Straggler, Stragglers};

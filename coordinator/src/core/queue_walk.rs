@@ -1,8 +1,10 @@
 //! Which queued job is the next to get workers, and which it leaves to those behind it.
 //!
-//! The oldest job comes first. One that has to wait, but could run if nobody had a rank, keeps the free workers of every
-//! class that could serve it, so that large jobs do not starve; those behind it get the workers of other classes only.
-//! Jobs of owners whose last job failed to prepare come after all others.
+//! The order is that of [`super::precedence::Precedence`]. A job that has to wait, but could run if nobody had a rank, keeps the
+//! free workers of every class that could serve it, so that large jobs do not starve; those behind it get the workers of other
+//! classes only.
+
+use std::collections::BTreeSet;
 
 use ringtune_shared::ids::JobId;
 
@@ -15,15 +17,13 @@ use super::scheduler::FreeWorkers as _;
 /// looked at, so that one walk takes no longer, however many there are.
 const MOST_PASSED: usize = 100;
 
-/// One way along the queue, from the oldest job to the newest.
+/// One way along the queue.
 #[derive(Debug, Default)]
 pub(super) struct QueueWalk {
     kept: Kept,
-    /// The number of the job that was looked at last.
-    last: u64,
-    /// All that come in their own turn were looked at.
-    late: bool,
-    /// Jobs that wait and keep nothing.
+    /// Jobs that were looked at.
+    looked_at: BTreeSet<JobId>,
+    /// Of those that wait, how many keep nothing.
     passed: usize,
 }
 
@@ -39,22 +39,10 @@ impl QueueWalk {
             return None;
         }
         let is_left = |class: &str| cluster.pool.has_free(class) && !self.keeps(class);
-        // Nearly always there are none, and nobody's turn is looked up.
-        let some_are_late = cluster.has_latecomers();
-        let is_its_turn = |id: &JobId| {
-            !some_are_late || cluster.jobs.get(id).is_some_and(|job| cluster.turn_of(job).0 == self.late)
-        };
-        match cluster.queue.oldest_fitting(&cluster.pool, is_left, is_its_turn, self.last) {
-            Some((number, id)) => {
-                self.last = number;
-                Some(id)
-            }
-            None if some_are_late && !self.late => {
-                (self.late, self.last) = (true, 0);
-                self.next(cluster)
-            }
-            None => None,
-        }
+        let room = |owner: &str| cluster.room_of(owner);
+        let next = cluster.queue.first_fitting(&cluster.pool, is_left, room, &self.looked_at)?;
+        self.looked_at.insert(next);
+        Some(next)
     }
 
     /// A job has to wait: it keeps the free workers that it could use.
@@ -69,8 +57,8 @@ impl QueueWalk {
         let classes = open.classes().map(|(class, _)| class).filter(|class| serve(class));
         let classes: Vec<String> = classes.map(str::to_owned).collect();
         self.passed += usize::from(classes.is_empty());
-        let turn = cluster.turn_of(job);
-        self.kept.extend(classes.into_iter().map(|class| (class, (turn, job.id))));
+        let precedence = cluster.precedence_of(job);
+        self.kept.extend(classes.into_iter().map(|class| (class, (precedence, job.id))));
     }
 
     /// Whether the free workers of a class are for a job that waits.

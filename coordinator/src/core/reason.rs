@@ -27,6 +27,10 @@ pub enum ReasonCode {
     WaitingForSpare,
     /// Preparing or running: it is being cancelled.
     Cancelling,
+    /// Preparing or running: it is being paused.
+    Pausing,
+    /// Paused by a user.
+    PausedByUser,
     /// Succeeded: everything is done.
     Completed,
     /// Succeeded before its last step.
@@ -48,6 +52,8 @@ impl Job {
             }
             JobState::Queued => ReasonCode::WaitingForWorkers,
             JobState::Preparing | JobState::Running if self.is_cancelling() => ReasonCode::Cancelling,
+            JobState::Preparing | JobState::Running if self.pauses() => ReasonCode::Pausing,
+            JobState::Paused => ReasonCode::PausedByUser,
             JobState::Preparing => ReasonCode::Preparing,
             JobState::Running => match self.ring.as_ref().and_then(|ring| ring.reforming.as_ref()) {
                 Some(reforming) if reforming.spare_by.is_some() => ReasonCode::WaitingForSpare,

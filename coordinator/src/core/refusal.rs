@@ -10,10 +10,30 @@ pub const REQUEST_OWNER: char = '\u{1f}';
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// The queue is at its limit.
-    #[error("{limit} jobs are queued, which is the limit: cancel one or wait until one starts")]
+    #[error("{limit} jobs are queued or paused, which is the limit: cancel one or wait until one starts")]
     QueueFull {
         /// The limit.
         limit: usize,
+    },
+    /// As many jobs of this owner are queued as may be.
+    #[error(
+        "{limit} jobs of {owner:?} are queued, which is the limit (limits.owner_queued_jobs): cancel one or wait until one starts"
+    )]
+    OwnerQueueFull {
+        /// Whose.
+        owner: String,
+        /// The limit.
+        limit: usize,
+    },
+    /// The job needs more ranks than one owner may have.
+    #[error(
+        "min_world_size is {needed}; allowed: at most {limit}, which is what one owner may have (limits.owner_ranks)"
+    )]
+    TooManyRanks {
+        /// Ranks that it needs to start.
+        needed: u32,
+        /// The limit.
+        limit: u32,
     },
     /// As many workers are connected as may be.
     #[error("{limit} workers are known, which is the limit")]
@@ -30,6 +50,9 @@ pub enum Refusal {
     /// No such job is queued or active.
     #[error("job {0} is not queued or active")]
     NotActive(JobId),
+    /// The job is cancelled, or has failed or done everything, and its ranks are still to end.
+    #[error("job {0} is about to end")]
+    AboutToEnd(JobId),
     /// The request id names a job that was asked for with another spec or queue.
     #[error("request_id {:?} was used for job {job} with another spec or queue", as_given(request_id))]
     RequestReused {

@@ -35,11 +35,11 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    /// The job that comes first where one could run, but the workers are kept for older ones: the oldest of those.
+    /// The job that comes first where one could run, but the workers are kept for others: the first of those.
     fn first(&self, job: &Job) -> Option<JobId> {
         let (problem, open) = (problem(job), self.cluster.open_to(job));
-        let turn = self.cluster.turn_of(job);
-        let (all, left) = (open.clone(), open.without_reserved(self.walk.kept(), turn));
+        let own = self.cluster.precedence_of(job);
+        let (all, left) = (open.clone(), open.without_reserved(self.walk.kept(), own));
         if choose_class(&problem, &all).is_err() || choose_class(&problem, &left).is_ok() {
             return None;
         }
@@ -47,12 +47,21 @@ impl<'a> Waiting<'a> {
         let enough = all.classes().filter(|(_, free)| *free >= problem.min_world_size as usize);
         let keepers =
             enough.filter(|(class, _)| fits(class)).filter_map(|(class, _)| self.walk.kept().get(class));
-        keepers.filter(|(before, _)| *before < turn).min().map(|(_, first)| *first)
+        keepers.filter(|(before, _)| *before < own).min().map(|(_, first)| *first)
     }
 
     /// Why a job waits; none where it is not in the queue.
     pub fn reason(&self, id: JobId) -> Option<String> {
         let job = self.cluster.jobs.get(&id).filter(|job| job.state == JobState::Queued)?;
+        let (room, (_, needed)) = (self.cluster.room_of(&job.queue.owner), job.ranks());
+        if room < needed {
+            let limit = self.cluster.options.limits.owner_ranks;
+            return Some(format!(
+                "waiting for workers: its owner holds {} ranks, {needed} more are needed; allowed: {limit}, by \
+                 limits.owner_ranks",
+                self.cluster.shares.held(&job.queue.owner)
+            ));
+        }
         let open = self.cluster.open_to(job);
         if let Err(mut missing) = choose_class(&problem(job), &open) {
             let (refusing, resting) = (open.left_out(), self.cluster.pool.resting() + open.resting());

@@ -107,16 +107,26 @@ impl JobService for Jobs {
 
     async fn pause_job(
         &self,
-        _request: Request<v1::PauseJobRequest>,
+        request: Request<v1::PauseJobRequest>,
     ) -> Result<Response<v1::PauseJobResponse>, Status> {
-        Err(Status::unimplemented("this version cannot pause jobs"))
+        let call = call_of(&request);
+        let id = job_id(&request.into_inner().job_id)?;
+        call.about(id);
+        self.0.check_reach(&call, id).await?;
+        let job = self.0.handle.pause_job(id).await.map_err(FailedRequest::from)?;
+        Ok(Response::new(v1::PauseJobResponse { job: Some(outbound::job(&job)) }))
     }
 
     async fn resume_job(
         &self,
-        _request: Request<v1::ResumeJobRequest>,
+        request: Request<v1::ResumeJobRequest>,
     ) -> Result<Response<v1::ResumeJobResponse>, Status> {
-        Err(Status::unimplemented("this version cannot resume jobs"))
+        let call = call_of(&request);
+        let id = job_id(&request.into_inner().job_id)?;
+        call.about(id);
+        self.0.check_reach(&call, id).await?;
+        let job = self.0.handle.resume_job(id).await.map_err(FailedRequest::from)?;
+        Ok(Response::new(v1::ResumeJobResponse { job: Some(outbound::job(&job)) }))
     }
 
     async fn delete_job(
@@ -183,6 +193,8 @@ impl Jobs {
         let wire = request.spec.unwrap_or_default();
         let mut queue = queue_from_wire(request.queue).map_err(bad_queue)?;
         queue.owner = call.owner(queue.owner).map_err(|denied| self.0.deny(denied))?;
+        let most = self.0.submitter_priority;
+        call.check_priority(queue.priority, most).map_err(|denied| self.0.deny(denied))?;
         let key = request_key(call, request.request_id, &wire, &queue).map_err(FailedRequest::from)?;
         let mut spec = spec_from_wire(wire).map_err(bad_spec)?;
         spec.check_paths().map_err(bad_spec)?;

@@ -94,6 +94,8 @@ pub struct Options {
     pub access: Access,
     /// How much each owner may have.
     pub quotas: Quotas,
+    /// The highest priority that a submitter may give a job.
+    pub submitter_priority: u32,
     /// What each worker is told first.
     pub welcome: v1::Welcome,
     /// How long a call with a single answer may take.
@@ -117,6 +119,7 @@ struct Api {
     tracer: Tracer,
     access: Access,
     quotas: Quotas,
+    submitter_priority: u32,
     scrapes: Scrapes,
     welcome: v1::Welcome,
     pki: Option<Pki>,
@@ -194,6 +197,7 @@ impl Services {
             tracer,
             access,
             quotas,
+            submitter_priority: options.submitter_priority,
             scrapes: scrapes.clone(),
             welcome,
             pki,

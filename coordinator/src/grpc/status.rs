@@ -270,9 +270,12 @@ fn refusal_status(refusal: &Refusal) -> Status {
     let message = refusal.to_string();
     match refusal {
         Refusal::QueueFull { .. } => quota("queued jobs", message),
+        Refusal::OwnerQueueFull { .. } => quota("queued jobs of an owner", message),
+        Refusal::TooManyRanks { .. } => bad_field(&FieldError::new("spec.cluster.min_world_size", message)),
         Refusal::TooManyWorkers { .. } => quota("workers", message),
         Refusal::TooManyArtifacts { .. } => quota("artifacts of a job", message),
         Refusal::NotActive(job) => precondition("JOB_NOT_ACTIVE", job.to_string(), message),
+        Refusal::AboutToEnd(job) => precondition("JOB_NOT_ACTIVE", job.to_string(), message),
         Refusal::RequestReused { job, .. } => {
             let details =
                 ErrorDetails::with_resource_info("ringtune.v1.Job", job.to_string(), "", message.clone());

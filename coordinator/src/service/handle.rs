@@ -15,8 +15,8 @@ use super::watch::Watch;
 use super::watch_many::WatchMany;
 use super::watchers::Watchers;
 use crate::core::{
-    ArtifactRecord, Cluster, Down, Hello, Input, Job, JobState, NewJob, NewVerification, Refusal, RequestKey,
-    Sender, SessionId, StepRecord, Time,
+    ArtifactRecord, Cluster, Down, Hello, Input, Job, JobState, Limits, NewJob, NewVerification, Refusal,
+    RequestKey, Sender, SessionId, StepRecord, Time,
 };
 use crate::store::{self, Store};
 
@@ -47,6 +47,8 @@ pub(super) enum Command {
     CreateJob(NewJob, Reply<(JobId, Option<Arc<Job>>)>),
     VerifyJob(Box<NewVerification>, Reply<(JobId, Option<Arc<Job>>)>),
     CancelJob(JobId, String, Reply<Arc<Job>>),
+    PauseJob(JobId, Reply<Arc<Job>>),
+    ResumeJob(JobId, Reply<Arc<Job>>),
     /// An ended job is about to be deleted.
     Forget(Box<Job>, Reply<()>),
     /// A job that had ended so is deleted.
@@ -59,8 +61,7 @@ pub(super) enum Command {
     /// Words of a worker.
     Said(Sender, Input),
     SessionEnded(Sender),
-    /// How many jobs may wait, and how many workers be connected.
-    Limits(usize, usize),
+    Limits(Limits),
 }
 
 /// Changes the limits of the loop, without keeping it from its end.
@@ -71,10 +72,10 @@ pub struct LoopLimits {
 }
 
 impl LoopLimits {
-    /// How many jobs may wait and how many workers be connected, from now on.
-    pub async fn set(&self, queued_jobs: usize, workers: usize) {
+    /// How much of what there may be from now on.
+    pub async fn set(&self, limits: Limits) {
         let Some(commands) = self.commands.upgrade() else { return };
-        let command = Command::Limits(queued_jobs, workers);
+        let command = Command::Limits(limits);
         // A loop that has ended has no limits.
         let _ = commands.send(Arrived { at: self.clock.now(), command }).await;
     }
@@ -108,7 +109,9 @@ impl Command {
         }
         match self {
             Self::CreateJob(_, reply) | Self::VerifyJob(_, reply) => no(reply, error),
-            Self::CancelJob(_, _, reply) => no(reply, error),
+            Self::CancelJob(_, _, reply) | Self::PauseJob(_, reply) | Self::ResumeJob(_, reply) => {
+                no(reply, error)
+            }
             Self::Forget(_, reply)
             | Self::KeepArtifact(_, reply)
             | Self::DropArtifact(_, _, _, reply)
@@ -199,6 +202,26 @@ impl Handle {
                 let job = self.job(job).await?;
                 if job.state == JobState::Cancelled { Ok(Arc::new(job)) } else { Err(ended(&job)) }
             }
+            answer => answer,
+        }
+    }
+
+    /// Has a job hold no worker until it is resumed; returns it as it is then. Asking again changes nothing.
+    pub async fn pause_job(&self, job: JobId) -> Result<Arc<Job>, Error> {
+        let answer = self.ask(|reply| Command::PauseJob(job, reply)).await;
+        self.active(job, answer).await
+    }
+
+    /// Has a paused job wait for workers again; returns it as it is then. Asking again changes nothing.
+    pub async fn resume_job(&self, job: JobId) -> Result<Arc<Job>, Error> {
+        let answer = self.ask(|reply| Command::ResumeJob(job, reply)).await;
+        self.active(job, answer).await
+    }
+
+    /// An answer about a job that has to be active.
+    async fn active<T>(&self, job: JobId, answer: Result<T, Error>) -> Result<T, Error> {
+        match answer {
+            Err(error) if is_not_active(&error) => Err(ended(&self.job(job).await?)),
             answer => answer,
         }
     }

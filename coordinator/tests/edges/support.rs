@@ -84,6 +84,7 @@ impl Coordinator {
             handle,
             access: Access::plain(metrics.clone(), &LimitSettings::default()),
             quotas: Quotas::none(),
+            submitter_priority: 99,
             contents,
             metrics,
             tracer: Default::default(),

@@ -14,7 +14,8 @@ impl World {
         let mut ranks = BTreeMap::new();
         for job in self.cluster.jobs() {
             assert!(!job.state.is_terminal());
-            assert_eq!(job.ring.is_some(), job.state != JobState::Queued, "{job:?}");
+            let waits = matches!(job.state, JobState::Queued | JobState::Paused);
+            assert_eq!(job.ring.is_some(), !waits, "{job:?}");
             assert!(job.pin.is_some() || job.ring.is_none(), "{job:?}");
             if let Some(ring) = &job.ring {
                 assert_eq!(ring.epoch, Epoch(job.rings));
@@ -129,7 +130,7 @@ pub(crate) fn check_rewrite(before: &Job, after: &Job) {
     let quick = before.state == JobState::Preparing && after.state == JobState::Succeeded;
     assert!(kept || quick, "{} -> {}", before.state, after.state);
     assert!(before.rings <= after.rings && after.tries <= options().tries, "{after:?}");
-    let unbound = after.state == JobState::Queued && after.pin.is_none();
+    let unbound = matches!(after.state, JobState::Queued | JobState::Paused) && after.pin.is_none();
     assert!(
         before.pin.is_none() || before.pin == after.pin || unbound,
         "the pin changed: {before:?} {after:?}"

@@ -10,6 +10,7 @@ mod daemons;
 mod invariants;
 mod samples;
 mod thousands;
+mod week;
 mod world;
 
 use world::World;

@@ -4,11 +4,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use ringtune_coordinator::core::{
-    Action, ArtifactRecord, Capabilities, Cluster, Down, Effects, HeldRank, Hello, Input, Job, JobEvent,
-    LogLevel, LookAtLinks, Options, Phase, RankReport, Recovered, Sender, SessionId, Sight, StepRecord, Time,
-    WorkerState, Write,
+    Account, Action, ArtifactRecord, Capabilities, Cluster, Down, Effects, HeldRank, Hello, Input, Job,
+    JobEvent, Limits, LogLevel, LookAtLinks, NewJob, Options, Phase, RankReport, Recovered, Sender,
+    SessionId, Sight, StepRecord, Time, WorkerState, Write,
 };
 use ringtune_shared::ids::{Epoch, JobId, WorkerId};
+use ringtune_shared::job::QueueSpec;
 use ringtune_shared::version::Dialect;
 
 use crate::daemons::Daemon;
@@ -27,6 +28,7 @@ pub(crate) struct Disk {
     pub(crate) steps: BTreeMap<JobId, Vec<StepRecord>>,
     pub(crate) files: BTreeMap<(JobId, String), ArtifactRecord>,
     pub(crate) drained: BTreeSet<WorkerId>,
+    pub(crate) accounts: BTreeMap<String, Account>,
 }
 
 pub(crate) struct World {
@@ -51,7 +53,8 @@ pub(crate) struct World {
 }
 
 pub(crate) fn options() -> Options {
-    Options { queued_jobs: 6, longest_rest: 60_000, spare: 40_000, ..Options::default() }
+    let limits = Limits { queued_jobs: 6, ..Limits::default() };
+    Options { limits, longest_rest: 60_000, spare: 40_000, ..Options::default() }
 }
 
 impl World {
@@ -92,7 +95,7 @@ impl World {
         let who = self.chance.below(WORKERS);
         match self.chance.below(100) {
             0..6 => self.create(),
-            6..9 => self.cancel(),
+            6..9 => self.wish(),
             9..20 => self.connect(who),
             20..23 => self.hang_up(who, true),
             23..25 => self.hang_up(who, false),
@@ -115,6 +118,10 @@ impl World {
     pub(crate) fn settle(&mut self) {
         self.disk_fails = false;
         self.cuts.clear();
+        let jobs: Vec<JobId> = self.disk.jobs.keys().copied().collect();
+        for job in jobs {
+            self.apply(Input::ResumeJob(job));
+        }
         for _ in 0..400 {
             for who in 0..WORKERS {
                 self.behave(who);
@@ -210,7 +217,11 @@ impl World {
         let world = [1, 1, 2, 3, 5, 9][self.chance.below(6)];
         let least = if self.chance.below(2) == 0 || world == WORKERS as i64 { 1 } else { world };
         let id = JobId(uuid_of(self.names));
-        if self.apply(Input::CreateJob(new_job(id, spec(world, least)))) {
+        // Some may take ranks from others.
+        let owner = ["", "ada", "bob"][self.chance.below(3)].to_owned();
+        let priority = [0, 0, 50, 100, 200][self.chance.below(5)];
+        let queue = Arc::new(QueueSpec { owner, priority, ..QueueSpec::default() });
+        if self.apply(Input::CreateJob(NewJob { queue, ..new_job(id, spec(world, least)) })) {
             assert!(self.disk.jobs.contains_key(&id), "an accepted job is not stored");
         }
     }
@@ -220,9 +231,15 @@ impl World {
         if count == 0 { None } else { self.disk.jobs.keys().nth(self.chance.below(count)).copied() }
     }
 
-    fn cancel(&mut self) {
+    /// A user cancels, pauses or resumes a job.
+    fn wish(&mut self) {
         if let Some(job) = self.random_job() {
-            self.apply(Input::CancelJob { job, reason: String::new() });
+            let wish = match self.chance.below(3) {
+                0 => Input::CancelJob { job, reason: String::new() },
+                1 => Input::PauseJob(job),
+                _ => Input::ResumeJob(job),
+            };
+            self.apply(wish);
         }
     }
 
@@ -339,7 +356,8 @@ impl World {
         let hashes =
             steps.flat_map(|(id, steps)| steps.iter().filter_map(|step| Some((*id, step.step, step.state?))));
         let (hashes, drained) = (hashes.collect(), self.disk.drained.iter().copied().collect());
-        let recovered = Recovered { jobs, checkpoints, hashes, drained, last_number };
+        let accounts = self.disk.accounts.clone().into_iter().collect();
+        let recovered = Recovered { jobs, checkpoints, hashes, drained, accounts, last_number };
         self.cluster = Cluster::recover(options(), recovered, self.now);
         for daemon in &mut self.daemons {
             daemon.session = None;
@@ -425,6 +443,10 @@ impl World {
                 }
                 Write::SetDraining(worker, true) => drop(self.disk.drained.insert(*worker)),
                 Write::SetDraining(worker, false) => drop(self.disk.drained.remove(worker)),
+                Write::SetAccount(owner, Some(account)) => {
+                    self.disk.accounts.insert(owner.clone(), *account);
+                }
+                Write::SetAccount(owner, None) => drop(self.disk.accounts.remove(owner)),
                 Write::PutArtifact(file) => {
                     self.disk.files.insert((file.job, file.name.clone()), file.clone());
                 }

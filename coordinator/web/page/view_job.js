@@ -218,6 +218,14 @@ function buttons(app, box, current) {
     if (app.may(method)) box.append(node);
     return node;
   };
+  const act = (verb) => async () => { await call(`JobService/${verb}`, { jobId: current().id }); };
+  const pause = button("Pause", "JobService/PauseJob", false, () => question({
+    title: "Pause this job?", text: [about(), "It ends its step, keeps the state after it, and lets its workers go."], yes: "Pause the job",
+    act: act("PauseJob"),
+  }));
+  const resume = button("Resume", "JobService/ResumeJob", false, () => question({
+    title: "Resume this job?", text: [about(), "It waits for workers, and goes on from where it was."], yes: "Resume the job", act: act("ResumeJob"),
+  }));
   const cancel = button("Cancel", "JobService/CancelJob", true, () => question({
     title: "Cancel this job?", text: [about(), "Its artifacts so far are kept."], yes: "Cancel the job", danger: true,
     fields: [{ label: "Why (optional)", name: "reason", maxlength: 200, autocomplete: "off" }],
@@ -247,6 +255,9 @@ function buttons(app, box, current) {
     },
   }));
   return (job) => {
+    const pauses = job.state === "JOB_STATE_PAUSED" || job.reasonCode === "JOB_REASON_PAUSING";
+    show(pause, !hasEnded(job.state) && !pauses);
+    show(resume, pauses);
     show(cancel, !hasEnded(job.state));
     show(remove, hasEnded(job.state));
     show(again, Boolean(job.jobFile) && !job.verification);

@@ -96,7 +96,7 @@ function filters(chosen, choose) {
   search.value = chosen.q;
   const state = element("select", { name: "state", onchange: (event) => choose({ state: event.target.value }) },
     element("option", { value: "" }, "all"), element("option", { value: "active" }, "not ended"),
-    JOB_STATES.filter(([, word]) => word !== "paused").map(([, word]) => element("option", { value: word }, word)));
+    JOB_STATES.map(([, word]) => element("option", { value: word }, word)));
   state.value = chosen.state;
   const kind = choice("Kind", "kind", "all", chosen.kind, choose);
   const owner = choice("Owner", "owner", "everybody", chosen.owner, choose);

@@ -48,7 +48,7 @@ pub use kinds::{Activity, JobDraft, JobKind, Work, generate::SCHEDULERS};
 pub use learning_rates::LearningRates;
 pub use model_location::{DEFAULT_REVISION, HubModel, ModelLocation, S3Model, check_variant, is_plain_name};
 pub use paths::{JobPath, PathUse};
-pub use queue::{JobRequest, QueueDraft, QueueSpec, check_label, check_label_key};
+pub use queue::{HIGHEST_PRIORITY, JobRequest, QueueDraft, QueueSpec, check_label, check_label_key};
 pub use read_toml::{parse_job_request, parse_job_toml, parse_job_toml_with};
 pub use resume_from::{NotAResume, ResumeFrom};
 pub use settings::Setting;

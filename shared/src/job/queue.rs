@@ -17,7 +17,7 @@ const MOST_LABELS: usize = 32;
 /// Characters of a label's key, and of its value.
 const LONGEST_LABEL: usize = 63;
 /// The greatest priority.
-const HIGHEST_PRIORITY: u32 = 1000;
+pub const HIGHEST_PRIORITY: u32 = 1000;
 
 /// A job file, or a CreateJobRequest.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -47,7 +47,8 @@ pub struct QueueSpec {
     /// Whose it is. Where the coordinator asks who calls: the caller's name, and only an admin may give another one.
     /// Elsewhere a claim that nobody checks. At most 128 printable characters. Default: empty, or the caller's name.
     pub owner: String,
-    /// From 0 to 1000; nothing depends on it yet. Default 0.
+    /// From 0 to 1000; jobs with a higher one come first. The coordinator's `queue.submitter_priority` says how high one who
+    /// is no admin may go. Default 0.
     pub priority: u32,
     /// At most 32. A key has 1 to 63 of a-z, 0-9 and `. _ / -`, the first a letter or a digit; a value at most 63
     /// printable characters.

@@ -36,6 +36,26 @@ fn owner(job: &v1::Job) -> String {
 }
 
 #[tokio::test]
+async fn only_an_admin_gives_a_job_any_priority() {
+    let stage = Stage::new().await;
+    let mut ada = stage.jobs(Role::Submitter, "ada").await;
+    let mut admin = stage.jobs(Role::Admin, "root").await;
+    let of = |priority| v1::CreateJobRequest {
+        spec: Some(spec()),
+        queue: Some(v1::QueueSpec { priority, ..Default::default() }),
+        ..Default::default()
+    };
+    ada.create_job(of(99)).await.unwrap();
+    let denied = ada.create_job(of(100)).await.unwrap_err();
+    assert_eq!(denied.code(), Code::PermissionDenied);
+    for part in ["queue.priority: got 100", "0 to 99", "queue.submitter_priority", "submitter ada"] {
+        assert!(denied.message().contains(part), "{denied}");
+    }
+    assert_eq!(stage.denied("role"), 1);
+    admin.create_job(of(1000)).await.unwrap();
+}
+
+#[tokio::test]
 async fn a_job_is_its_callers_and_for_other_submitters_it_is_not_there() {
     let stage = Stage::new().await;
     let (mut ada, mut bob) =

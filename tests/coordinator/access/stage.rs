@@ -130,6 +130,7 @@ impl Stage {
             tracer: Default::default(),
             access,
             quotas,
+            submitter_priority: 99,
             welcome: v1::Welcome::default(),
             call_limit: STUCK,
             calls_per_connection: 256,

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use ringtune_proto::v1::{self, session_request::Message as Up, session_response::Message as Down};
+use ringtune_proto::v1::{
+    self, JobReason, JobState, session_request::Message as Up, session_response::Message as Down,
+};
 use ringtune_shared::version::METRICS;
 use tonic::Code;
 use tonic_health::pb::{
@@ -56,14 +58,31 @@ async fn reflection_describes_and_health_reports_every_service() {
 }
 
 #[tokio::test]
-async fn what_this_version_cannot_do_is_unimplemented() {
+async fn a_waiting_job_is_paused_and_resumed_as_often_as_it_is_asked() {
     let coordinator = Coordinator::fresh().await;
     let job_id = coordinator.create(1).await.job_id;
     let mut jobs = coordinator.jobs();
+    for _ in 0..2 {
+        let request = v1::PauseJobRequest { job_id: job_id.clone() };
+        let paused = jobs.pause_job(request).await.unwrap().into_inner().job.unwrap();
+        assert_eq!((paused.state(), paused.reason_code()), (JobState::Paused, JobReason::PausedByUser));
+        assert_eq!(paused.state_reason, "paused by request");
+    }
+    for _ in 0..2 {
+        let request = v1::ResumeJobRequest { job_id: job_id.clone() };
+        let resumed = jobs.resume_job(request).await.unwrap().into_inner().job.unwrap();
+        assert_eq!(resumed.state(), JobState::Queued);
+    }
+    // A paused job can be cancelled; then it is neither paused nor resumed.
+    jobs.pause_job(v1::PauseJobRequest { job_id: job_id.clone() }).await.unwrap();
+    let request = v1::CancelJobRequest { job_id: job_id.clone(), reason: String::new() };
+    let cancelled = jobs.cancel_job(request).await.unwrap().into_inner().job.unwrap();
+    assert_eq!(cancelled.state(), JobState::Cancelled);
     let pause = jobs.pause_job(v1::PauseJobRequest { job_id: job_id.clone() }).await.unwrap_err();
-    assert_eq!(pause.code(), Code::Unimplemented);
     let resume = jobs.resume_job(v1::ResumeJobRequest { job_id }).await.unwrap_err();
-    assert_eq!(resume.code(), Code::Unimplemented);
+    assert_eq!((pause.code(), resume.code()), (Code::FailedPrecondition, Code::FailedPrecondition));
+    let unknown = v1::PauseJobRequest { job_id: ringtune_shared::ids::JobId::new().to_string() };
+    assert_eq!(jobs.pause_job(unknown).await.unwrap_err().code(), Code::NotFound);
     coordinator.stop().await;
 }
 

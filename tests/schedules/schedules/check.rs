@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ringtune_coordinator::core::{
-    ArtifactRecord, Down, Effects, Failure, Job, JobState, Recovered, StepRecord, Write,
+    Account, ArtifactRecord, Down, Effects, Failure, Job, JobState, Recovered, StepRecord, Write,
 };
 use ringtune_shared::ids::{ContentHash, JobId, WorkerId};
 use ringtune_worker::session::Assignment;
@@ -17,6 +17,7 @@ pub(crate) struct Disk {
     pub(crate) steps: BTreeMap<JobId, Vec<StepRecord>>,
     pub(crate) files: BTreeMap<(JobId, String), ArtifactRecord>,
     drained: BTreeSet<WorkerId>,
+    accounts: BTreeMap<String, Account>,
     /// Files of which a worker was told that they are there, or were.
     acknowledged: Vec<(JobId, String, ContentHash)>,
 }
@@ -33,7 +34,8 @@ impl Disk {
             .collect();
         let last_number = self.jobs.values().map(|job| job.number).max().unwrap_or(0);
         let drained = self.drained.iter().copied().collect();
-        Recovered { jobs, checkpoints, hashes, drained, last_number }
+        let accounts = self.accounts.clone().into_iter().collect();
+        Recovered { jobs, checkpoints, hashes, drained, accounts, last_number }
     }
 
     /// The steps of a job's checkpoints that are there, the oldest first.
@@ -70,6 +72,10 @@ impl World {
                 Write::AppendStep(job, step) => self.write_step(*job, *step),
                 Write::SetDraining(worker, true) => drop(self.coordinator.disk.drained.insert(*worker)),
                 Write::SetDraining(worker, false) => drop(self.coordinator.disk.drained.remove(worker)),
+                Write::SetAccount(owner, Some(account)) => {
+                    self.coordinator.disk.accounts.insert(owner.clone(), *account);
+                }
+                Write::SetAccount(owner, None) => drop(self.coordinator.disk.accounts.remove(owner)),
                 Write::PutArtifact(file) => {
                     self.tell(|| format!("{} has {}", short(file.job), file.name));
                     self.coordinator.disk.files.insert((file.job, file.name.clone()), file.clone());

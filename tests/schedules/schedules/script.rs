@@ -6,7 +6,7 @@ use ringtune_coordinator::core::{Input, NewJob};
 use ringtune_shared::{
     ids::JobId,
     job::{
-        ClusterDraft, JobDraft, JobSpec, ModelDraft,
+        ClusterDraft, JobDraft, JobSpec, ModelDraft, QueueSpec,
         pictures::concepts::WordDraft,
         pictures::{DataDraft, TrainDraft},
     },
@@ -33,8 +33,12 @@ pub(crate) enum Mishap {
     Create {
         world: usize,
         least: usize,
+        priority: u32,
     },
     Cancel(usize),
+    /// A job is paused, and not any more after that time.
+    Pause(usize, i64),
+    Resume(usize),
     /// SIGKILL.
     Kill(usize),
     /// SIGTERM.
@@ -64,7 +68,16 @@ impl World {
         for _ in 0..1 + self.chance.below(2) {
             let world = 1 + self.chance.below(LARGEST.min(workers));
             let least = 1 + self.chance.below(world);
-            self.after(0, 800, Event::Mishap(Mishap::Create { world, least }));
+            self.after(0, 800, Event::Mishap(Mishap::Create { world, least, priority: 0 }));
+        }
+        if self.chance.one_in(3) {
+            // One that takes ranks from the others.
+            let world = 1 + self.chance.below(LARGEST.min(workers));
+            let least = 1 + self.chance.below(world);
+            self.after(500, TROUBLED, Event::Mishap(Mishap::Create { world, least, priority: 200 }));
+        }
+        if self.chance.one_in(4) {
+            self.after(300, TROUBLED, Event::Mishap(Mishap::Pause(0, 1_500)));
         }
         for _ in 0..1 + self.chance.below(7) {
             let mishap = self.any_mishap();
@@ -98,8 +111,23 @@ impl World {
     pub(crate) fn mishap(&mut self, mishap: Mishap) {
         self.tell(|| format!("--- {mishap:?}"));
         match mishap {
-            Mishap::Create { world, least } => self.create(world, least),
+            Mishap::Create { world, least, priority } => self.create(world, least, priority),
             Mishap::Cancel(job) => self.cancel(job),
+            Mishap::Pause(job, time) => {
+                if let Some(wanted) = self.jobs.get(job)
+                    && self.coordinator.cluster.is_some()
+                {
+                    let input = Input::PauseJob(wanted.id);
+                    self.request(input, None);
+                    self.after(50, time, Event::Mishap(Mishap::Resume(job)));
+                }
+            }
+            Mishap::Resume(job) => {
+                if let Some(wanted) = self.jobs.get(job) {
+                    let input = Input::ResumeJob(wanted.id);
+                    self.request_when_up(input, Mishap::Resume(job));
+                }
+            }
             Mishap::Kill(worker) => self.kill(worker),
             Mishap::Terminate(worker) => self.drain(worker),
             Mishap::Freeze(worker, time) => self.freeze(worker, time),
@@ -144,15 +172,16 @@ impl World {
     }
 
     /// A user tries until the job is accepted.
-    fn create(&mut self, world: usize, least: usize) {
+    fn create(&mut self, world: usize, least: usize, priority: u32) {
         if self.coordinator.cluster.is_none() {
-            return self.after(300, 300, Event::Mishap(Mishap::Create { world, least }));
+            return self.after(300, 300, Event::Mishap(Mishap::Create { world, least, priority }));
         }
         let id = JobId(uuid::Uuid::from_u128(self.jobs.len() as u128 + 1));
         let spec = spec(world, least);
         let microbatches = spec.global_microbatches() as usize;
         let right = (0..=STEPS).map(|steps| chain::right(id, steps, microbatches)).collect();
-        let new = NewJob { id, spec, queue: Arc::default(), request: None, resumed: None, trace: None };
+        let queue = Arc::new(QueueSpec { priority, ..QueueSpec::default() });
+        let new = NewJob { id, spec, queue, request: None, resumed: None, trace: None };
         let wanted = Wanted { id, microbatches, steps: STEPS, right, kept: 0, cancelled: false };
         self.jobs.push(wanted);
         self.accept(Input::CreateJob(new));

@@ -105,7 +105,17 @@ async fn a_job_is_followed_through_all_that_happens_to_it() -> Result<()> {
     let twice = browser.run(&format!("const all = {lines}; return all.filter((line, at) => /running|preparing/u.test(line) && all.indexOf(line) !== at)")).await?;
     ensure!(twice == serde_json::json!([]), "lines are there twice: {twice}");
 
-    // 5. It is cancelled by keyboard alone, after a question.
+    // 5. It is paused and resumed, and then cancelled by keyboard alone, each after a question.
+    for (verb, state) in [("Pause", "paused"), ("Resume", "running")] {
+        let button = format!(
+            "[...document.querySelectorAll('.jobhead button')].find((button) => button.textContent === '{verb}').click()"
+        );
+        browser.run(&button).await?;
+        browser.click("dialog button[type=submit]").await?;
+        let shown = format!("document.querySelector('.jobhead .state').innerText.includes('{state}')");
+        browser.wait(&format!("it is {state}"), &shown).await?;
+        browser.picture(state).await?;
+    }
     browser.run("[...document.querySelectorAll('.jobhead button')].find((button) => button.textContent === 'Cancel').focus()").await?;
     browser.press(ENTER).await?;
     browser

@@ -211,6 +211,22 @@ impl Client {
         self.present(doing, answer.job)
     }
 
+    /// Has a job hold no worker until it is resumed.
+    pub async fn pause_job(&self, job: Uuid) -> Result<v1::Job, ClientError> {
+        let request = v1::PauseJobRequest { job_id: job.to_string() };
+        let doing = "pause the job";
+        let answer = self.ask(doing, request, async |request| self.jobs().pause_job(request).await).await?;
+        self.present(doing, answer.job)
+    }
+
+    /// Has a paused job go on.
+    pub async fn resume_job(&self, job: Uuid) -> Result<v1::Job, ClientError> {
+        let request = v1::ResumeJobRequest { job_id: job.to_string() };
+        let doing = "resume the job";
+        let answer = self.ask(doing, request, async |request| self.jobs().resume_job(request).await).await?;
+        self.present(doing, answer.job)
+    }
+
     /// Deletes an ended job, with its history and artifacts.
     pub async fn delete_job(&self, job: Uuid) -> Result<(), ClientError> {
         let mut tries = 0;

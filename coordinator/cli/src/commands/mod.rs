@@ -55,6 +55,8 @@ pub async fn dispatch(command: Command, interrupts: &Interrupts) -> Result<(), E
         Command::Watch(arguments) => return Box::pin(watch::watch(arguments, interrupts)).await,
         Command::Verify(arguments) => return Box::pin(verify::verify(arguments, interrupts)).await,
         Command::Cancel(arguments) => Box::pin(queries::cancel(arguments)),
+        Command::Pause(arguments) => Box::pin(queries::pause(arguments)),
+        Command::Resume(arguments) => Box::pin(queries::resume(arguments)),
         Command::Delete(arguments) => Box::pin(queries::delete(arguments)),
         Command::Workers(arguments) => Box::pin(queries::workers(arguments)),
         Command::Drain(arguments) => Box::pin(queries::drain(arguments, true)),

@@ -91,6 +91,29 @@ pub(super) async fn cancel(arguments: CancelArguments) -> Result<(), Error> {
     Ok(())
 }
 
+/// `ringtune pause`.
+pub(super) async fn pause(arguments: JobArguments) -> Result<(), Error> {
+    let output = Output::new(arguments.ask.output.output);
+    let client = client_of(&arguments.ask.coordinator).await?;
+    let job = client.pause_job(resolve::job(&client, &arguments.job).await?).await?;
+    output.json(&JobObject::from(&job))?;
+    match job.state() {
+        JobState::Paused => remark("paused"),
+        state => remark(&format!("asked to pause; the job is still {}", job_state_name(state))),
+    }
+    Ok(())
+}
+
+/// `ringtune resume`.
+pub(super) async fn resume(arguments: JobArguments) -> Result<(), Error> {
+    let output = Output::new(arguments.ask.output.output);
+    let client = client_of(&arguments.ask.coordinator).await?;
+    let job = client.resume_job(resolve::job(&client, &arguments.job).await?).await?;
+    output.json(&JobObject::from(&job))?;
+    remark(&format!("the job is {}", job_state_name(job.state())));
+    Ok(())
+}
+
 /// `ringtune delete`: all that can be, whatever becomes of the others.
 pub(super) async fn delete(arguments: DeleteArguments) -> Result<(), Error> {
     let output = Output::new(arguments.ask.output.output);

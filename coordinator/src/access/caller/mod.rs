@@ -290,6 +290,23 @@ impl Call {
         Ok(given)
     }
 
+    /// Whether a new job may have this priority. `most`: what a submitter may give.
+    ///
+    /// # Errors
+    /// It is more, and the caller is no admin.
+    pub fn check_priority(&self, given: u32, most: u32) -> Result<(), Denied> {
+        match &self.caller {
+            Caller::Known(known) if known.role != Role::Admin && given > most => {
+                let text = format!(
+                    "queue.priority: got {given}; allowed: 0 to {most}, by the coordinator's setting \
+                     queue.submitter_priority; you are {known}"
+                );
+                Err(Denied::new(Reason::Role, text))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// A client's name for a request, told apart from those of other clients.
     pub fn own_request(&self, id: String) -> String {
         match &self.caller {

@@ -14,21 +14,49 @@ use crate::core::job::{Job, Ring};
 use crate::core::job_state::JobState;
 use crate::core::pool::Availability;
 use crate::core::record::Checkpoint;
+use crate::core::time::Time;
 use crate::core::worker::{RingPlace, Worker};
 
 impl Cluster {
     pub(in crate::core) fn insert_job(&mut self, job: Arc<Job>) {
         self.job_counts[job.state as usize] += 1;
         self.requests.insert(&job);
+        self.short.enter(&job);
+        self.rings.enter(&job);
+        self.jobs.insert_mut(job.id, job.clone());
         if job.state == JobState::Queued {
-            self.queue.insert(&job);
-            self.placement_due = true;
+            let since = if job.started.is_none() { job.created } else { self.latest };
+            match job.waits_since {
+                Time(0) => self.enqueue(job.id, since, self.latest),
+                // It is in the queue of another state.
+                _ => self.queue.insert(&job, self.standing_of(&job.queue.owner)),
+            }
         }
         if let Some(ring) = &job.ring {
             self.seat(job.id, ring);
         }
-        self.short.enter(&job);
-        self.jobs.insert_mut(job.id, job);
+    }
+
+    /// A job waits, since then.
+    fn enqueue(&mut self, id: JobId, since: Time, now: Time) {
+        let Some(job) = self.jobs.get_mut(&id).map(Arc::make_mut) else { return };
+        let overdue_at = since.plus(self.options.longest_wait);
+        job.waits_since = since;
+        job.overdue = overdue_at <= now;
+        if !job.overdue {
+            self.deadlines.by(Subject::Job(id), overdue_at);
+        }
+        let job = job.clone();
+        self.queue.insert(&job, self.standing_of(&job.queue.owner));
+        self.placement_due = true;
+    }
+
+    /// A job has waited so long that it comes before others.
+    pub(in crate::core) fn make_overdue(&mut self, id: JobId, now: Time) {
+        let Some(job) = self.jobs.get(&id).filter(|job| job.state == JobState::Queued) else { return };
+        self.queue.remove(job);
+        let since = job.waits_since;
+        self.enqueue(id, since, now);
     }
 
     /// Takes out a job that ended.
@@ -56,8 +84,7 @@ impl Cluster {
             self.placement_due = true;
         }
         if to == JobState::Queued {
-            self.queue.insert(job);
-            self.placement_due = true;
+            self.enqueue(id, self.latest, self.latest);
         }
     }
 
@@ -68,6 +95,7 @@ impl Cluster {
         if let Some(job) = self.jobs.get_mut(&id).map(Arc::make_mut) {
             job.ring = Some(ring);
             self.short.enter(job);
+            self.rings.enter(job);
         }
     }
 
@@ -92,6 +120,7 @@ impl Cluster {
     pub(in crate::core) fn take_ring(&mut self, id: JobId) -> Option<Arc<Ring>> {
         let job = self.jobs.get_mut(&id).map(Arc::make_mut)?;
         self.short.leave(job);
+        self.rings.leave(job);
         let ring = job.ring.take()?;
         ring.workers().for_each(|worker| self.seat_one(worker, None));
         Some(ring)
@@ -109,10 +138,18 @@ impl Cluster {
 
     /// A worker, known or not, gets a place in a ring, or has none any more.
     fn seat_one(&mut self, id: WorkerId, place: Option<RingPlace>) {
-        let had_place = self.places.contains_key(&id);
+        let place_before = self.places.get(&id).copied();
+        let had_place = place_before.is_some();
         match place {
             Some(place) => self.places.insert_mut(id, place),
             None => drop(self.places.remove_mut(&id)),
+        }
+        let job_of = |place: Option<RingPlace>| place.map(RingPlace::job);
+        if job_of(place_before) != job_of(place) {
+            for (job, takes) in [(job_of(place_before), false), (job_of(place), true)] {
+                let owner = job.and_then(|job| Some(self.jobs.get(&job)?.queue.clone()));
+                owner.into_iter().for_each(|queue| self.hold(&queue.owner, takes));
+            }
         }
         let Some(worker) = self.workers.get(&id) else { return };
         let (before, after) =
@@ -210,10 +247,14 @@ impl Cluster {
         let mut other = Self::recover((*self.options).clone(), Recovered::default(), self.latest);
         self.jobs.values().for_each(|job| other.insert_job(job.clone()));
         self.workers.values().for_each(|worker| other.insert_worker((**worker).clone()));
+        same("held ranks", &self.shares.holders(), &other.shares.holders())?;
+        let owners: Vec<String> = other.queue.owners().map(|(owner, _)| owner.clone()).collect();
+        owners.iter().for_each(|owner| other.queue.set_standing(owner, self.standing_of(owner)));
         same("counts", &self.job_counts, &other.job_counts)?;
         same("queue", &self.queue, &other.queue)?;
         same("pool", &self.pool.counts(), &other.pool.counts())?;
         same("places", &self.places, &other.places)?;
+        same("rings", &self.rings, &other.rings)?;
         same("short rings", &self.short, &other.short)?;
         for job in self.jobs.values() {
             let newest = self.checkpoints.get(&job.id).and_then(|all| all.first()).map(|(_, newest)| *newest);

@@ -3,7 +3,9 @@
 mod indexes;
 mod latecomers;
 mod requests;
+mod rings;
 mod short;
+mod standings;
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -13,6 +15,7 @@ use ringtune_shared::version::Dialect;
 
 use self::latecomers::Latecomers;
 use self::requests::Requests;
+use self::rings::Rings;
 use self::short::ShortRings;
 pub(super) use self::short::Want;
 use super::deadlines::{Deadlines, Subject};
@@ -21,6 +24,7 @@ use super::job_state::JobState;
 use super::pool::{Availability, OpenTo, Pool};
 use super::queue::Queue;
 use super::record::Checkpoint;
+use super::shares::{Account, Fairness, Shares};
 use super::time::Time;
 use super::worker::{RingPlace, Worker, WorkerState};
 use super::{SharedMap, SharedSet};
@@ -73,14 +77,37 @@ pub struct Options {
     pub fruitless: u32,
     /// Steps of a job whose states are remembered, the newest ones.
     pub hashes: usize,
-    /// Jobs in the queue.
-    pub queued_jobs: usize,
-    /// Workers connected. As many lost ones are remembered at most.
-    pub workers: usize,
+    /// How the queue weighs what owners have used.
+    pub fairness: Fairness,
+    /// By how much a job's priority must be higher than another's for the one to take ranks from the other.
+    pub preempt_difference: u32,
+    /// After how long in the queue a job comes before all that have not waited so long.
+    pub longest_wait: i64,
+    /// What may change while the coordinator runs.
+    pub limits: Limits,
     /// Files of a job.
     pub artifacts_per_job: u64,
     /// Characters of a log line or a reason; the rest is cut off.
     pub text_length: usize,
+}
+
+/// How much of what there may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Jobs in the queue.
+    pub queued_jobs: usize,
+    /// Of one owner; 0: as many as of all.
+    pub owner_queued_jobs: usize,
+    /// Ranks of one owner at a time; 0: as many as there are.
+    pub owner_ranks: u32,
+    /// Workers connected. As many lost ones are remembered at most.
+    pub workers: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { queued_jobs: 20_000, owner_queued_jobs: 0, owner_ranks: 0, workers: 2000 }
+    }
 }
 
 impl Default for Options {
@@ -107,8 +134,10 @@ impl Default for Options {
             longest_apart: 600_000,
             fruitless: 12,
             hashes: 1000,
-            queued_jobs: 20_000,
-            workers: 2000,
+            fairness: Fairness::default(),
+            preempt_difference: 100,
+            longest_wait: 7 * 86_400_000,
+            limits: Limits::default(),
             artifacts_per_job: 10_000,
             text_length: 4096,
         }
@@ -126,6 +155,8 @@ pub struct Recovered {
     pub hashes: Vec<(JobId, u64, ContentHash)>,
     /// Workers that a user drained.
     pub drained: Vec<WorkerId>,
+    /// What owners have used.
+    pub accounts: Vec<(String, Account)>,
     /// The number of the newest job there ever was; 0: none.
     pub last_number: u64,
 }
@@ -148,12 +179,18 @@ pub struct Cluster {
     pub(super) pool: Pool,
     /// What a job's ring gave a worker: a rank, or a place among those that prepare to join.
     pub(super) places: SharedMap<WorkerId, RingPlace>,
+    /// All rings.
+    pub(super) rings: Rings,
     /// Rings that run and have room for more.
     pub(super) short: ShortRings,
     /// Workers that a user drained, known or not.
     pub(super) drained: SharedSet<WorkerId>,
     /// Owners whose jobs come after those of others.
-    pub(super) latecomers: Latecomers,
+    latecomers: Latecomers,
+    /// What owners have used.
+    pub(super) shares: Shares,
+    /// When that was last counted.
+    pub(super) use_counted: Time,
     /// The states after the newest steps of each job that did any.
     pub(super) hashes: SharedMap<JobId, SharedMap<u64, ContentHash>>,
     /// The checkpoints that are there, of jobs that have any, the newest first; of two of one step, the user's.
@@ -181,9 +218,12 @@ impl Cluster {
             queue: Queue::default(),
             pool: Pool::default(),
             places: SharedMap::default(),
+            rings: Rings::default(),
             short: ShortRings::default(),
             drained: SharedSet::default(),
             latecomers: Latecomers::default(),
+            shares: Shares::default(),
+            use_counted: now,
             hashes: SharedMap::default(),
             checkpoints: SharedMap::default(),
             requests: Requests::default(),
@@ -221,6 +261,9 @@ impl Cluster {
             }
         }
         recovered.drained.into_iter().for_each(|worker| cluster.drained.insert_mut(worker));
+        let owners: Vec<String> = recovered.accounts.iter().map(|(owner, _)| owner.clone()).collect();
+        cluster.shares.recover(recovered.accounts);
+        owners.iter().for_each(|owner| cluster.look_at_standing(owner));
         cluster
     }
 
@@ -299,11 +342,10 @@ impl Cluster {
         OpenTo::new(&self.pool, job, refusing, resting.map(|worker| (&**worker, availability(worker))))
     }
 
-    /// Changes the limits of queued jobs and connected workers. Neither ends for it.
-    pub fn set_limits(&mut self, queued_jobs: usize, workers: usize) {
-        let options = Arc::make_mut(&mut self.options);
-        options.queued_jobs = queued_jobs;
-        options.workers = workers;
+    /// Changes limits. Nothing that is there ends for it.
+    pub fn set_limits(&mut self, limits: Limits) {
+        Arc::make_mut(&mut self.options).limits = limits;
+        self.placement_due = true;
     }
 
     /// An ended job is deleted: the name of its request may be used again.

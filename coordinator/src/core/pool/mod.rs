@@ -19,6 +19,8 @@ pub(super) struct Availability {
     rests: bool,
     /// So many owners' ranks failed on it, whose jobs it gets none of: with each that it rests for no more, some may be placed.
     doubted: usize,
+    /// A ring gave it a place.
+    has_place: bool,
     /// It is drained, or about to end.
     withdrawn: bool,
     /// Since when it is gone, unless a ring waits for it.
@@ -32,6 +34,7 @@ impl Availability {
             state: worker.state(has_rank),
             rests: worker.rests_until.is_some(),
             doubted: worker.doubts.iter().filter(|doubt| doubt.until.is_some()).count(),
+            has_place: has_rank,
             withdrawn: worker.draining || worker.leaving,
             forgettable: worker.lost.filter(|_| worker.session.is_none() && !has_rank),
         }
@@ -67,6 +70,8 @@ struct Class {
     usable: usize,
     /// Usable workers that can verify.
     usable_to_verify: usize,
+    /// Usable workers that no ring gave a place, and that are still letting go of another one.
+    letting_go: usize,
     /// Usable workers and those that rest.
     serving: usize,
     /// Serving workers that can verify.
@@ -147,6 +152,8 @@ impl Pool {
         count(&mut class.serving, true);
         count(&mut class.serving_to_verify, worker.verifies);
         count(&mut class.usable, availability.usable());
+        let letting_go = availability.usable() && !availability.has_place && !availability.free();
+        count(&mut class.letting_go, letting_go);
         count(&mut class.usable_to_verify, availability.usable() && worker.verifies);
         if availability.free() {
             count(&mut class.free_to_verify, worker.verifies);
@@ -213,6 +220,11 @@ impl Pool {
     pub(super) fn usable_of(&self, class: &str, verifies: bool) -> usize {
         let usable = |class: &Class| if verifies { class.usable_to_verify } else { class.usable };
         self.classes.get(class).map_or(0, usable)
+    }
+
+    /// Workers of this class that are free in a moment: they let go of a rank that is none any more.
+    pub(super) fn letting_go(&self, class: &str) -> usize {
+        self.classes.get(class).map_or(0, |class| class.letting_go)
     }
 
     /// Every numerics class that has a free worker, in the order of their names.

@@ -5,12 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use ringtune_shared::ids::{JobId, WorkerId};
 
 use super::{Abilities, Availability, Class, Pool};
-use crate::core::job::{Job, JobTurn};
+use crate::core::job::Job;
+use crate::core::precedence::Precedence;
 use crate::core::scheduler::{Candidate, FreeWorkers};
 use crate::core::worker::Worker;
 
-/// Classes whose free workers are reserved, with the turn and id of the job that reserves them.
-pub(in crate::core) type Kept = BTreeMap<String, (JobTurn, JobId)>;
+/// Classes whose free workers are reserved, with the precedence and id of the job that reserves them.
+pub(in crate::core) type Kept = BTreeMap<String, (Precedence, JobId)>;
 
 /// See the module. Workers that refused the job are not open to it while others could take it, now or once they are free;
 /// where there are not enough others they come last. Workers that rest for its owner are not open to it at all.
@@ -25,8 +26,8 @@ pub(in crate::core) struct OpenTo<'a> {
     /// Workers that rest for its owner, by class; `at_rest` has their ids.
     resting: BTreeMap<&'a str, Counts>,
     at_rest: BTreeSet<WorkerId>,
-    /// Classes reserved by jobs before it, and its own turn.
-    reserved: Option<(&'a Kept, JobTurn)>,
+    /// Classes reserved by jobs before it, and its own precedence.
+    reserved: Option<(&'a Kept, Precedence)>,
 }
 
 /// Some workers of one class.
@@ -63,9 +64,9 @@ impl<'a> OpenTo<'a> {
         Self { pool, verifies, refused_by: &job.refused_by, left_out, resting, at_rest, reserved: None }
     }
 
-    /// Without the classes that jobs before it reserve. `turn`: this job's.
-    pub(in crate::core) fn without_reserved(self, kept: &'a Kept, turn: JobTurn) -> Self {
-        Self { reserved: Some((kept, turn)), ..self }
+    /// Without the classes that jobs before it reserve. `precedence`: this job's.
+    pub(in crate::core) fn without_reserved(self, kept: &'a Kept, precedence: Precedence) -> Self {
+        Self { reserved: Some((kept, precedence)), ..self }
     }
 
     /// Some refused the job, and there are enough others that could take it, now or later.
@@ -121,7 +122,7 @@ impl FreeWorkers for OpenTo<'_> {
             all.saturating_sub(refusing.free + resting.free)
         };
         let is_kept = |name: &str| {
-            self.reserved.is_some_and(|(kept, turn)| kept.get(name).is_some_and(|(before, _)| *before < turn))
+            self.reserved.is_some_and(|(kept, own)| kept.get(name).is_some_and(|(before, _)| *before < own))
         };
         let all = self.pool.classes.iter().map(move |(name, class)| (name.as_str(), free((name, class))));
         all.filter(move |(name, free)| *free > 0 && !is_kept(name))

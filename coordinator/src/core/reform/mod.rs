@@ -107,7 +107,7 @@ pub(super) struct Limits {
 pub(super) struct Seat {
     pub(super) state: MemberState,
     pub(super) presence: Presence,
-    /// Its worker is about to end, or is drained.
+    /// Its worker is about to end, or is drained, or is to serve a more urgent job.
     pub(super) leaving: bool,
     /// It has not got the state yet: without another member it can go on with nothing.
     pub(super) empty: bool,

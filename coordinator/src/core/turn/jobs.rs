@@ -1,4 +1,4 @@
-//! What users ask for: create and cancel.
+//! What users ask for: create, cancel, pause and resume.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -6,6 +6,7 @@ use std::sync::Arc;
 use ringtune_shared::ids::JobId;
 
 use super::Turn;
+use super::stops::PAUSED;
 use crate::core::effect::Write;
 use crate::core::input::{NewJob, NewVerification};
 use crate::core::job::Job;
@@ -16,6 +17,7 @@ use crate::core::record::{EventBody, JobEvent, LogLevel};
 use crate::core::refusal::Refusal;
 use crate::core::scheduler::choose_class;
 use crate::core::stop::Goal;
+use crate::core::time::Time;
 use crate::core::verification::Verification;
 use crate::core::waiting::problem;
 
@@ -41,9 +43,18 @@ impl Turn<'_> {
                 None => {}
             }
         }
-        let limit = self.cluster.options.queued_jobs;
-        if self.cluster.count_jobs(JobState::Queued) >= limit {
-            return Err(Refusal::QueueFull { limit });
+        let limits = self.cluster.options.limits;
+        let waiting = self.cluster.count_jobs(JobState::Queued) + self.cluster.count_jobs(JobState::Paused);
+        if waiting >= limits.queued_jobs {
+            return Err(Refusal::QueueFull { limit: limits.queued_jobs });
+        }
+        let (owner, limit) = (&new.queue.owner, limits.owner_queued_jobs);
+        if limit > 0 && self.cluster.queue.jobs_of(owner) >= limit {
+            return Err(Refusal::OwnerQueueFull { owner: owner.clone(), limit });
+        }
+        let (ranks, needed) = (limits.owner_ranks, new.spec.common.cluster.min_world_size);
+        if ranks > 0 && again.is_none() && needed > ranks {
+            return Err(Refusal::TooManyRanks { needed, limit: ranks });
         }
         let (verification, pin) = again.unzip();
         self.cluster.last_number += 1;
@@ -77,6 +88,8 @@ impl Turn<'_> {
             links: Links::default(),
             refusals: 0,
             waits_behind: false,
+            waits_since: Time::default(),
+            overdue: false,
         };
         // What it waits for at first. Later on that is computed when somebody asks.
         job.reason = match choose_class(&problem(&job), &self.cluster.open_to(&job)) {
@@ -110,6 +123,56 @@ impl Turn<'_> {
         }
         self.record(id, EventBody::note(LogLevel::Info, format!("cancel requested: {said}")));
         self.stop_job(id, goal);
+        Ok(())
+    }
+
+    /// A job that waits is paused at once; one that runs after a step, with the state after that. Asking again changes
+    /// nothing.
+    pub(super) fn pause_job(&mut self, id: JobId) -> Result<(), Refusal> {
+        let Some(job) = self.cluster.jobs.get(&id).cloned() else { return Err(Refusal::NotActive(id)) };
+        if job.stop.as_ref().is_some_and(|stop| stop.goal.state() != JobState::Queued) {
+            return Err(Refusal::AboutToEnd(id));
+        }
+        if job.state == JobState::Paused || job.pauses() {
+            return Ok(());
+        }
+        if job.ring.is_none() {
+            self.set_state(id, JobState::Paused, PAUSED.to_owned());
+            return Ok(());
+        }
+        self.change_ring(id, |ring| ring.pauses = true);
+        let waits_for_step =
+            job.state == JobState::Running && job.ring.as_ref().is_some_and(|ring| ring.reforms());
+        if let Some(job) = self.job_mut(id) {
+            job.reason = "pausing".to_owned();
+        }
+        self.record(id, EventBody::note(LogLevel::Info, "pause requested"));
+        // A ring that can go on in another one ends its step first.
+        if waits_for_step {
+            self.look_at_ring(id);
+            return Ok(());
+        }
+        if let Some(job) = self.job_mut(id) {
+            // Nobody failed: it counts as no try.
+            job.tries = job.tries.saturating_sub(1);
+        }
+        self.stop_job(id, Goal::Queued { reason: PAUSED.to_owned() });
+        Ok(())
+    }
+
+    /// A paused job waits for workers again. One that was to be paused goes on, if its ranks were not told to stop yet. Asking
+    /// again changes nothing.
+    pub(super) fn resume_job(&mut self, id: JobId) -> Result<(), Refusal> {
+        let Some(job) = self.cluster.jobs.get(&id).cloned() else { return Err(Refusal::NotActive(id)) };
+        if job.state == JobState::Paused {
+            self.set_state(id, JobState::Queued, "resumed".to_owned());
+        } else if job.pauses() {
+            self.change_ring(id, |ring| ring.pauses = false);
+            if let Some(job) = self.job_mut(id) {
+                job.reason = "resuming".to_owned();
+            }
+            self.record(id, EventBody::note(LogLevel::Info, "resume requested"));
+        }
         Ok(())
     }
 }

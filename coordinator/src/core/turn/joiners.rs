@@ -26,7 +26,7 @@ impl Turn<'_> {
             while let Some(worker) = self.cluster.pool.spare_of(&class, &refused) {
                 let may_join = |id: &JobId| {
                     self.cluster.jobs.get(id).is_some_and(|job| {
-                        job.stop.is_none() && (want == Want::Spare || is_worth_a_member(job))
+                        job.stop.is_none() && !job.pauses() && (want == Want::Spare || is_worth_a_member(job))
                     })
                 };
                 let takes = |id: &JobId| {
@@ -34,6 +34,7 @@ impl Turn<'_> {
                     self.cluster.jobs.get(id).is_some_and(|job| {
                         !job.refused_by.contains(&worker)
                             && !job.links.keeps_apart(worker, self.now)
+                            && self.cluster.room_of(&job.queue.owner) > 0
                             && !known.is_some_and(|worker| worker.rests_for(&job.queue.owner))
                     })
                 };

@@ -8,6 +8,7 @@ mod joiners;
 mod links;
 mod losses;
 mod placement;
+mod preemption;
 mod ranks;
 mod reforms;
 mod sessions;
@@ -82,6 +83,14 @@ impl<'a> Turn<'a> {
                 self.cancel_job(job, &reason)?;
                 about = Some(job);
             }
+            Input::PauseJob(job) => {
+                self.pause_job(job)?;
+                about = Some(job);
+            }
+            Input::ResumeJob(job) => {
+                self.resume_job(job)?;
+                about = Some(job);
+            }
             Input::KeepArtifact { artifact } => {
                 self.check_epoch(artifact.job, artifact.epoch)?;
                 self.keep_artifact(artifact)?;
@@ -117,7 +126,8 @@ impl<'a> Turn<'a> {
             // ends sooner, while workers that are kept for a job that cannot begin do nothing.
             self.find_joiners(Want::Spare, |_| true);
             let walk = self.place_queued_jobs();
-            let about_to_be_used = self.kept_for_a_moment(&walk);
+            let mut about_to_be_used = self.preempt();
+            about_to_be_used.extend(self.kept_for_a_moment(&walk));
             self.find_joiners(Want::Growth, |class| !about_to_be_used.contains(class));
             // What was just given calls for nothing more.
             self.cluster.placement_due = false;
@@ -141,6 +151,8 @@ impl<'a> Turn<'a> {
                 },
             });
         }
+        let accounts = self.cluster.shares.take_changed();
+        self.effects.writes.extend(accounts.into_iter().map(|(owner, one)| Write::SetAccount(owner, one)));
         let find = |id| self.ended.get(&id).or_else(|| self.cluster.jobs.get(&id)).cloned();
         self.effects.about = about;
         self.effects.job = about.and_then(find);

@@ -6,13 +6,21 @@ use super::Turn;
 use crate::core::deadlines::Subject;
 use crate::core::effect::Action;
 use crate::core::job::{Member, Ring};
+use crate::core::job_state::JobState;
 use crate::core::record::{EventBody, LogLevel};
 use crate::core::session::Sender;
 use crate::core::time::Time;
 
+/// How often what owners use is counted, in milliseconds.
+const COUNT_USE: i64 = 10_000;
+
 impl Turn<'_> {
     /// Looks at whoever has a deadline by now, and notes when to look again.
     pub(super) fn tick(&mut self) {
+        if self.cluster.use_counted.plus(COUNT_USE) <= self.now {
+            self.cluster.use_counted = self.now;
+            self.cluster.count_use(self.now);
+        }
         for subject in self.cluster.deadlines.take_due(self.now) {
             let next = match subject {
                 Subject::Worker(id) => {
@@ -72,6 +80,10 @@ impl Turn<'_> {
 
     fn tick_job(&mut self, id: JobId) {
         let Some(job) = self.cluster.jobs.get(&id) else { return };
+        if job.state == JobState::Queued {
+            self.cluster.make_overdue(id, self.now);
+            return;
+        }
         let told = job.told_to_stop().is_some();
         if !told {
             self.look_at_joiners(id);
@@ -98,6 +110,9 @@ impl Turn<'_> {
 
     fn job_deadline(&self, id: JobId) -> Option<Time> {
         let job = self.cluster.jobs.get(&id)?;
+        if job.state == JobState::Queued {
+            return (!job.overdue).then(|| job.waits_since.plus(self.cluster.options.longest_wait));
+        }
         let ring = job.ring.as_ref()?;
         if let Some(stop) = job.told_to_stop() {
             return Some(stop.deadline);

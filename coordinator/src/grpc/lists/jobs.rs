@@ -106,7 +106,7 @@ fn listed_states(wire: &[i32]) -> Result<Option<Vec<JobState>>, FieldError> {
     Ok((!wire.is_empty()).then_some(states))
 }
 
-/// None for PAUSED, in which no job can be yet.
+/// None for UNSPECIFIED.
 fn stored_state(wire: v1::JobState) -> Option<JobState> {
     match wire {
         v1::JobState::Queued => Some(JobState::Queued),
@@ -115,7 +115,8 @@ fn stored_state(wire: v1::JobState) -> Option<JobState> {
         v1::JobState::Succeeded => Some(JobState::Succeeded),
         v1::JobState::Failed => Some(JobState::Failed),
         v1::JobState::Cancelled => Some(JobState::Cancelled),
-        v1::JobState::Paused | v1::JobState::Unspecified => None,
+        v1::JobState::Paused => Some(JobState::Paused),
+        v1::JobState::Unspecified => None,
     }
 }
 
@@ -176,7 +177,7 @@ mod tests {
         assert_eq!(states(&[running, queued, queued], ""), Some(vec![JobState::Queued, JobState::Running]));
         assert_eq!(states(&[running, queued], "state=running"), Some(vec![JobState::Running]));
         assert_eq!(states(&[running], "state=queued"), Some(Vec::new()));
-        assert_eq!(states(&[], "state=PAUSED"), Some(Vec::new()));
+        assert_eq!(states(&[], "state=PAUSED"), Some(vec![JobState::Paused]));
         assert_eq!(listed_states(&[0]).unwrap_err().field, "states");
     }
 }

@@ -43,6 +43,16 @@ impl Loop {
                     newest(found, state).ok_or(Error::NoSuchJob(job))
                 });
             }
+            Command::PauseJob(job, reply) => {
+                batch.request(at, Input::PauseJob(job), reply, move |found, state| {
+                    newest(found, state).ok_or(Error::NoSuchJob(job))
+                });
+            }
+            Command::ResumeJob(job, reply) => {
+                batch.request(at, Input::ResumeJob(job), reply, move |found, state| {
+                    newest(found, state).ok_or(Error::NoSuchJob(job))
+                });
+            }
             Command::KeepArtifact(artifact, reply) => {
                 let input = Input::KeepArtifact { artifact };
                 batch.request(at, input, reply, |_, _| Ok(()));
@@ -64,7 +74,7 @@ impl Loop {
                     let _ = reply.send(stored.map(|_| ()));
                 }));
             }
-            Command::Limits(queued_jobs, workers) => batch.next.set_limits(queued_jobs, workers),
+            Command::Limits(limits) => batch.next.set_limits(limits),
             Command::Deleted(state) => {
                 if let Some(count) = self.ended.get_mut(&state) {
                     *count = count.saturating_sub(1);

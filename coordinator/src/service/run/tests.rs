@@ -8,7 +8,8 @@ use ringtune_shared::ids::{ContentHash, Epoch, JobId};
 
 use super::*;
 use crate::core::{
-    Capabilities, Down, HeldRank, Hello, NewJob, Phase, RankReport, Refusal, RequestKey, StepRecord, testing,
+    Capabilities, Down, HeldRank, Hello, Limits, NewJob, Phase, RankReport, Refusal, RequestKey, StepRecord,
+    testing,
 };
 use crate::faulty_store::FaultyStore;
 use crate::store::conformance::queued_job;
@@ -294,15 +295,15 @@ async fn a_loop_that_is_stuck_gives_no_sign_of_progress_and_a_busy_one_does() {
 async fn limits_change_while_the_loop_runs_and_keep_it_from_no_end() {
     let (_store, handle, service) = started().await;
     let limits = handle.limits();
-    limits.set(1, 2000).await;
+    limits.set(Limits { queued_jobs: 1, ..Limits::default() }).await;
     handle.create_job(new_job(None)).await.unwrap();
     let refused = handle.create_job(new_job(None)).await.unwrap_err();
     assert!(matches!(refused, Error::Refused(Refusal::QueueFull { limit: 1 })), "{refused}");
-    limits.set(2, 2000).await;
+    limits.set(Limits { queued_jobs: 2, ..Limits::default() }).await;
     handle.create_job(new_job(None)).await.unwrap();
     drop(handle);
     service.await.unwrap();
-    limits.set(3, 2000).await;
+    limits.set(Limits::default()).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -17,8 +17,8 @@ use super::lists::{ArtifactQuery, JobFilter, JobOrder, JobQuery};
 use super::{SqliteStore, Store};
 use crate::core::testing::{file, step_record};
 use crate::core::{
-    ArtifactRecord, BrokenLink, Checkpoint, EventBody, Failure, Goal, Job, JobEvent, JobState, Joiner, Links,
-    LogLevel, Member, Phase, Pin, Reforming, RequestKey, Ring, StepRecord, Stop, Time, Write,
+    Account, ArtifactRecord, BrokenLink, Checkpoint, EventBody, Failure, Goal, Job, JobEvent, JobState,
+    Joiner, Links, LogLevel, Member, Phase, Pin, Reforming, RequestKey, Ring, StepRecord, Stop, Time, Write,
 };
 
 /// What [`run`] left in the store.
@@ -84,12 +84,15 @@ pub(crate) fn queued_job(number: u64) -> Arc<Job> {
         links: Links::default(),
         refusals: 0,
         waits_behind: false,
+        waits_since: Time::default(),
+        overdue: false,
     })
 }
 
 /// Writes and reads everything that a store has, on an empty store.
 pub(crate) async fn run(store: &dyn Store) -> Written {
     let first = jobs_are_kept(store).await;
+    accounts_are_kept_and_forgotten(store).await;
     events_and_steps_are_kept_in_order(store, first.id).await;
     a_commit_is_all_or_nothing(store, first.id).await;
     let other = artifacts_outlive_only_their_jobs(store, first.id).await;
@@ -163,6 +166,7 @@ async fn jobs_are_kept(store: &dyn Store) -> Job {
         reforms: true,
         gone,
         newcomer: gone,
+        yields_to: gone.then(JobId::new),
         pause: None,
     };
     let members = vec![member(false), member(true)];
@@ -173,6 +177,7 @@ async fn jobs_are_kept(store: &dyn Store) -> Job {
         joining: vec![Joiner { member: member(false), epoch: Epoch(2) }],
         reformed: 2,
         led: 1,
+        pauses: true,
         reforming: Some(Reforming { since: Time(3), planned: false, spare_by: Some(Time(8)) }),
         fruitless: 1,
         link: Some(link),
@@ -212,6 +217,18 @@ pub(crate) fn step(number: u64) -> StepRecord {
         world_size: 2,
         ..step_record(number)
     }
+}
+
+/// What owners have used comes back to the last bit, the newest word of each.
+async fn accounts_are_kept_and_forgotten(store: &dyn Store) {
+    let account = |used| Account { used, as_of: Time(5), held: 0 };
+    let set = |owner: &str, account| Write::SetAccount(owner.to_owned(), account);
+    let writes =
+        [set("ada", Some(account(1.0))), set("", Some(account(2.5))), set("ada", Some(account(0.1 + 0.2)))];
+    store.commit(&writes).await.expect("accounts");
+    store.commit(&[set("", None)]).await.expect("forget one");
+    let recovered = store.recover().await.expect("recover").accounts;
+    assert_eq!(recovered, [("ada".to_owned(), account(0.1 + 0.2))]);
 }
 
 async fn events_and_steps_are_kept_in_order(store: &dyn Store, job: JobId) {

@@ -159,8 +159,9 @@ impl Store for SqliteStore {
     }
 
     async fn recover(&self) -> Result<Recovered, Error> {
-        let query =
-            format!("{SELECT_JOBS} WHERE state IN ('queued', 'preparing', 'running') ORDER BY jobs.number");
+        let query = format!(
+            "{SELECT_JOBS} WHERE state IN ('queued', 'preparing', 'running', 'paused') ORDER BY jobs.number"
+        );
         let mut jobs = Vec::new();
         let mut damaged = Vec::new();
         for row in sqlx::query(AssertSqlSafe(query)).fetch_all(&self.readers).await? {
@@ -181,8 +182,9 @@ impl Store for SqliteStore {
         let checkpoints = recovery::checkpoints(&self.readers).await?;
         let hashes = recovery::newest_hashes(&self.readers, &jobs).await?;
         let drained = recovery::drained(&self.readers).await?;
+        let accounts = recovery::accounts(&self.readers).await?;
         let last_number = u64::try_from(last).unwrap_or(0);
-        Ok(Recovered { jobs, checkpoints, hashes, drained, last_number })
+        Ok(Recovered { jobs, checkpoints, hashes, drained, accounts, last_number })
     }
 
     async fn job(&self, id: JobId) -> Result<Option<Job>, Error> {

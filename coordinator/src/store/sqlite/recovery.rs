@@ -2,17 +2,18 @@
 
 use ringtune_shared::ids::{ContentHash, JobId, WorkerId};
 use sqlx::Row as _;
+use sqlx::sqlite::SqliteRow;
 use tracing::error;
 
 use super::readers::Readers;
 use super::rows;
-use crate::core::{Checkpoint, Job, Options};
+use crate::core::{Account, Checkpoint, Job, Options, Time};
 use crate::store::Error;
 
 /// The checkpoints of jobs that have not ended.
 pub(super) async fn checkpoints(readers: &Readers) -> Result<Vec<(JobId, Checkpoint)>, Error> {
     let query = "SELECT artifacts.* FROM jobs JOIN artifacts ON artifacts.job_id = jobs.job_id \
-                 WHERE state IN ('queued', 'preparing', 'running') AND epoch IS NOT NULL \
+                 WHERE state IN ('queued', 'preparing', 'running', 'paused') AND epoch IS NOT NULL \
                  AND (name >= 'checkpoint-' AND name < 'checkpoint.' OR name >= '.recovery-' AND name < '.recovery.')";
     let mut checkpoints = Vec::new();
     for row in sqlx::query(query).fetch_all(readers).await? {
@@ -51,6 +52,16 @@ pub(super) async fn newest_hashes(
         }
     }
     Ok(hashes)
+}
+
+/// What owners have used.
+pub(super) async fn accounts(readers: &Readers) -> Result<Vec<(String, Account)>, Error> {
+    let found = sqlx::query("SELECT owner, used, as_of FROM fair_share").fetch_all(readers).await?;
+    let account = |row: &SqliteRow| {
+        let (used, as_of) = (row.try_get("used")?, Time(row.try_get("as_of")?));
+        Ok((row.try_get("owner")?, Account { used, as_of, held: 0 }))
+    };
+    found.iter().map(account).collect()
 }
 
 /// The workers that get no rank. A name that cannot be read is nobody's.

@@ -149,6 +149,8 @@ pub(super) fn job(row: &SqliteRow) -> Result<Job, Error> {
         links: Links::default(),
         refusals: 0,
         waits_behind: false,
+        waits_since: Time::default(),
+        overdue: false,
         resumed: optional("resumed")?.map(|text| from_json("jobs.resumed", text)).transpose()?,
     })
 }
@@ -186,6 +188,8 @@ fn stand_in(row: &SqliteRow, error: &Error, known: &Damaged) -> Option<Job> {
         links: Links::default(),
         refusals: 0,
         waits_behind: false,
+        waits_since: Time::default(),
+        overdue: false,
         resumed: None,
     })
 }

@@ -10,7 +10,7 @@ use sqlx::{Connection as _, QueryBuilder, Sqlite, SqliteConnection};
 use super::lists;
 use super::portions::{insert, portions};
 use super::rows::{integer, to_json};
-use crate::core::{ArtifactRecord, EventBody, Job, JobEvent, StepRecord, Time, Write};
+use crate::core::{Account, ArtifactRecord, EventBody, Job, JobEvent, StepRecord, Time, Write};
 use crate::store::Error;
 
 /// What changes of a job with each step.
@@ -41,6 +41,7 @@ struct Changes<'a> {
     events: Vec<&'a JobEvent>,
     files: Vec<&'a Write>,
     drained: Vec<(WorkerId, bool)>,
+    accounts: BTreeMap<&'a str, Option<Account>>,
 }
 
 impl<'a> Changes<'a> {
@@ -73,6 +74,7 @@ impl<'a> Changes<'a> {
                 Write::AppendEvent(event) => changes.events.push(event),
                 Write::PutArtifact(_) | Write::DropArtifact(..) => changes.files.push(write),
                 Write::SetDraining(worker, draining) => changes.drained.push((*worker, *draining)),
+                Write::SetAccount(owner, account) => drop(changes.accounts.insert(owner, *account)),
             }
         }
         Ok(changes)
@@ -102,6 +104,9 @@ pub(super) async fn write_all(connection: &mut SqliteConnection, writes: &[Write
     }
     for (worker, draining) in changes.drained {
         set_draining(&mut transaction, worker, draining).await?;
+    }
+    for (owner, account) in changes.accounts {
+        set_account(&mut transaction, owner, account).await?;
     }
     transaction.commit().await?;
     Ok(())
@@ -311,5 +316,21 @@ async fn set_draining(
         false => "DELETE FROM drained_workers WHERE worker_id = ?",
     };
     sqlx::query(query).bind(worker.to_string()).execute(connection).await?;
+    Ok(())
+}
+
+async fn set_account(
+    connection: &mut SqliteConnection,
+    owner: &str,
+    account: Option<Account>,
+) -> Result<(), Error> {
+    let query = match account {
+        Some(Account { used, as_of, .. }) => {
+            let query = "INSERT OR REPLACE INTO fair_share (owner, used, as_of) VALUES (?, ?, ?)";
+            sqlx::query(query).bind(owner).bind(used).bind(as_of.0)
+        }
+        None => sqlx::query("DELETE FROM fair_share WHERE owner = ?").bind(owner),
+    };
+    query.execute(connection).await?;
     Ok(())
 }

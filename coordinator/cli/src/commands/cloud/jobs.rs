@@ -100,7 +100,7 @@ pub(super) async fn save(
 
 async fn unfinished(coordinator: &CoordinatorArguments) -> Result<Unfinished, Error> {
     let client = client_of(coordinator).await?;
-    let states = [JobState::Queued, JobState::Preparing, JobState::Running];
+    let states = [JobState::Queued, JobState::Preparing, JobState::Running, JobState::Paused];
     let wanted = v1::ListJobsRequest {
         states: states.map(|state| state as i32).to_vec(),
         ..v1::ListJobsRequest::default()

@@ -28,7 +28,7 @@ impl Turn<'_> {
         if state == JobState::Preparing && !stopping && loss.puts_others_first() {
             let (first, longest) = (self.cluster.options.rest, self.cluster.options.longest_rest);
             let owner = job_owner(self.cluster, id);
-            self.cluster.latecomers.failed(&owner, self.now, first, longest);
+            self.cluster.owner_failed(&owner, self.now, first, longest);
         }
         let others = self.cluster.jobs.get(&id).is_some_and(|job| self.cluster.open_to(job).has_others());
         match decide(loss, Situation { state, stopping, reforms, rings, tries, others, resumes }) {

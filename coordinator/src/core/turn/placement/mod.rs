@@ -12,17 +12,32 @@ use crate::core::job_state::JobState;
 use crate::core::pin::Pin;
 use crate::core::queue_walk::QueueWalk;
 use crate::core::record::{EventBody, LogLevel};
-use crate::core::scheduler::{Decision, Placement, place};
+use crate::core::scheduler::{Decision, Placement, Problem, place};
 use crate::core::waiting::problem;
 
 impl Turn<'_> {
     /// Gives free workers to queued jobs. What it returns says which are kept for those that have to wait.
     pub(super) fn place_queued_jobs(&mut self) -> QueueWalk {
+        self.cluster.expire_latecomers();
+        loop {
+            let queued = self.cluster.count_jobs(JobState::Queued);
+            let walk = self.walk_queue();
+            // Who got workers stands further behind with their other jobs: others may come first now.
+            if self.cluster.count_jobs(JobState::Queued) == queued {
+                return walk;
+            }
+        }
+    }
+
+    fn walk_queue(&mut self) -> QueueWalk {
         let mut walk = QueueWalk::default();
         while let Some(id) = walk.next(self.cluster) {
             let Some(job) = self.cluster.jobs.get(&id) else { break };
-            let open = self.cluster.open_to(job).without_reserved(walk.kept(), self.cluster.turn_of(job));
-            match place(&problem(job), &open) {
+            let precedence = self.cluster.precedence_of(job);
+            let open = self.cluster.open_to(job).without_reserved(walk.kept(), precedence);
+            let problem = problem(job);
+            let world_size = problem.world_size.min(self.cluster.room_of(&job.queue.owner));
+            match place(&Problem { world_size, ..problem }, &open) {
                 Decision::Place(placement) => self.form_ring(id, placement),
                 Decision::Wait(_) => walk.keep(self.cluster, job),
             }
@@ -44,8 +59,6 @@ impl Turn<'_> {
         let Some(job) = self.job_mut(id) else { return };
         (job.rings, job.tries) = (job.rings + 1, job.tries + 1);
         let ring = Ring { formed: now, ..Ring::new(Epoch(job.rings), members) };
-        self.cluster.set_ring(id, ring);
-        self.cluster.deadlines.by(Subject::Job(id), now.plus(self.cluster.options.session_timeout));
         self.set_state(id, JobState::Preparing, reason);
         // Out of the queue, where it stood by its pin, it gets one if it has none.
         if let Some(job) = self.job_mut(id) {
@@ -58,6 +71,8 @@ impl Turn<'_> {
                 })
             });
         }
+        self.cluster.set_ring(id, ring);
+        self.cluster.deadlines.by(Subject::Job(id), now.plus(self.cluster.options.session_timeout));
         for note in placement.notes {
             self.record(id, EventBody::note(LogLevel::Info, note));
         }
@@ -78,6 +93,7 @@ impl Turn<'_> {
             reforms: worker.reforms,
             gone: false,
             newcomer: false,
+            yields_to: None,
             pause: None,
         })
     }

@@ -352,7 +352,7 @@ impl Turn<'_> {
         let reason = format!("{} on {} rank(s)", job.activity(), ring.members.len());
         let owner = job.queue.clone();
         self.set_state(id, JobState::Running, reason);
-        self.cluster.latecomers.prepared(&owner.owner);
+        self.cluster.owner_prepared(&owner.owner);
         for member in &ring.members {
             self.works_well(member.worker);
             self.tell(member.worker, Down::StartRank(id, ring.epoch));

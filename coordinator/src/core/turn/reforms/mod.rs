@@ -8,6 +8,7 @@ use std::sync::Arc;
 use ringtune_shared::ids::{Epoch, JobId, WorkerId};
 
 use super::Turn;
+use super::stops::PAUSED;
 use crate::core::deadlines::Subject;
 use crate::core::effect::{Down, EnterRing};
 use crate::core::failure::Failure;
@@ -133,7 +134,19 @@ impl Turn<'_> {
                 if let Some(job) = self.job_mut(id) {
                     job.tries = job.tries.saturating_sub(1);
                 }
-                let what = "too few workers would be left without those that leave";
+                let members = self.ring(id).into_iter().flat_map(|ring| ring.members.clone());
+                let mut takers =
+                    members.into_iter().filter_map(|member| self.taker(member.yields_to).cloned());
+                if self.ring(id).is_some_and(|ring| ring.pauses) {
+                    self.stop_job(id, Goal::Queued { reason: PAUSED.to_owned() });
+                    return;
+                }
+                let what = takers.next().map_or_else(
+                    || "too few workers would be left without those that leave".to_owned(),
+                    |taker| {
+                        format!("job {} of priority {} needs its workers", taker.id, taker.queue.priority)
+                    },
+                );
                 self.stop_job(id, Goal::Queued { reason: format!("{what}; going on from a checkpoint") });
             }
         }
@@ -218,6 +231,7 @@ impl Turn<'_> {
             broken: None,
             last_failure: old.last_failure.clone(),
             started: true,
+            pauses: old.pauses,
             patience: old.patience,
             returns_by: old.returns_by,
             members,

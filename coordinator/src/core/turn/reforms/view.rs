@@ -69,7 +69,8 @@ impl Turn<'_> {
             // One of them makes its member gone, or ends the job.
             Phase::Failed | Phase::Stopped => MemberState::Gone { done: false },
         };
-        let leaving = self.is_withdrawn(member.worker);
+        let leaving =
+            ring.pauses || self.is_withdrawn(member.worker) || self.taker(member.yields_to).is_some();
         let eyes = match look.map(|look| look.asked.get(&member.worker)) {
             None if self.can_look(member.worker) => Eyes::Closed,
             None | Some(None) => Eyes::Blind,
@@ -125,5 +126,6 @@ fn waiting(ring: &Ring, pause: Option<&Pause>, now: crate::core::Time) -> Member
 
 /// Whether so much of a job is left that a new ring pays off.
 pub(in crate::core::turn) fn is_worth_a_member(job: &Job) -> bool {
-    job.stop.is_none() && job.total_steps().saturating_sub(job.step) >= STEPS_WORTH_A_MEMBER
+    let stays = job.stop.is_none() && !job.pauses();
+    stays && job.total_steps().saturating_sub(job.step) >= STEPS_WORTH_A_MEMBER
 }

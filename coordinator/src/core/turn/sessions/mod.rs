@@ -107,7 +107,7 @@ impl Turn<'_> {
 
     /// Forgets whom the worker replaces, and of those that are gone the first, where there are too many to remember.
     fn make_room(&mut self, hello: &Hello) -> Result<(), Refusal> {
-        let limit = self.cluster.options.workers;
+        let limit = self.cluster.options.limits.workers;
         let known = self.cluster.workers.get(&hello.worker);
         let connected = known.is_some_and(|worker| worker.session.is_some());
         if !connected && self.cluster.pool.connected() >= limit {

@@ -4,7 +4,8 @@ use ringtune_shared::ids::{JobId, WorkerId};
 
 use crate::core::testing::{self, inversion, new_job};
 use crate::core::{
-    Capabilities, Cluster, Hello, Input, Options, Recovered, Refusal, Sender, SessionId, Time, WorkerState,
+    Capabilities, Cluster, Hello, Input, Limits, Options, Recovered, Refusal, Sender, SessionId, Time,
+    WorkerState,
 };
 
 struct World {
@@ -15,7 +16,8 @@ struct World {
 
 impl World {
     fn new(workers: usize) -> Self {
-        let options = Options { workers, ..Options::default() };
+        let limits = Limits { workers, ..Limits::default() };
+        let options = Options { limits, ..Options::default() };
         Self { cluster: Cluster::recover(options, Recovered::default(), Time(0)), now: Time(1), sessions: 0 }
     }
 

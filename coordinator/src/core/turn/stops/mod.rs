@@ -9,6 +9,9 @@ use crate::core::failure::Failure;
 use crate::core::job_state::JobState;
 use crate::core::stop::{Goal, Stop};
 
+/// Why a job is paused.
+pub(super) const PAUSED: &str = "paused by request";
+
 impl Turn<'_> {
     /// Tells the ranks of a job to keep what they have and to stop. When all have, or their time is over, the job becomes
     /// what the goal says. It takes the place of a goal that there was. Nothing happens where the job may not become that.
@@ -54,13 +57,19 @@ impl Turn<'_> {
         self.end_job(id, JobState::Failed, reason);
     }
 
-    /// Gives a job up its ring and its place in the queue back, where it may have it. It stays bound to what was pinned with
-    /// its first ring once it has begun; before that any other class would do as well.
+    /// Takes a job's ring away and gives it its place in the queue back, where it may have it; or pauses it, if that was asked
+    /// for. It stays bound to what was pinned with its first ring once it has begun; before that any other class would do as
+    /// well.
     fn queue_again(&mut self, id: JobId, reason: &str) {
-        let may_queue = self.cluster.jobs.get(&id).is_some_and(|job| job.state.may_become(JobState::Queued));
-        if !may_queue {
+        let Some(job) = self.cluster.jobs.get(&id).filter(|job| job.state.may_become(JobState::Queued))
+        else {
             return;
-        }
+        };
+        let (to, reason) = match job.pauses() {
+            true => (JobState::Paused, PAUSED.to_owned()),
+            false => (JobState::Queued, self.cut(reason)),
+        };
+        self.dissolve_ring(id, &reason);
         // Before it is in the queue, where it stands by its pin.
         if let Some(job) = self.job_mut(id) {
             job.stop = None;
@@ -69,9 +78,7 @@ impl Turn<'_> {
                 job.pin = None;
             }
         }
-        let reason = self.cut(reason);
-        self.set_state(id, JobState::Queued, reason.clone());
-        self.dissolve_ring(id, &reason);
+        self.set_state(id, to, reason);
     }
 
     /// Ends a job and lets all its ranks go. Nothing happens where it may not end so.

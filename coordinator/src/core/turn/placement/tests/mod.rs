@@ -1,18 +1,23 @@
 //! Placement over indexes against the simplest way to say the same: look at all jobs and all workers each time.
 
-use std::collections::BTreeMap;
+mod order;
+mod urgent;
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use proptest::prelude::*;
 use ringtune_shared::ids::{Epoch, JobId, WorkerId};
-use ringtune_shared::job::{JobSpec, MixedPrecision};
+use ringtune_shared::job::{JobSpec, MixedPrecision, QueueSpec};
 
-use super::{Decision, place, problem};
+use super::{Decision, Problem, place, problem};
 use crate::core::scheduler::{Candidate, FreeWorkers};
+use crate::core::shares::{Level, Shares};
 use crate::core::testing::{self, inversion, new_job};
 use crate::core::{
-    Capabilities, Cluster, Fault, HeldRank, Hello, Input, Job, JobState, Options, Phase, Pin, RankReport,
-    Recovered, RingPlace, Sender, SessionId, Time, Worker, WorkerState,
+    Capabilities, Cluster, Fault, HeldRank, Hello, Input, Job, JobState, Limits, NewJob, Options, Phase, Pin,
+    RankReport, Recovered, RingPlace, Sender, SessionId, Time, Worker, WorkerState,
 };
 
 fn spec(world_size: u8, min_world_size: u8) -> Arc<JobSpec> {
@@ -70,55 +75,103 @@ fn open_to(cluster: &Cluster, job: &Job, workers: &[Candidate]) -> InOrder {
     InOrder(open)
 }
 
-/// What becomes of each queued job, by the rule in words: the oldest first; a job that has to wait, but could run if all
-/// connected workers were free, keeps the free ones of every class that it could run on then from those behind it.
-fn reference(cluster: &Cluster) -> Vec<(JobId, Result<Vec<WorkerId>, String>)> {
-    let rests = |worker: &Worker| worker.rests_until.is_some() || worker.rests_for("");
-    let mut free =
-        candidates(cluster, |worker| !rests(worker) && cluster.worker_state(worker) == WorkerState::Idle);
-    let connected = candidates(cluster, |worker| !rests(worker));
-    let resting = candidates(cluster, rests).len();
+/// What becomes of each queued job, by the rule in words: in the order of priorities, of what owners have used, and of age; a
+/// job that has to wait, but could run if all connected workers were free, keeps the free ones of every class that it could run
+/// on then from those behind it. Who gets workers stands further behind with what is left, which is looked at again.
+fn reference(cluster: &Cluster) -> BTreeMap<JobId, Result<Vec<WorkerId>, String>> {
+    let mut outcome = BTreeMap::new();
+    let (mut shares, mut taken) = (cluster.shares.clone(), BTreeSet::new());
+    loop {
+        let placed = taken.len();
+        walk(cluster, &mut shares, &mut taken, &mut outcome);
+        if taken.len() == placed {
+            return outcome;
+        }
+    }
+}
+
+/// Once along the queue.
+fn walk(
+    cluster: &Cluster,
+    shares: &mut Shares,
+    taken: &mut BTreeSet<WorkerId>,
+    outcome: &mut BTreeMap<JobId, Result<Vec<WorkerId>, String>>,
+) {
+    let fairness = Options::default().fairness;
     let mut queue: Vec<&Arc<Job>> = cluster.jobs().filter(|job| job.state == JobState::Queued).collect();
-    queue.sort_by_key(|job| job.number);
-    let mut kept: BTreeMap<String, (u64, JobId)> = BTreeMap::new();
-    let mut outcome = Vec::new();
-    for job in queue {
+    queue.retain(|job| !matches!(outcome.get(&job.id), Some(Ok(_))));
+    let mut kept: BTreeMap<String, (Key, JobId)> = BTreeMap::new();
+    while !queue.is_empty() {
+        let key = |job: &Job| {
+            (
+                cluster.standing_of(&job.queue.owner).late,
+                Reverse(job.urgency()),
+                shares.level(&job.queue.owner, &fairness),
+                job.number,
+            )
+        };
+        let first = (0..queue.len()).min_by_key(|place| key(queue[*place])).unwrap();
+        let (job, own) = (queue[first], key(queue[first]));
+        queue.remove(first);
+        let (owner, (_, needed)) = (&job.queue.owner, job.ranks());
+        let (limit, held) = (cluster.options.limits.owner_ranks, shares.held(owner));
+        if limit > 0 && held + needed > limit {
+            let reason = format!(
+                "waiting for workers: its owner holds {held} ranks, {needed} more are needed; allowed: {limit}, by \
+                 limits.owner_ranks"
+            );
+            outcome.insert(job.id, Err(reason));
+            continue;
+        }
+        let room = if limit > 0 { limit - held } else { u32::MAX };
+        let rests = |worker: &Worker| worker.rests_until.is_some() || worker.rests_for(owner);
+        let is_free = |worker: &Worker| {
+            cluster.worker_state(worker) == WorkerState::Idle && !taken.contains(&worker.id)
+        };
+        let free = candidates(cluster, |worker| !rests(worker) && is_free(worker));
+        let connected = candidates(cluster, |worker| !rests(worker));
+        let resting = candidates(cluster, rests).len();
         let (open, all) = (open_to(cluster, job, &free), open_to(cluster, job, &connected));
         let runs = |on: &InOrder| matches!(place(&problem(job), on), Decision::Place(_));
-        let decision =
-            match (place(&problem(job), &open.of_classes(|class| !kept.contains_key(class))), runs(&open)) {
-                (Decision::Place(placement), _) => {
-                    free.retain(|one| !placement.members.contains(&one.worker));
-                    Ok(placement.members)
+        let left = open.of_classes(|class| !kept.contains_key(class));
+        let world_size = problem(job).world_size.min(room);
+        let decision = match (place(&Problem { world_size, ..problem(job) }, &left), runs(&open)) {
+            (Decision::Place(placement), _) => {
+                for member in &placement.members {
+                    taken.insert(*member);
+                    shares.hold(owner, true, cluster.latest, fairness.half_life);
                 }
-                (Decision::Wait(_), true) => {
-                    let keepers =
-                        kept.iter().filter(|(class, _)| runs(&open.of_classes(|name| name == *class)));
-                    let (_, first) = keepers.map(|(_, keeper)| *keeper).min().unwrap();
-                    Err(format!("waiting for workers: job {first} comes first"))
+                Ok(placement.members)
+            }
+            (Decision::Wait(_), true) => {
+                let keepers = kept.iter().filter(|(class, _)| runs(&open.of_classes(|name| name == *class)));
+                let (_, first) = keepers.map(|(_, keeper)| *keeper).min().unwrap();
+                Err(format!("waiting for workers: job {first} comes first"))
+            }
+            (Decision::Wait(_), false) => {
+                let Decision::Wait(mut missing) = place(&problem(job), &open) else { unreachable!() };
+                let refusing = free.len() - open.0.len();
+                if refusing > 0 {
+                    missing += &format!("; {refusing} more keep from the job what it asks for");
                 }
-                (Decision::Wait(_), false) => {
-                    let Decision::Wait(mut missing) = place(&problem(job), &open) else { unreachable!() };
-                    let refusing = free.len() - open.0.len();
-                    if refusing > 0 {
-                        missing += &format!("; {refusing} more keep from the job what it asks for");
-                    }
-                    if resting > 0 {
-                        missing += &format!("; {resting} more are resting after they failed to prepare");
-                    }
-                    Err(missing)
+                if resting > 0 {
+                    missing += &format!("; {resting} more are resting after they failed to prepare");
                 }
-            };
+                Err(missing)
+            }
+        };
         if decision.is_err() {
             for (class, _) in open.classes().filter(|(class, _)| runs(&all.of_classes(|name| name == *class)))
             {
-                kept.entry(class.to_owned()).or_insert((job.number, job.id));
+                kept.entry(class.to_owned()).or_insert((own, job.id));
             }
         }
-        outcome.push((job.id, decision));
+        outcome.insert(job.id, decision);
     }
-    outcome
 }
+
+/// A job's place in the queue.
+type Key = (bool, Reverse<u32>, Level, u64);
 
 /// Queued jobs that did steps before, each with its class and the fewest workers that it starts on.
 fn going_on(jobs: &[(u8, u8)]) -> Recovered {
@@ -205,7 +258,8 @@ impl World {
 
     /// Places, and compares.
     fn place(&mut self) {
-        let before = self.cluster.clone();
+        let mut before = self.cluster.clone();
+        before.expire_latecomers();
         let expected = reference(&before);
         self.cluster.place(self.now);
         self.cluster.check_indexes().unwrap();
@@ -225,11 +279,13 @@ proptest! {
     #[test]
     fn indexes_decide_as_a_look_at_everything_does(
         bound in prop::collection::vec((0u8..3, 1u8..4), 0..6),
+        owner_ranks in prop_oneof![Just(0u32), 1u32..7],
         steps in prop::collection::vec((0u8..15, any::<u8>(), any::<u8>()), 1..100),
     ) {
         let recovered = going_on(&bound);
         let jobs = recovered.jobs.iter().map(|job| job.id).collect();
-        let cluster = Cluster::recover(Options::default(), recovered, Time(0));
+        let limits = Limits { owner_ranks, ..Limits::default() };
+        let cluster = Cluster::recover(Options { limits, ..Options::default() }, recovered, Time(0));
         let mut world = World { cluster, now: Time(1), workers: vec![], jobs, sessions: 0 };
         for (what, one, other) in steps {
             match what {
@@ -247,7 +303,9 @@ proptest! {
                     world.apply(Input::Tick);
                 }
                 6..9 => {
-                    world.create(spec(one % 6 + 1, other % (one % 6 + 1) + 1));
+                    let owner = ["", "ada", "bob"][usize::from(one / 6 % 3)];
+                    let priority = u32::from(other / 64);
+                    world.create_for(owner, priority, spec(one % 6 + 1, other % (one % 6 + 1) + 1));
                 }
                 9 if !world.workers.is_empty() => {
                     // It lets go of what it was told to.
@@ -276,9 +334,16 @@ fn waiting(workers: &[u8], jobs: &[(u8, u8)]) -> World {
 
 impl World {
     fn create(&mut self, spec: Arc<JobSpec>) {
+        self.create_for("", 0, spec);
+    }
+
+    fn create_for(&mut self, owner: &str, priority: u32, spec: Arc<JobSpec>) {
         let id = JobId::new();
-        self.apply(Input::CreateJob(new_job(id, spec)));
-        self.jobs.push(id);
+        let queue = Arc::new(QueueSpec { owner: owner.to_owned(), priority, ..QueueSpec::default() });
+        self.apply(Input::CreateJob(NewJob { queue, ..new_job(id, spec) }));
+        if self.cluster.job(id).is_some() {
+            self.jobs.push(id);
+        }
     }
 
     fn states(&self) -> Vec<JobState> {
