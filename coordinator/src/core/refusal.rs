@@ -53,6 +53,11 @@ pub enum Refusal {
     /// The job is cancelled, or has failed or done everything, and its ranks are still to end.
     #[error("job {0} is about to end")]
     AboutToEnd(JobId),
+    /// The job's workers cannot go on later from where they are.
+    #[error(
+        "job {0} runs on workers of an earlier release, which could not go on from where they are: upgrade them, or cancel it"
+    )]
+    CannotPause(JobId),
     /// The request id names a job that was asked for with another spec or queue.
     #[error("request_id {:?} was used for job {job} with another spec or queue", as_given(request_id))]
     RequestReused {

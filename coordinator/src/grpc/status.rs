@@ -275,6 +275,7 @@ fn refusal_status(refusal: &Refusal) -> Status {
         Refusal::TooManyWorkers { .. } => quota("workers", message),
         Refusal::TooManyArtifacts { .. } => quota("artifacts of a job", message),
         Refusal::NotActive(job) => precondition("JOB_NOT_ACTIVE", job.to_string(), message),
+        Refusal::CannotPause(job) => precondition("WORKERS_TOO_OLD", job.to_string(), message),
         Refusal::AboutToEnd(job) => precondition("JOB_NOT_ACTIVE", job.to_string(), message),
         Refusal::RequestReused { job, .. } => {
             let details =

@@ -136,19 +136,19 @@ impl Turn<'_> {
         if job.state == JobState::Paused || job.pauses() {
             return Ok(());
         }
-        if job.ring.is_none() {
+        let Some(ring) = &job.ring else {
             self.set_state(id, JobState::Paused, PAUSED.to_owned());
             return Ok(());
+        };
+        if job.state == JobState::Running && !ring.reforms() {
+            return Err(Refusal::CannotPause(id));
         }
         self.change_ring(id, |ring| ring.pauses = true);
-        let waits_for_step =
-            job.state == JobState::Running && job.ring.as_ref().is_some_and(|ring| ring.reforms());
         if let Some(job) = self.job_mut(id) {
             job.reason = "pausing".to_owned();
         }
         self.record(id, EventBody::note(LogLevel::Info, "pause requested"));
-        // A ring that can go on in another one ends its step first.
-        if waits_for_step {
+        if job.state == JobState::Running {
             self.look_at_ring(id);
             return Ok(());
         }

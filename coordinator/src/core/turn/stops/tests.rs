@@ -1,10 +1,11 @@
 use ringtune_shared::ids::{Epoch, JobId};
+use ringtune_shared::version::Dialect;
 
 use super::super::Turn;
 use crate::core::testing::{self, hello, inversion, new_job};
 use crate::core::{
     Action, Cluster, Down, Effects, Failure, Fault, Goal, HeldRank, Input, Job, JobState, Options, Phase,
-    RankReport, Sender, SessionId, Time, Write,
+    RankReport, ReasonCode, Refusal, Sender, SessionId, Time, Write,
 };
 
 /// A job whose only rank prepares, if there is a worker.
@@ -115,4 +116,55 @@ fn a_user_who_cancels_has_the_last_word() {
     }
     let effects = report(&mut cluster, sender.unwrap(), id, Phase::Stopped);
     assert_eq!((row(&effects).state, row(&effects).reason.as_str()), (JobState::Cancelled, "enough"));
+}
+
+/// A job whose only rank trains on a worker with these features.
+fn training(features: Vec<String>) -> (Cluster, JobId, Sender) {
+    let mut cluster = testing::cluster();
+    let (session, mut hello) = (SessionId(1), hello(1));
+    hello.dialect.features = features;
+    let sender = Sender { worker: hello.worker, session };
+    cluster.apply(Input::Hello { session, hello }, Time(1)).unwrap();
+    let id = JobId::new();
+    cluster.apply(Input::CreateJob(new_job(id, inversion(""))), Time(1)).unwrap();
+    cluster.place(Time(1));
+    for phase in [Phase::Ready, Phase::Training] {
+        report(&mut cluster, sender, id, phase);
+    }
+    assert_eq!(cluster.job(id).unwrap().state, JobState::Running);
+    (cluster, id, sender)
+}
+
+#[test]
+fn a_job_that_is_paused_keeps_its_state_and_its_place() {
+    let (mut cluster, id, sender) = training(Dialect::ours().features);
+    for _ in 0..2 {
+        cluster.apply(Input::PauseJob(id), Time(3)).unwrap();
+        assert_eq!(cluster.job(id).unwrap().reason_code(), ReasonCode::Pausing);
+    }
+    let effects = report(&mut cluster, sender, id, Phase::Stopped);
+    let job = row(&effects);
+    assert_eq!((job.state, job.reason.as_str(), job.tries), (JobState::Paused, "paused by request", 0));
+    assert!(job.ring.is_none() && job.pin.is_some());
+    cluster.apply(Input::ResumeJob(id), Time(4)).unwrap();
+    assert_eq!(cluster.job(id).unwrap().state, JobState::Queued);
+    cluster.check_indexes().unwrap();
+}
+
+#[test]
+fn a_pause_that_is_taken_back_after_the_ranks_were_told_is_a_way_back_to_the_queue() {
+    let (mut cluster, id, _) = training(Dialect::ours().features);
+    cluster.apply(Input::PauseJob(id), Time(3)).unwrap();
+    cluster.apply(Input::ResumeJob(id), Time(3)).unwrap();
+    let job = cluster.job(id).unwrap();
+    assert!(!job.pauses() && job.stop.as_ref().is_some_and(|stop| stop.goal.state() == JobState::Queued));
+}
+
+#[test]
+fn a_job_that_could_not_go_on_later_is_not_paused() {
+    let (mut cluster, id, _) = training(Vec::new());
+    let before = cluster.job(id).unwrap().clone();
+    let refused = cluster.apply(Input::PauseJob(id), Time(3)).unwrap_err();
+    assert_eq!(refused, Refusal::CannotPause(id));
+    assert_eq!(cluster.job(id), Some(&before));
 }
