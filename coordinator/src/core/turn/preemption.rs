@@ -28,7 +28,9 @@ impl Turn<'_> {
             let next = self.cluster.queue.first_fitting(&self.cluster.pool, has_rings, room, &looked_at);
             let Some(job) = next.and_then(|id| self.cluster.jobs.get(&id)).cloned() else { break };
             looked_at.insert(job.id);
-            let most = job.queue.priority.checked_sub(difference);
+            // What a latecomer took would go back to those who come before it, and be taken again.
+            let is_late = self.cluster.standing_of(&job.queue.owner).late;
+            let most = job.queue.priority.checked_sub(difference).filter(|_| !is_late);
             // Those that follow are less urgent still, but behind one that has only waited for long.
             if most.is_none() && !job.overdue {
                 break;

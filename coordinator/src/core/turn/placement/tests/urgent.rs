@@ -58,3 +58,20 @@ fn a_job_that_prepares_gives_way_at_once_and_an_equal_one_never() {
     world.place();
     assert!(world.cluster.job(world.jobs[0]).unwrap().stop.is_some());
 }
+
+#[test]
+fn a_latecomer_takes_nothing() {
+    let mut world = waiting(&[0], &[(1, 1)]);
+    world.run(world.jobs[0]);
+    let options = Options::default();
+    world.cluster.owner_failed("bob", world.now, options.rest, options.longest_rest);
+    world.create_for("bob", 1000, spec(1, 1));
+    world.place();
+    let stop = |world: &World| world.cluster.job(world.jobs[0]).unwrap().stop.is_some();
+    assert!(!stop(&world));
+    world.now = world.now.plus(options.rest);
+    world.apply(Input::Tick);
+    world.create_for("bob", 0, spec(1, 1));
+    world.place();
+    assert!(stop(&world), "its time is over");
+}
