@@ -80,7 +80,7 @@ async fn a_certificate_of_the_cluster_opens_the_page() -> Result<()> {
 
     // 2. She may do by it what her role may.
     browser.click(&format!("[data-job=\"{job}\"] a")).await?;
-    browser.click(".jobhead .actions button:not([hidden])").await?;
+    browser.run("[...document.querySelectorAll('.jobhead button')].find((button) => button.textContent === 'Cancel').click()").await?;
     browser.click("dialog button.danger").await?;
     browser
         .wait("it is cancelled", "document.querySelector('.jobhead .state').innerText.includes('cancelled')")
