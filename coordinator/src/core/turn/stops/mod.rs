@@ -69,12 +69,14 @@ impl Turn<'_> {
             true => (JobState::Paused, PAUSED.to_owned()),
             false => (JobState::Queued, self.cut(reason)),
         };
+        // The ring says it.
+        let has_begun = job.has_begun();
         self.dissolve_ring(id, &reason);
         // Before it is in the queue, where it stands by its pin.
         if let Some(job) = self.job_mut(id) {
             job.stop = None;
             // What it verifies was computed on no other class.
-            if !job.has_begun() && job.verification.is_none() {
+            if !has_begun && job.verification.is_none() {
                 job.pin = None;
             }
         }
