@@ -295,6 +295,15 @@ impl<'a> Cluster<'a> {
         std::fs::read(self.result(job_id, out).await?.join(EMBEDDING)).context("the learned embedding")
     }
 
+    /// Waits until a job has succeeded; it has to have done each of so many steps once, and learned these bytes.
+    pub async fn expect_learned(&self, job_id: &str, expected: &[u8], steps: i64) -> Result<()> {
+        let learned = self.learned(job_id, &format!("output-{job_id}")).await?;
+        ensure!(learned == expected, "other bytes");
+        let done = self.steps(job_id).await?;
+        ensure!(done.iter().map(|step| step.step).eq(1..=steps), "{done:?}");
+        Ok(())
+    }
+
     /// Saves the files of a job in a folder of the sandbox.
     pub async fn fetch(&self, job_id: &str, out: &str) -> Result<PathBuf> {
         self.finish(&["fetch", job_id, "-o", out]).await?.expect_code(0)?;

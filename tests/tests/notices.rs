@@ -65,15 +65,6 @@ impl<'a> Machines<'a> {
         Ok(())
     }
 
-    /// The job succeeds with what it learns where nothing happens, and each step is there once.
-    async fn expect_same(&self, job: &str, expected: &[u8]) -> Result<()> {
-        self.cluster.wait_for_success(job).await?;
-        ensure!(self.cluster.learned(job, &format!("output-{job}")).await? == expected, "other bytes");
-        let steps = self.cluster.steps(job).await?;
-        ensure!(steps.iter().map(|step| step.step).eq(1..=STEPS), "{steps:?}");
-        Ok(())
-    }
-
     /// Which machines have ranks of the job.
     async fn with_ranks(&self) -> Result<Vec<usize>> {
         let workers = self.cluster.list_workers().await?;
@@ -107,7 +98,7 @@ async fn a_machine_that_ec2_takes_away_costs_no_step() -> Result<()> {
     }
     machines.expect_left(first).await?;
     ensure!(machines.cluster.job(&job).await?.step < STEPS, "the job was done before");
-    machines.expect_same(&job, &expected).await?;
+    machines.cluster.expect_learned(&job, &expected, STEPS).await?;
     // 2. Both at once: another machine goes on from what they left.
     let (job, first, second) = machines.begun().await?;
     machines.services[first].says(Says::Rebalance);
@@ -116,7 +107,7 @@ async fn a_machine_that_ec2_takes_away_costs_no_step() -> Result<()> {
     machines.expect_left(second).await?;
     ensure!(machines.cluster.job(&job).await?.step < STEPS, "the job was done before");
     machines.add("worker-4", "aws", &["--gradient-takes=60"]).await?;
-    machines.expect_same(&job, &expected).await?;
+    machines.cluster.expect_learned(&job, &expected, STEPS).await?;
     Ok(())
 }
 
@@ -130,7 +121,7 @@ async fn azure_is_told_that_the_worker_has_left() -> Result<()> {
     machines.services[second].says(Says::Others);
     machines.expect_left(first).await?;
     ensure!(machines.cluster.job(&job).await?.step < STEPS, "the job was done before");
-    machines.expect_same(&job, &expected).await?;
+    machines.cluster.expect_learned(&job, &expected, STEPS).await?;
     let acknowledged =
         |machine: usize| machines.services[machine].heard().contains(&"acknowledged e-1".to_owned());
     ensure!(
@@ -152,7 +143,7 @@ async fn a_machine_that_goes_while_its_job_prepares_is_replaced() -> Result<()> 
     machines.services[with_ranks[0]].says(Says::Taken);
     machines.expect_left(with_ranks[0]).await?;
     ensure!(machines.cluster.job(&job).await?.step == 0, "it trained already");
-    machines.expect_same(&job, &expected).await
+    machines.cluster.expect_learned(&job, &expected, STEPS).await
 }
 
 #[tokio::test]

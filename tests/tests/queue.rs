@@ -24,15 +24,6 @@ impl Queue<'_> {
         self.cluster.submit(&self.sandbox.write_job(name, &job)?).await
     }
 
-    /// It did each step once, and learned these bytes.
-    async fn expect_same(&self, job: &str, expected: &[u8]) -> Result<()> {
-        self.cluster.wait_for_success(job).await?;
-        ensure!(self.cluster.learned(job, &format!("output-{job}")).await? == expected, "other bytes");
-        let steps = self.cluster.steps(job).await?;
-        ensure!(steps.iter().map(|step| step.step).eq(1..=STEPS), "{steps:?}");
-        Ok(())
-    }
-
     async fn kill(&mut self, label: &str) -> Result<()> {
         self.cluster.daemon(label)?.end().await?;
         self.cluster.start_again(label).await
@@ -55,7 +46,7 @@ async fn jobs_that_give_way_to_urgent_ones_lose_no_step() -> Result<()> {
     queue.cluster.wait_for_success(&urgent).await?;
     let ring = queue.cluster.job(&job).await?;
     ensure!(ring.step < STEPS && ring.state() == JobState::Running, "{ring:?}");
-    queue.expect_same(&job, &expected).await?;
+    queue.cluster.expect_learned(&job, &expected, STEPS).await?;
 
     // 2. It goes back to the queue, and a worker of the urgent one dies.
     let job = queue.submit("stops.toml", STEPS, 1, 0).await?;
@@ -67,7 +58,7 @@ async fn jobs_that_give_way_to_urgent_ones_lose_no_step() -> Result<()> {
     ensure!((3..STEPS).contains(&waiting.step), "{waiting:?}");
     queue.kill("worker-1").await?;
     queue.cluster.wait_for_success(&urgent).await.context("the urgent job")?;
-    queue.expect_same(&job, &expected).await
+    queue.cluster.expect_learned(&job, &expected, STEPS).await
 }
 
 #[tokio::test]
@@ -100,5 +91,5 @@ async fn a_job_that_is_paused_holds_no_worker_and_goes_on_from_where_it_was() ->
     queue.kill("worker-2").await?;
     queue.cluster.wait_for_state(&job, JobState::Paused).await?;
     ask(&queue.cluster, "resume").await?;
-    queue.expect_same(&job, &expected).await
+    queue.cluster.expect_learned(&job, &expected, STEPS).await
 }

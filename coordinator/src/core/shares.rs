@@ -5,8 +5,8 @@
 
 use std::collections::BTreeMap;
 
-use super::SharedMap;
 use super::time::Time;
+use super::{SharedMap, SharedSet};
 
 /// Owners that are remembered at most: without TLS anybody can make up names. Those who hold ranks always are.
 const MOST: usize = 10_000;
@@ -86,8 +86,8 @@ impl Default for Level {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Shares {
     accounts: SharedMap<String, Account>,
-    /// Owners whose account is not stored as it is. None where there is an account no more.
-    changed: SharedMap<String, ()>,
+    /// Owners whose account is not stored as it is, or is there no more.
+    changed: SharedSet<String>,
 }
 
 impl Shares {
@@ -97,7 +97,7 @@ impl Shares {
             let held = self.held(&owner);
             self.accounts.insert_mut(owner, Account { held, ..account });
         }
-        self.changed = SharedMap::default();
+        self.changed = SharedSet::default();
     }
 
     pub(super) fn level(&self, owner: &str, fairness: &Fairness) -> Level {
@@ -135,7 +135,7 @@ impl Shares {
     /// What is to be stored: the accounts that changed; none: forget it.
     pub(super) fn take_changed(&mut self) -> Vec<(String, Option<Account>)> {
         let changed = std::mem::take(&mut self.changed);
-        changed.keys().map(|owner| (owner.clone(), self.accounts.get(owner).copied())).collect()
+        changed.iter().map(|owner| (owner.clone(), self.accounts.get(owner).copied())).collect()
     }
 
     pub(super) fn get(&self, owner: &str) -> Option<Account> {
@@ -167,7 +167,7 @@ impl Shares {
             Some(account) => self.accounts.insert_mut(owner.clone(), account),
             None => drop(self.accounts.remove_mut(&owner)),
         }
-        self.changed.insert_mut(owner, ());
+        self.changed.insert_mut(owner);
     }
 }
 

@@ -28,7 +28,7 @@ impl Cluster {
             let since = if job.started.is_none() { job.created } else { self.latest };
             match job.waits_since {
                 Time(0) => self.enqueue(job.id, since, self.latest),
-                // It is in the queue of another state.
+                // It waits already: another state is made anew of the same jobs.
                 _ => self.queue.insert(&job, self.standing_of(&job.queue.owner)),
             }
         }

@@ -1,6 +1,7 @@
 //! Jobs whose priority lets them take ranks from others: carries out what [`gifts`] says.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use ringtune_shared::ids::{JobId, WorkerId};
 
@@ -86,7 +87,7 @@ impl Turn<'_> {
     /// The rings of a class that a job may take ranks from: of lower priorities first, and of the younger jobs.
     fn givers(&self, job: &Job, class: &str, most: u32) -> Vec<Giver> {
         let jobs = self.cluster.rings.of_class(class, most).filter_map(|id| self.cluster.jobs.get(&id));
-        let giver = |giving: &std::sync::Arc<Job>| {
+        let giver = |giving: &Arc<Job>| {
             let ring = giving.ring.as_ref()?;
             let usable = |worker: WorkerId| self.is_usable(worker, job);
             let members = ring.present().filter(|(_, member)| usable(member.worker)).count();
@@ -155,7 +156,7 @@ impl Turn<'_> {
     }
 
     /// The waiting job that a member of a ring gives its place to.
-    pub(super) fn taker(&self, yields_to: Option<JobId>) -> Option<&std::sync::Arc<Job>> {
+    pub(super) fn taker(&self, yields_to: Option<JobId>) -> Option<&Arc<Job>> {
         self.cluster.jobs.get(&yields_to?).filter(|job| job.state == JobState::Queued)
     }
 }
