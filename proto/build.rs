@@ -14,6 +14,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     fs::write(out.join("ringtune_descriptor.bin"), descriptors.encode_to_vec())?;
     tonic_prost_build::configure()
         .build_transport(true)
+        // Equal messages have equal bytes: CreateJob compares a repeated request by them.
+        .btree_map(".")
         .bytes(".ringtune.v1.RingChunk.payload")
         .bytes(".ringtune.v1.FetchStateResponse.chunk")
         .bytes(".ringtune.v1.UploadRequest.chunk")

@@ -6,7 +6,8 @@
 use proptest::prelude::*;
 use ringtune_proto::convert::{spec_from_wire, spec_to_wire};
 use ringtune_shared::job::{
-    ClusterDraft, DebugDraft, JobDraft, JobSpec, LrScheduler, ModelDraft, OutputDraft, STORED_VERSION,
+    ClusterDraft, DebugDraft, JobDraft, JobSpec, LrScheduler, ModelDraft, OrdersDraft, OutputDraft,
+    STORED_VERSION,
     kinds::{generate::GenerateDraft, gpt2_finetune::Gpt2Draft},
     parse_job_toml,
     pictures::concepts::WordDraft,
@@ -98,6 +99,12 @@ fn any_training() -> impl Strategy<Value = JobDraft> {
                 world_size: Some(world_size),
                 min_world_size: Some(1),
                 threads_per_rank: Some(batch),
+                constraints: flags[0].then(|| vec!["pool=blue".into(), "amx_bf16".into()]),
+                topology: flags[1].then(|| "pack:rack".into()),
+            },
+            orders: OrdersDraft {
+                stop_after: flags[0].then_some(steps.max(1)),
+                learning_rate: flags[1].then(|| [("3".into(), learning_rate), ("20".into(), 1e-3)].into()),
             },
             debug: DebugDraft { trace_dir: Some(path) },
             output: OutputDraft { url: flags[0].then(|| "s3://results/a".into()) },

@@ -32,8 +32,11 @@ pub const LINKS: &str = "links";
 /// A worker that has it says over its session what it counts, to a coordinator that has it.
 pub const METRICS: &str = "metrics";
 
+/// The ranks of a worker that has it carry out what a user orders of a job while it learns.
+pub const ORDERS: &str = "orders";
+
 /// Features of this build, by name: not all builds of one protocol have them.
-pub const WORKER_FEATURES: [&str; 5] = [RE_FORM, VERIFY, TIMINGS, LINKS, METRICS];
+pub const WORKER_FEATURES: [&str; 6] = [RE_FORM, VERIFY, TIMINGS, LINKS, METRICS, ORDERS];
 
 /// The protocols of RingService that this build speaks. A ring speaks the newest one that all its members do: each
 /// protocol of WorkerService has one of RingService, of the same number.

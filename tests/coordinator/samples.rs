@@ -42,5 +42,6 @@ pub(crate) fn hello(host: &str) -> v1::Hello {
         protocol_max: WORKER_PROTOCOLS.max,
         protocol_min: WORKER_PROTOCOLS.min,
         features: Vec::new(),
+        labels: std::collections::BTreeMap::new(),
     }
 }

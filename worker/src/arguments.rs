@@ -116,6 +116,9 @@ pub struct DaemonArguments {
     /// Let ring neighbours dial this network interface's address
     #[arg(long, value_name = "NAME")]
     pub interface: Option<String>,
+    /// A label that jobs may ask for, such as pool=blue; may be given several times [default: none]
+    #[arg(long = "label", value_name = "KEY=VALUE")]
+    pub labels: Vec<String>,
     /// Compute threads of a rank when its job leaves it open [default: one a physical core]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_threads)]
     pub threads: Option<usize>,
@@ -190,6 +193,7 @@ impl DaemonArguments {
             ("coordinator.url", self.coordinator.clone()),
             ("ring.advertise_address", self.advertise_address.clone()),
             ("ring.interface", self.interface.clone()),
+            ("worker.labels", (!self.labels.is_empty()).then(|| self.labels.join(","))),
             ("compute.threads", self.threads.map(|threads| threads.to_string())),
             ("compute.share", self.share.clone()),
             ("shutdown.idle_seconds", self.leave_when_idle.map(|seconds| seconds.to_string())),

@@ -281,6 +281,7 @@ pub async fn run_with(
         host_name: node.host_name.clone(),
         advertised,
         capabilities,
+        labels: settings.worker.labels(),
         metrics: Arc::clone(&metrics),
     };
     let options = SessionOptions {

@@ -15,9 +15,10 @@ use crate::{
     bundle_arguments::DebugCommand,
     cloud_arguments::CloudCommand,
     common_arguments::{AskArguments, CoordinatorArguments},
-    help::{DRAIN, EXAMPLES, PAUSE, STATUS, WORKERS},
+    help::{DRAIN, EXAMPLES, PAUSE, QUEUE, STATUS, WORKERS},
     job_file::Label,
     lora_arguments::LoraCommand,
+    order_arguments::{ForkArguments, OrderArguments},
     references::{JobReference, WorkerReference},
     run_arguments::{RecoverArguments, RunArguments, UpArguments},
     slurm_arguments::SlurmCommand,
@@ -66,6 +67,13 @@ pub enum Command {
     /// Have a paused job go on
     #[command(after_help = PAUSE)]
     Resume(JobArguments),
+    /// Change a job while it learns, or have it show or keep what it has
+    Order(OrderArguments),
+    /// Go on from a checkpoint of a job as another job
+    Fork(ForkArguments),
+    /// Show what runs and what waits, in the order in which it comes, and why
+    #[command(after_help = QUEUE)]
+    Queue(AskArguments),
     /// Delete ended jobs, with their history and artifacts
     Delete(DeleteArguments),
     /// List the workers

@@ -41,6 +41,17 @@ has the same bits as without the pause. Asking again changes nothing.
   ringtune list --state paused
   ringtune resume dicoo";
 
+/// Of `queue`.
+pub(crate) const QUEUE: &str = "\
+RANKS: those that a job has, of those that it wants; or needs, to those that it wants. SINCE: how
+long it runs or waits. Jobs that wait stand in their order: priority first, then who has used less
+of the cluster, then age. When one may start follows from what the jobs that run have left to do,
+at their pace, and from what those before it need.
+
+  ringtune queue
+  watch -n 10 ringtune queue
+  ringtune queue --output json | jq 'select(.state == \"QUEUED\") | .waiting'";
+
 /// Of `workers`.
 pub(crate) const WORKERS: &str = "\
 A worker is IDLE (connected and free), BUSY (in a ring) or LOST (its session broke; its ring may

@@ -14,7 +14,7 @@ use ringtune_proto::{
 use ringtune_shared::{
     files::TOKENS_WITHOUT_MANIFEST,
     ids::CONTENT_URI_PREFIX,
-    job::{self, HubModel, JobRequest, JobSpec, ModelLocation, QueueDraft, QueueSpec, Setting, SpecError},
+    job::{self, HubModel, JobRequest, JobSpec, ModelLocation, QueueSpec, Setting, SpecError, check_labels},
 };
 
 use crate::diffusers_arguments::{self, Translated, Untranslatable};
@@ -219,11 +219,9 @@ impl JobFile {
 
     /// Puts labels of the command line over those of the file.
     pub fn add_labels(&mut self, labels: &[Label]) -> Result<(), JobFileError> {
-        let QueueSpec { owner, priority, labels: mut all } = self.queue.clone();
-        all.extend(labels.iter().map(|label| (label.key.clone(), label.value.clone())));
-        let draft = QueueDraft { owner: Some(owner), priority: Some(priority.into()), labels: all };
-        self.queue = QueueSpec::from_draft(draft).map_err(JobFileError::Labels)?;
-        Ok(())
+        self.queue.labels.extend(labels.iter().map(|label| (label.key.clone(), label.value.clone())));
+        let violations = check_labels("queue.labels", &self.queue.labels);
+        if violations.is_empty() { Ok(()) } else { Err(JobFileError::Labels(SpecError { violations })) }
     }
 
     /// Makes the paths of the job absolute; they are relative to `folder`.

@@ -33,6 +33,7 @@ pub mod job_file;
 pub mod kubernetes;
 pub mod lora_arguments;
 pub mod objects;
+pub mod order_arguments;
 pub mod output;
 pub mod progress;
 pub mod references;

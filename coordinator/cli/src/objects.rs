@@ -41,6 +41,8 @@ pub struct JobObject {
     ring: Option<RingObject>,
     #[serde(skip_serializing_if = "Option::is_none")]
     verification: Option<VerificationObject>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    waiting: Option<WaitingObject>,
     create_time: String,
     start_time: String,
     end_time: String,
@@ -78,6 +80,34 @@ impl From<&v1::Verification> for VerificationObject {
             last_step: verification.last_step,
             compared: verification.compared,
             difference: verification.difference.as_ref().map(difference),
+        }
+    }
+}
+
+/// What a job waits for within its line of JSON.
+#[derive(Debug, Serialize)]
+struct WaitingObject {
+    needed: i32,
+    free: i32,
+    usable: i32,
+    ahead: i32,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    behind_job_id: String,
+    since: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    estimated_start_time: String,
+}
+
+impl From<&v1::Waiting> for WaitingObject {
+    fn from(waiting: &v1::Waiting) -> Self {
+        Self {
+            needed: waiting.needed,
+            free: waiting.free,
+            usable: waiting.usable,
+            ahead: waiting.ahead,
+            behind_job_id: waiting.behind_job_id.clone(),
+            since: time_text(waiting.since.as_ref()),
+            estimated_start_time: time_text(waiting.estimated_start_time.as_ref()),
         }
     }
 }
@@ -134,6 +164,7 @@ impl From<&v1::Job> for JobObject {
             priority: queue.priority,
             ring: ring.map(RingObject::from),
             verification: job.verification.as_ref().map(VerificationObject::from),
+            waiting: job.waiting.as_ref().map(WaitingObject::from),
             create_time: time_text(job.create_time.as_ref()),
             start_time: time_text(job.start_time.as_ref()),
             end_time: time_text(job.end_time.as_ref()),

@@ -168,6 +168,9 @@ impl JobService for Flaky {
     async fn pause_job(&self, _: Request<v1::PauseJobRequest>) -> Answer<v1::PauseJobResponse> {
         not_here()
     }
+    async fn order_job(&self, _: Request<v1::OrderJobRequest>) -> Answer<v1::OrderJobResponse> {
+        not_here()
+    }
     async fn resume_job(&self, _: Request<v1::ResumeJobRequest>) -> Answer<v1::ResumeJobResponse> {
         not_here()
     }

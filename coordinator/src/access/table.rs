@@ -82,7 +82,7 @@ const SENDERS: Who = Who::Roles(&[Submitter, Worker, Admin]);
 const ALL: Who = Who::Roles(&[Submitter, Worker, Observer, Admin]);
 
 /// Methods of the gRPC port.
-pub const GRPC: [Row; 37] = [
+pub const GRPC: [Row; 38] = [
     change("/ringtune.v1.AccessService/Join", Who::Everybody),
     change("/ringtune.v1.AccessService/RenewCertificate", Who::Certified),
     read("/ringtune.v1.AccessService/WhoAmI", Who::Known),
@@ -97,6 +97,7 @@ pub const GRPC: [Row; 37] = [
     own(change("/ringtune.v1.JobService/CreateJob", USERS)),
     own(change("/ringtune.v1.JobService/VerifyJob", USERS)),
     own(change("/ringtune.v1.JobService/CancelJob", USERS)),
+    own(change("/ringtune.v1.JobService/OrderJob", USERS)),
     own(change("/ringtune.v1.JobService/PauseJob", USERS)),
     own(change("/ringtune.v1.JobService/ResumeJob", USERS)),
     own(change("/ringtune.v1.JobService/DeleteJob", USERS)),

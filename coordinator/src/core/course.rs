@@ -2,6 +2,7 @@
 //! what it verifies.
 
 use super::job::Job;
+use super::time::Time;
 use super::verification::Verification;
 
 impl Job {
@@ -10,6 +11,11 @@ impl Job {
         self.verification
             .as_ref()
             .map_or_else(|| self.spec.total_steps(), |verification| verification.last_step)
+    }
+
+    /// When it has to be done, if it has to be by any time.
+    pub(super) fn ends_by(&self) -> Option<Time> {
+        self.queue.ends_by(self.started.map(|started| started.0)).map(Time)
     }
 
     /// Ranks wanted, and the fewest that it starts on.

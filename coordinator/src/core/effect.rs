@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ringtune_shared::ids::{ContentHash, Epoch, JobId, WorkerId};
-use ringtune_shared::job::{JobSpec, MixedPrecision};
+use ringtune_shared::job::{JobSpec, LiveOrder, MixedPrecision};
 use ringtune_shared::trace::TraceContext;
 use ringtune_shared::version::Agreement;
 
@@ -192,10 +192,12 @@ pub struct Assignment {
     pub proof: Option<u64>,
     /// The call that made the job, if that is traced.
     pub trace: Option<TraceContext>,
+    /// What was ordered of the job up to this ring.
+    pub orders: Vec<LiveOrder>,
 }
 
 /// The ring of a job has new members.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct EnterRing {
     /// The job.
     pub job: JobId,
@@ -211,4 +213,6 @@ pub struct EnterRing {
     pub after_step: bool,
     /// What happened.
     pub reason: String,
+    /// What was ordered of the job up to this ring.
+    pub orders: Vec<LiveOrder>,
 }

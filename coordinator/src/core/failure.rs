@@ -18,4 +18,6 @@ pub enum Failure {
     Differs,
     /// What steps are stored of the job to be verified is there no more.
     NothingToCompare,
+    /// It was not done by the time by which it had to be.
+    OutOfTime,
 }

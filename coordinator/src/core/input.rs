@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ringtune_shared::checkpoint::Resumed;
 use ringtune_shared::ids::{ContentHash, Epoch, JobId, WorkerId};
-use ringtune_shared::job::{JobSpec, QueueSpec};
+use ringtune_shared::job::{JobSpec, Order, QueueSpec};
 use ringtune_shared::trace::TraceContext;
 use ringtune_shared::version::Dialect;
 
@@ -34,6 +34,15 @@ pub enum Input {
     },
     /// A user wants a job to hold no worker until it is resumed.
     PauseJob(JobId),
+    /// A user orders something of a job that learns.
+    OrderJob {
+        /// The job.
+        job: JobId,
+        /// What.
+        order: Order,
+        /// Not before this step is done; 0: as soon as it may be.
+        after_step: u64,
+    },
     /// A user wants a paused job to go on.
     ResumeJob(JobId),
     /// A file is complete and belongs to a job.

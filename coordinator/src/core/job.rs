@@ -12,12 +12,14 @@ use serde::{Deserialize, Serialize};
 use super::failure::Failure;
 use super::job_state::JobState;
 use super::links::Links;
+use super::orders::Ordered;
 use super::pin::Pin;
 use super::record::Checkpoint;
 use super::refusal::Refusal;
 use super::stop::Stop;
 use super::time::Time;
 use super::verification::Verification;
+use super::waiting::Wait;
 
 /// What a user asked for, and what became of it.
 #[derive(Debug, Clone, PartialEq)]
@@ -40,6 +42,12 @@ pub struct Job {
     pub reason: String,
     /// It waits behind another job. Never stored: found out when somebody asks.
     pub waits_behind: bool,
+    /// What it waits for. Never stored either.
+    pub wait: Option<Wait>,
+    /// What users ordered of it, in the order of the numbers. What is settled of it, and decides bits, is in `spec`, too.
+    pub orders: Arc<Vec<Ordered>>,
+    /// A more urgent job took its workers, and it waits since.
+    pub preempted: bool,
     /// Since when it waits in the queue. Not stored: for one that never had a ring it is its creation, for others the start of
     /// the coordinator at the earliest.
     pub waits_since: Time,
@@ -201,6 +209,9 @@ pub struct Ring {
     /// Why the rank failed that failed last: the reason to give where nobody is left. Not stored.
     #[serde(skip)]
     pub last_failure: Option<String>,
+    /// When the first new step was stored since it came from the queue, and which: how fast it is. Not stored.
+    #[serde(skip)]
+    pub paced: Option<(Time, u64)>,
 }
 
 /// A ring that has not done a step since its members changed, or that cannot go on with those that are left.
@@ -376,6 +387,7 @@ impl Ring {
             returns_by: Time::default(),
             broken: None,
             last_failure: None,
+            paced: None,
         }
     }
 
@@ -432,7 +444,7 @@ impl Ring {
 
     fn forget_what_is_not_stored(&mut self) {
         (self.patience, self.returns_by, self.broken) = (Time::default(), Time::default(), None);
-        self.last_failure = None;
+        (self.last_failure, self.paced) = (None, None);
         let joiners = self.joining.iter_mut().map(|joiner| &mut joiner.member);
         for member in self.members.iter_mut().chain(joiners) {
             (member.phase, member.last_step) = (Phase::default(), 0);

@@ -11,18 +11,20 @@ use serde::{Deserialize, Serialize};
 /// | (none)    | Queued    | CreateJob                                                         |
 /// | Queued    | Preparing | enough free workers of one numerics class: a new epoch's ring     |
 /// | Queued    | Paused    | PauseJob                                                          |
+/// | Queued    | Failed    | the time by which it had to be done is over                       |
 /// | Queued    | Cancelled | CancelJob                                                         |
 /// | Preparing | Running   | every rank is ready                                               |
 /// | Preparing | Queued    | a node failed or its worker is gone: tried again, twice at most   |
 /// | Preparing | Paused    | PauseJob, and every rank stopped or its time to do so is over     |
-/// | Preparing | Failed    | a rank failed otherwise, or too often                             |
+/// | Preparing | Failed    | a rank failed otherwise, or too often; or its time is over        |
 /// | Preparing | Cancelled | CancelJob, and every rank stopped or its time to do so is over    |
 /// | Running   | Succeeded | every rank finished                                               |
-/// | Running   | Failed    | a rank failed by the job's own fault, or too often                |
+/// | Running   | Failed    | a rank failed by the job's own fault, or too often; or its time is over |
 /// | Running   | Queued    | nobody is left who could go on, or nobody came to help in time; or its workers are for a more urgent job |
 /// | Running   | Paused    | PauseJob, after a step                                            |
 /// | Running   | Cancelled | CancelJob, and every rank stopped or its time to do so is over    |
 /// | Paused    | Queued    | ResumeJob                                                         |
+/// | Paused    | Failed    | the time by which it had to be done is over                       |
 /// | Paused    | Cancelled | CancelJob                                                         |
 ///
 /// Succeeded, Failed and Cancelled are final: a job in one of them never changes.
@@ -67,10 +69,10 @@ impl JobState {
         use JobState::{Cancelled, Failed, Paused, Preparing, Queued, Running, Succeeded};
         matches!(
             (self, to),
-            (Queued, Preparing | Paused | Cancelled)
+            (Queued, Preparing | Paused | Failed | Cancelled)
                 | (Preparing, Queued | Running | Paused | Failed | Cancelled)
                 | (Running, Queued | Paused | Succeeded | Failed | Cancelled)
-                | (Paused, Queued | Cancelled)
+                | (Paused, Queued | Failed | Cancelled)
         )
     }
 

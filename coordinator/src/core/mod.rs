@@ -23,6 +23,9 @@
 //! 4. **SUCCEEDED** once rank 0 has read its files back and uploaded them; until then the other ranks keep their state.
 //!    **FAILED** if a rank fails by a fault of the job. **CANCELLED** keeps what the job has.
 //!
+//! What a user orders of a job that learns is carried out between two steps: the ring changes, be it to the same members, and
+//! all ranks enter the next epoch after the same step (`orders.rs`).
+//!
 //! A job that leaves its ring before its end does so by a goal (`stop.rs`): the state that it gets once its ranks have
 //! stopped or their time is over.
 //!
@@ -49,6 +52,8 @@ mod job;
 mod job_state;
 mod links;
 mod loss;
+mod needs;
+mod orders;
 mod pin;
 mod pool;
 mod precedence;
@@ -68,6 +73,7 @@ mod stop;
 pub(crate) mod testing;
 mod time;
 mod timing;
+mod topology;
 mod turn;
 mod verification;
 mod waiting;
@@ -87,6 +93,7 @@ pub use job::{
 };
 pub use job_state::JobState;
 pub use links::{Apart, Links, Look, Sight};
+pub use orders::Ordered;
 pub use pin::Pin;
 pub use quota::{OverQuota, OwnerLimits, Scarce, Usage};
 pub use reason::ReasonCode;
@@ -101,5 +108,5 @@ pub use stop::{Goal, Stop};
 pub use time::Time;
 pub use timing::{RankTiming, Straggler, Stragglers};
 pub use verification::{Difference, Verification};
-pub use waiting::{BEHIND_ANOTHER, Waiting};
+pub use waiting::{BEHIND_ANOTHER, Wait, Waiting};
 pub use worker::{Capabilities, Doubt, RingPlace, Worker, WorkerState};

@@ -1,5 +1,5 @@
-//! The queue: jobs by the numerics class that they are bound to, if they are, and by the fewest workers that they start on;
-//! within that in their order.
+//! The queue: jobs by the numerics class that they are bound to, if they are, by what they need of their workers, and by the
+//! fewest workers that they start on; within that in their order.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -7,16 +7,17 @@ use std::collections::BTreeSet;
 use ringtune_shared::ids::JobId;
 
 use super::job::Job;
+use super::needs::Needs;
 use super::pool::Pool;
 use super::precedence::{Precedence, Standing};
 use super::{SharedMap, SharedSet};
 
-/// Where jobs stand that the same workers could serve: the class that they are bound to, if they are, and whether they verify.
-type Place = Option<(String, bool)>;
+/// Where jobs stand that the same workers could serve: the class that they are bound to, if they are, and what they need.
+type Place = (Option<String>, Needs);
 
 /// Jobs that wait for a ring.
 ///
-/// Invariant: a job's pin and urgency do not change while it is queued, as it is found again by them.
+/// Invariant: a job's pin, needs and urgency do not change while it is queued, as it is found again by them.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Queue {
     /// The first job of each group, by place and size (min_world_size). Classes are few, and so are sizes.
@@ -49,7 +50,7 @@ struct Head {
 
 impl Group {
     fn of(job: &Job) -> Self {
-        let place = job.pin.as_ref().map(|pin| (pin.numerics_class.clone(), job.verification.is_some()));
+        let place = (job.pin.as_ref().map(|pin| pin.numerics_class.clone()), Needs::of(job));
         let (_, size) = job.ranks();
         Self { place, size, urgency: job.urgency() }
     }
@@ -144,22 +145,21 @@ impl Queue {
         self.owners.iter().map(|(owner, line)| (owner, line.standing))
     }
 
-    /// The first job, but for those that were `passed`, that could start on one of these classes if none of its workers had a
-    /// rank. `room`: how many more ranks an owner may have.
+    /// The first job, but for those that were `passed`, that could start on one of the classes that are `wanted` for what it needs,
+    /// if none of its workers had a rank. `room`: how many more ranks an owner may have.
     pub(super) fn first_fitting(
         &self,
         pool: &Pool,
-        wanted: impl Fn(&str) -> bool,
+        wanted: impl Fn(&str, &Needs) -> bool,
         room: impl Fn(&str) -> u32,
         passed: &BTreeSet<JobId>,
     ) -> Option<JobId> {
         let mut first: Option<(Precedence, JobId)> = None;
         for (place, sizes) in &self.places {
-            let workers = match place {
-                None => pool.largest_class(&wanted),
-                Some((class, verifies)) if wanted(class) => pool.usable_of(class, *verifies),
-                Some(_) => continue,
-            };
+            let (bound, needs) = place;
+            let fits =
+                |class: &str| bound.as_ref().is_none_or(|bound| bound == class) && wanted(class, needs);
+            let workers = pool.largest_class(needs, fits);
             for (size, heads) in sizes.iter().take_while(|(size, _)| **size as usize <= workers) {
                 for Head { precedence, owner } in heads {
                     // All that follow come after it.

@@ -1,8 +1,8 @@
 //! Which queued job is the next to get workers, and which it leaves to those behind it.
 //!
 //! The order is that of [`super::precedence::Precedence`]. A job that has to wait, but could run if nobody had a rank, keeps the
-//! free workers of every class that could serve it, so that large jobs do not starve; those behind it get the workers of other
-//! classes only.
+//! free workers that could serve it of every class that has enough of them, so that large jobs do not starve; those behind it get
+//! others only.
 
 use std::collections::BTreeSet;
 
@@ -10,11 +10,12 @@ use ringtune_shared::ids::JobId;
 
 use super::cluster::Cluster;
 use super::job::Job;
+use super::needs::Needs;
 use super::pool::Kept;
 use super::scheduler::FreeWorkers as _;
 
-/// Jobs that may wait for others than the free workers of their class, as those refused them, or cannot verify: so many are
-/// looked at, so that one walk takes no longer, however many there are.
+/// Jobs that may wait for others than the free workers of their class, as those refused them: so many are looked at, so that
+/// one walk takes no longer, however many there are.
 const MOST_PASSED: usize = 100;
 
 /// One way along the queue.
@@ -32,13 +33,16 @@ impl QueueWalk {
     /// got them, or waits ([`Self::keep`]).
     ///
     /// A job that is passed over fits into no class that is left, nor later, as workers only become fewer on the way. So
-    /// whatever the length of the queue, a walk looks at the jobs that get workers, at one job for each class, and at most
-    /// `MOST_PASSED` others.
+    /// whatever the length of the queue, a walk looks at the jobs that get workers, at one job for each class and each of the needs
+    /// that jobs have, and at most `MOST_PASSED` others.
     pub(super) fn next(&mut self, cluster: &Cluster) -> Option<JobId> {
         if self.passed >= MOST_PASSED {
             return None;
         }
-        let is_left = |class: &str| cluster.pool.has_free(class) && !self.keeps(class);
+        let is_left = |class: &str, needs: &Needs| {
+            let kept = self.kept.keys().filter(|(of, _)| of == class).map(|(_, needs)| needs);
+            cluster.pool.has_free(class, needs, kept)
+        };
         let room = |owner: &str| cluster.room_of(owner);
         let next = cluster.queue.first_fitting(&cluster.pool, is_left, room, &self.looked_at)?;
         self.looked_at.insert(next);
@@ -49,21 +53,19 @@ impl QueueWalk {
     pub(super) fn keep(&mut self, cluster: &Cluster, job: &Job) {
         let (_, needed) = job.ranks();
         let open = cluster.open_to(job);
+        let is_kept =
+            |class: &str| self.kept.keys().any(|(of, needs)| of == class && open.needs().include(needs));
         let serve = |class: &str| {
             job.bound_to().is_none_or(|bound| bound == class)
                 && open.usable_of(class) >= needed as usize
-                && !self.kept.contains_key(class)
+                && !is_kept(class)
         };
         let classes = open.classes().map(|(class, _)| class).filter(|class| serve(class));
-        let classes: Vec<String> = classes.map(str::to_owned).collect();
-        self.passed += usize::from(classes.is_empty());
+        let kept: Vec<(String, Needs)> =
+            classes.map(|class| (class.to_owned(), open.needs().clone())).collect();
+        self.passed += usize::from(kept.is_empty());
         let precedence = cluster.precedence_of(job);
-        self.kept.extend(classes.into_iter().map(|class| (class, (precedence, job.id))));
-    }
-
-    /// Whether the free workers of a class are for a job that waits.
-    pub(super) fn keeps(&self, class: &str) -> bool {
-        self.passed >= MOST_PASSED || self.kept.contains_key(class)
+        self.kept.extend(kept.into_iter().map(|kept| (kept, (precedence, job.id))));
     }
 
     /// What is kept so far.

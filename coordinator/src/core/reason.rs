@@ -13,6 +13,8 @@ pub enum ReasonCode {
     WaitingForWorkers,
     /// Queued: the free workers are kept for a job before it.
     WaitingBehindJob,
+    /// Queued: a more urgent job needed its workers; it goes on from where it was.
+    Preempted,
     /// Queued: it goes on from where it was once there are workers.
     Recovering,
     /// Preparing: the ranks fetch, load and encode.
@@ -35,6 +37,8 @@ pub enum ReasonCode {
     Completed,
     /// Succeeded before its last step.
     StoppedEarly,
+    /// Succeeded before its last step: an order ended it.
+    StoppedByOrder,
     /// Cancelled by a user.
     CancelledByUser,
     /// Failed.
@@ -45,6 +49,7 @@ impl Job {
     /// Why it is in its state. For one in the queue as far as somebody found it out: see [`Job::waits_behind`].
     pub fn reason_code(&self) -> ReasonCode {
         match self.state {
+            JobState::Queued if self.preempted => ReasonCode::Preempted,
             JobState::Queued if self.waits_behind => ReasonCode::WaitingBehindJob,
             // Only one that has begun is bound to anything while it is queued, and one that verifies.
             JobState::Queued if self.pin.is_some() && (self.verification.is_none() || self.rings > 0) => {
@@ -62,6 +67,7 @@ impl Job {
                 _ => ReasonCode::Running(self.spec.activity()),
             },
             JobState::Succeeded if self.stopped_early() => ReasonCode::StoppedEarly,
+            JobState::Succeeded if self.was_stopped() => ReasonCode::StoppedByOrder,
             JobState::Succeeded => ReasonCode::Completed,
             JobState::Cancelled => ReasonCode::CancelledByUser,
             // One that failed under a version that did not keep it: a rank is the likeliest.
@@ -71,6 +77,12 @@ impl Job {
 
     fn is_cancelling(&self) -> bool {
         self.stop.as_ref().is_some_and(|stop| stop.goal.state() == JobState::Cancelled)
+    }
+
+    /// Whether an order ended it.
+    fn was_stopped(&self) -> bool {
+        let last = self.spec.common.orders.stop_after;
+        self.verification.is_none() && last.is_some_and(|last| self.step >= last)
     }
 
     /// Whether it ended before its last step because it may.

@@ -58,6 +58,49 @@ pub enum Refusal {
         "job {0} runs on workers of an earlier release, which could not go on from where they are: upgrade them, or cancel it"
     )]
     CannotPause(JobId),
+    /// The job learns nothing.
+    #[error("job {0} takes no orders: it learns nothing")]
+    TakesNoOrders(JobId),
+    /// The job's workers do not know orders.
+    #[error(
+        "job {0} runs on workers of an earlier release, which carry out no orders: upgrade them, or pause and resume the job \
+         once there are others"
+    )]
+    CannotOrder(JobId),
+    /// The step that an order waits for is over, or behind the job's end.
+    #[error("order.after_step is {given}, and step {done} is done; allowed: {}", steps_to_come(*first, *last))]
+    StepIsOver {
+        /// As given.
+        given: u64,
+        /// The job's last stored step.
+        done: u64,
+        /// The first step after which the order could be carried out.
+        first: u64,
+        /// The last one.
+        last: u64,
+    },
+    /// The job has as many orders as it may have.
+    #[error("{limit} orders were given to the job, which is the limit")]
+    TooManyOrders {
+        /// The limit.
+        limit: usize,
+    },
+    /// No worker that is known could take the job.
+    #[error("no worker has what cluster.constraints asks for: {constraints}; {known}")]
+    NobodyFits {
+        /// What is asked for.
+        constraints: String,
+        /// What workers have.
+        known: String,
+    },
+    /// Active jobs ask for as many different things as they may.
+    #[error(
+        "active jobs have {limit} different cluster.constraints, which is the limit: use those of another job, or wait until one ends"
+    )]
+    TooManyNeeds {
+        /// The limit.
+        limit: usize,
+    },
     /// The request id names a job that was asked for with another spec or queue.
     #[error("request_id {:?} was used for job {job} with another spec or queue", as_given(request_id))]
     RequestReused {
@@ -109,6 +152,13 @@ pub enum Refusal {
 /// What the client itself called its request.
 fn as_given(request_id: &str) -> &str {
     request_id.split_once(REQUEST_OWNER).map_or(request_id, |(_, id)| id)
+}
+
+fn steps_to_come(first: u64, last: u64) -> String {
+    match first > last {
+        true => "no order any more, as the job is at its last step".to_owned(),
+        false => format!("0, for as soon as it may be, or {first} to {last}"),
+    }
 }
 
 fn at_epoch(now: &Option<Epoch>) -> String {

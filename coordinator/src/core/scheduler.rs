@@ -1,7 +1,12 @@
 //! Which workers a job gets: a function of the job's wishes and of the free workers.
 
+use std::sync::Arc;
+
 use ringtune_shared::ids::WorkerId;
-use ringtune_shared::job::MixedPrecision;
+use ringtune_shared::job::{MixedPrecision, Topology};
+
+use super::topology;
+use super::worker::Capabilities;
 
 /// What a job wishes for.
 #[derive(Debug, Clone)]
@@ -16,6 +21,8 @@ pub struct Problem<'a> {
     pub threads_per_rank: u32,
     /// Which classes will do.
     pub class: ClassWish<'a>,
+    /// How its workers are to be chosen among those that are free.
+    pub topology: Option<Topology>,
 }
 
 /// Which numerics classes will do for a job.
@@ -46,12 +53,8 @@ pub struct Candidate {
     pub worker: WorkerId,
     /// Its node.
     pub host_name: String,
-    /// Workers of one class agree to the bit.
-    pub numerics_class: String,
-    /// It multiplies bf16 in hardware.
-    pub bf16: bool,
-    /// Threads a rank gets here when the job leaves it open.
-    pub threads: u32,
+    /// What it can do.
+    pub capabilities: Arc<Capabilities>,
 }
 
 /// The answer to a [`Problem`].
@@ -87,7 +90,11 @@ pub fn place(problem: &Problem<'_>, free: &impl FreeWorkers) -> Decision {
         Ok(class) => class,
         Err(missing) => return Decision::Wait(missing),
     };
-    let chosen = free.of_class(class, problem.world_size as usize);
+    let most = problem.world_size as usize;
+    let chosen = match &problem.topology {
+        None => free.of_class(class, most),
+        Some(topology) => topology::choose(topology, free.of_class(class, usize::MAX), most),
+    };
     let mut notes = Vec::new();
     if chosen.len() < problem.world_size as usize {
         notes.push(format!(
@@ -99,11 +106,14 @@ pub fn place(problem: &Problem<'_>, free: &impl FreeWorkers) -> Decision {
     // What all of them can do.
     let mut precision = problem.precision;
     let decided = matches!(problem.class, ClassWish::Only(_));
-    if precision == MixedPrecision::Bf16 && !decided && !chosen.iter().all(|candidate| candidate.bf16) {
+    if precision == MixedPrecision::Bf16
+        && !decided
+        && !chosen.iter().all(|candidate| candidate.capabilities.bf16)
+    {
         precision = MixedPrecision::No;
         notes.push("computes in fp32: a worker's processor has no bf16".to_owned());
     }
-    let smallest = chosen.iter().map(|candidate| candidate.threads).min().unwrap_or(1);
+    let smallest = chosen.iter().map(|candidate| candidate.capabilities.threads).min().unwrap_or(1);
     let threads_per_rank = if problem.threads_per_rank == 0 { smallest } else { problem.threads_per_rank };
     Decision::Place(Placement {
         members: chosen.iter().map(|candidate| candidate.worker).collect(),
@@ -170,13 +180,13 @@ pub(super) struct Listed<'a>(pub(super) &'a [Candidate]);
 impl FreeWorkers for Listed<'_> {
     fn classes(&self) -> impl Iterator<Item = (&str, usize)> {
         let mut classes: std::collections::BTreeMap<&str, usize> = std::collections::BTreeMap::new();
-        self.0.iter().for_each(|one| *classes.entry(&one.numerics_class).or_default() += 1);
+        self.0.iter().for_each(|one| *classes.entry(&one.capabilities.numerics_class).or_default() += 1);
         classes.into_iter()
     }
 
     fn of_class(&self, class: &str, most: usize) -> Vec<Candidate> {
         let mut all: Vec<Candidate> =
-            self.0.iter().filter(|one| one.numerics_class == class).cloned().collect();
+            self.0.iter().filter(|one| one.capabilities.numerics_class == class).cloned().collect();
         all.sort_by(|one, other| (&one.host_name, one.worker).cmp(&(&other.host_name, other.worker)));
         all.truncate(most);
         all
@@ -193,9 +203,12 @@ mod tests {
         Candidate {
             worker: WorkerId::new(),
             host_name: format!("host-{host}"),
-            numerics_class: format!("class-{class}"),
-            bf16,
-            threads,
+            capabilities: Arc::new(Capabilities {
+                numerics_class: format!("class-{class}"),
+                bf16,
+                threads,
+                ..Capabilities::default()
+            }),
         }
     }
 
@@ -217,10 +230,11 @@ mod tests {
             let precision = if bf16 { MixedPrecision::Bf16 } else { MixedPrecision::No };
             let problem = Problem {
                 world_size: world, min_world_size: min, precision, threads_per_rank, class: ClassWish::Any,
+                topology: None,
             };
             let decision = place(&problem, &Listed(&free));
             let largest = (0u8..4)
-                .map(|class| free.iter().filter(|one| one.numerics_class == format!("class-{class}")).count())
+                .map(|class| free.iter().filter(|one| one.capabilities.numerics_class == format!("class-{class}")).count())
                 .max().unwrap_or(0);
             match &decision {
                 Decision::Wait(reason) => {
@@ -234,11 +248,11 @@ mod tests {
                         .map(|id| free.iter().find(|one| one.worker == *id).unwrap()).collect();
                     let distinct: std::collections::BTreeSet<_> = placement.members.iter().collect();
                     prop_assert_eq!(distinct.len(), members.len());
-                    prop_assert!(members.iter().all(|one| one.numerics_class == placement.numerics_class));
+                    prop_assert!(members.iter().all(|one| one.capabilities.numerics_class == placement.numerics_class));
                     prop_assert!(members.is_sorted_by_key(|one| (&one.host_name, one.worker)));
-                    let all_bf16 = members.iter().all(|one| one.bf16);
+                    let all_bf16 = members.iter().all(|one| one.capabilities.bf16);
                     prop_assert_eq!(placement.precision == MixedPrecision::Bf16, bf16 && all_bf16);
-                    let least = members.iter().map(|one| one.threads).min().unwrap_or(0).max(1);
+                    let least = members.iter().map(|one| one.capabilities.threads).min().unwrap_or(0).max(1);
                     let wanted = if threads_per_rank == 0 { least } else { threads_per_rank };
                     prop_assert_eq!(placement.threads_per_rank, wanted);
                 }
@@ -260,6 +274,7 @@ mod tests {
                 precision: MixedPrecision::No,
                 threads_per_rank: 0,
                 class,
+                topology: None,
             };
             match place(&problem, &Listed(&free)) {
                 Decision::Place(placement) => placement.numerics_class,
@@ -292,6 +307,7 @@ mod tests {
             precision: MixedPrecision::Bf16,
             threads_per_rank: 3,
             class: ClassWish::Only("class-0"),
+            topology: None,
         };
         let Decision::Place(placement) = place(&problem, &Listed(&free)) else { panic!("it waits") };
         assert_eq!((placement.precision, placement.threads_per_rank), (MixedPrecision::Bf16, 3));
@@ -307,6 +323,7 @@ mod tests {
             precision: MixedPrecision::No,
             threads_per_rank: 0,
             class: ClassWish::Any,
+            topology: None,
         };
         let reason = |free, min| match place(&problem(min), &Listed(free)) {
             Decision::Wait(reason) => reason,

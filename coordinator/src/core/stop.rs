@@ -37,10 +37,18 @@ pub enum Goal {
     Queued {
         /// Why it left the one that it had.
         reason: String,
+        /// A more urgent job takes its workers.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        preempted: bool,
     },
 }
 
 impl Goal {
+    /// Queued again, for another reason than that its workers are taken.
+    pub(super) fn queued(reason: impl Into<String>) -> Self {
+        Self::Queued { reason: reason.into(), preempted: false }
+    }
+
     /// The state that it stands for.
     pub fn state(&self) -> JobState {
         match self {
@@ -55,7 +63,7 @@ impl Goal {
     pub fn reason(&self) -> Option<&str> {
         match self {
             Self::Succeeded => None,
-            Self::Cancelled { reason } | Self::Failed { reason, .. } | Self::Queued { reason } => {
+            Self::Cancelled { reason } | Self::Failed { reason, .. } | Self::Queued { reason, .. } => {
                 Some(reason)
             }
         }
@@ -82,7 +90,7 @@ mod tests {
                 r#"{"goal":{"failed":{"failure":"worker_lost","reason":"why"}},"deadline":7}"#,
             ),
             (
-                Goal::Queued { reason: reason() },
+                Goal::queued(reason()),
                 JobState::Queued,
                 r#"{"goal":{"queued":{"reason":"why"}},"deadline":7}"#,
             ),

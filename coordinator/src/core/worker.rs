@@ -1,6 +1,6 @@
 //! A worker, as the coordinator knows it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use ringtune_shared::ids::{Epoch, JobId, WorkerId};
@@ -34,6 +34,8 @@ pub struct Capabilities {
     pub bf16: bool,
     /// Threads that a rank gets when the job leaves it open.
     pub threads: u32,
+    /// What jobs may ask for, beside its processor's flags.
+    pub labels: BTreeMap<String, String>,
 }
 
 /// How a worker is seen by users.
@@ -76,6 +78,8 @@ pub struct Worker {
     pub reforms: bool,
     /// It can compute steps again without making files of them.
     pub verifies: bool,
+    /// Its ranks carry out orders.
+    pub orders: bool,
     /// It says whom it reaches when it is asked.
     pub looks: bool,
     /// A user wants it to get no rank.

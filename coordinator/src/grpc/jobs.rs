@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use prost::Message as _;
-use ringtune_proto::convert::{FieldError, queue_from_wire, queue_to_wire, spec_from_wire, spec_to_wire};
+use ringtune_proto::convert::{
+    FieldError, order_from_wire, queue_from_wire, queue_to_wire, spec_from_wire, spec_to_wire,
+};
 use ringtune_proto::v1::{self, job_service_server::JobService};
 use ringtune_shared::ids::{ContentHash, JobId};
-use ringtune_shared::job::{JobRequest, JobSpec, QueueSpec, parse_job_request};
+use ringtune_shared::job::{JobRequest, JobSpec, Order, QueueSpec, parse_job_request};
 use ringtune_shared::trace::TraceContext;
 use tonic::{Request, Response, Status};
 
@@ -18,7 +20,7 @@ use super::traced::{Making, parent_of};
 use super::watches::{self, Answers};
 use super::{Api, outbound};
 use crate::access::Call;
-use crate::core::{Job, NewJob, RequestKey};
+use crate::core::{Job, NewJob, RequestKey, Time};
 use crate::references::Ties;
 
 /// Characters of a request id.
@@ -129,6 +131,30 @@ impl JobService for Jobs {
         Ok(Response::new(v1::ResumeJobResponse { job: Some(outbound::job(&job)) }))
     }
 
+    async fn order_job(
+        &self,
+        request: Request<v1::OrderJobRequest>,
+    ) -> Result<Response<v1::OrderJobResponse>, Status> {
+        let call = call_of(&request);
+        let request = request.into_inner();
+        let id = job_id(&request.job_id)?;
+        call.about(id);
+        self.0.check_reach(&call, id).await?;
+        let (order, after_step) = order_from_wire(request.order).map_err(|error| bad_field(&error))?;
+        order.check().map_err(bad_queue)?;
+        let job = self.0.job(&call, id).await?;
+        if let Order::Sample(_) = order
+            && !job.spec.draws_samples()
+        {
+            let problem = format!("a job of kind {:?} draws none", job.spec.kind().as_str());
+            return Err(bad_field(&FieldError::new("order.prompt", problem)));
+        }
+        let job = self.0.handle.order_job(id, order, after_step).await.map_err(FailedRequest::from)?;
+        let number = job.orders.last().map_or(0, |order| order.live.number);
+        let number = i64::try_from(number).unwrap_or(i64::MAX);
+        Ok(Response::new(v1::OrderJobResponse { job: Some(outbound::job(&job)), number }))
+    }
+
     async fn delete_job(
         &self,
         request: Request<v1::DeleteJobRequest>,
@@ -195,6 +221,10 @@ impl Jobs {
         queue.owner = call.owner(queue.owner).map_err(|denied| self.0.deny(denied))?;
         let most = self.0.submitter_priority;
         call.check_priority(queue.priority, most).map_err(|denied| self.0.deny(denied))?;
+        if queue.ends_by(None).is_some_and(|end| Time(end) <= self.0.handle.now()) {
+            let problem = format!("got {:?}, which is over; allowed: a time to come", queue.deadline);
+            return Err(bad_field(&FieldError::new("queue.deadline", problem)));
+        }
         let key = request_key(call, request.request_id, &wire, &queue).map_err(FailedRequest::from)?;
         let mut spec = spec_from_wire(wire).map_err(bad_spec)?;
         spec.check_paths().map_err(bad_spec)?;
@@ -241,12 +271,16 @@ fn request_key(
 ) -> Result<Option<RequestKey>, FieldError> {
     check_request_id(&id)?;
     let id = call.own_request(id);
-    // Without maps in it, equal specs have equal bytes; the map of a queue is put in order.
+    // Equal specs have equal bytes: their maps are in order.
     let mut sent = spec.encode_to_vec();
     if *queue != QueueSpec::default() {
         let priority = queue.priority.to_string();
         let mut parts = vec![queue.owner.as_str(), priority.as_str()];
         parts.extend(queue.labels.iter().flat_map(|(key, value)| [key.as_str(), value.as_str()]));
+        let max_seconds = queue.max_seconds.to_string();
+        if !queue.deadline.is_empty() || queue.max_seconds > 0 {
+            parts.extend([queue.deadline.as_str(), max_seconds.as_str()]);
+        }
         for part in parts {
             sent.extend_from_slice(&(part.len() as u64).to_be_bytes());
             sent.extend_from_slice(part.as_bytes());

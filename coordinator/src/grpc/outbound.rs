@@ -1,6 +1,6 @@
 //! Domain types as wire messages.
 
-use ringtune_proto::convert::{activity_to_wire, queue_to_wire, spec_to_wire, timestamp};
+use ringtune_proto::convert::{activity_to_wire, live_order_to_wire, queue_to_wire, spec_to_wire, timestamp};
 use ringtune_proto::v1;
 use ringtune_shared::ids::{Epoch, JobId, WorkerId};
 use ringtune_shared::job::JobRequest;
@@ -9,7 +9,7 @@ use ringtune_shared::version::Agreement;
 use crate::core::{
     ArtifactRecord, Assignment, Capabilities, Cluster, Difference, Down, EnterRing, EventBody, Failure, Job,
     JobEvent, JobState, LogLevel, Phase, Progress, ProgressStage, RankTiming, ReasonCode, Ring, StepRecord,
-    Time, Traffic, Verification, Worker, WorkerState,
+    Time, Traffic, Verification, Wait, Worker, WorkerState,
 };
 use crate::service::RingTimings;
 
@@ -73,6 +73,20 @@ pub(super) fn job_without_spec(job: &Job) -> v1::Job {
         reason_code: reason_code(job.reason_code()).into(),
         ring: job.ring.as_deref().map(ring),
         verification: job.verification.as_ref().map(|one| verification(one, job.compared())),
+        waiting: job.wait.as_ref().map(waiting),
+        orders: job.orders.iter().map(|order| live_order_to_wire(&order.live)).collect(),
+    }
+}
+
+fn waiting(wait: &Wait) -> v1::Waiting {
+    v1::Waiting {
+        needed: small(wait.needed),
+        free: small(wait.free),
+        usable: small(wait.usable),
+        ahead: small(wait.ahead),
+        behind_job_id: wait.behind.map(|job| job.to_string()).unwrap_or_default(),
+        since: Some(time(wait.since)),
+        estimated_start_time: wait.start.map(time),
     }
 }
 
@@ -96,6 +110,8 @@ fn reason_code(code: ReasonCode) -> v1::JobReason {
         ReasonCode::WaitingForWorkers => v1::JobReason::WaitingForWorkers,
         ReasonCode::WaitingBehindJob => v1::JobReason::WaitingBehindJob,
         ReasonCode::Recovering => v1::JobReason::Recovering,
+        ReasonCode::Preempted => v1::JobReason::Preempted,
+        ReasonCode::StoppedByOrder => v1::JobReason::StoppedByOrder,
         ReasonCode::Reforming => v1::JobReason::Reforming,
         ReasonCode::WaitingForSpare => v1::JobReason::WaitingForSpare,
         ReasonCode::Preparing => v1::JobReason::Preparing,
@@ -113,6 +129,7 @@ fn reason_code(code: ReasonCode) -> v1::JobReason {
         ReasonCode::Failed(Failure::Diverged) => v1::JobReason::Diverged,
         ReasonCode::Failed(Failure::Differs) => v1::JobReason::Differs,
         ReasonCode::Failed(Failure::NothingToCompare) => v1::JobReason::NothingToCompare,
+        ReasonCode::Failed(Failure::OutOfTime) => v1::JobReason::OutOfTime,
     }
 }
 
@@ -277,6 +294,8 @@ pub(super) fn worker(cluster: &Cluster, worker: &Worker) -> v1::Worker {
         connect_time: Some(time(worker.connected)),
         last_heartbeat_time: Some(time(worker.last_sign)),
         draining: worker.draining,
+        labels: worker.capabilities.labels.clone(),
+        rest_until_time: worker.rests_until.map(time),
     }
 }
 
@@ -342,6 +361,7 @@ fn assignment(given: &Assignment) -> v1::Assignment {
         resume_from: given.resume_from.map(|checkpoint| checkpoint.uri()).unwrap_or_default(),
         proof: given.proof.map(|last_step| v1::Proof { last_step: signed(last_step) }),
         traceparent: given.trace.map(|trace| trace.to_string()).unwrap_or_default(),
+        orders: given.orders.iter().map(live_order_to_wire).collect(),
     }
 }
 
@@ -351,6 +371,7 @@ fn enter_ring(given: EnterRing) -> v1::EnterRing {
         rank: given.rank.map_or(NO_RANK, small),
         after_step: given.after_step,
         reason: given.reason,
+        orders: given.orders.iter().map(live_order_to_wire).collect(),
     }
 }
 

@@ -69,5 +69,6 @@ pub(super) fn sees(call: &Call, cluster: &Cluster, id: JobId) -> bool {
 pub(super) fn redact_for(call: &Call, job: &mut Job) {
     if job.waits_behind && call.only_of().is_some() {
         job.reason = crate::core::BEHIND_ANOTHER.to_owned();
+        job.wait.iter_mut().for_each(|wait| wait.behind = None);
     }
 }

@@ -276,6 +276,14 @@ fn refusal_status(refusal: &Refusal) -> Status {
         Refusal::TooManyArtifacts { .. } => quota("artifacts of a job", message),
         Refusal::NotActive(job) => precondition("JOB_NOT_ACTIVE", job.to_string(), message),
         Refusal::CannotPause(job) => precondition("WORKERS_TOO_OLD", job.to_string(), message),
+        Refusal::TakesNoOrders(job) => precondition("JOB_TAKES_NO_ORDERS", job.to_string(), message),
+        Refusal::CannotOrder(job) => precondition("WORKERS_TOO_OLD", job.to_string(), message),
+        Refusal::StepIsOver { .. } => bad_field(&FieldError::new("order.after_step", message)),
+        Refusal::TooManyOrders { .. } => quota("orders of a job", message),
+        Refusal::NobodyFits { .. } => {
+            precondition("NO_SUCH_WORKERS", "spec.cluster.constraints".to_owned(), message)
+        }
+        Refusal::TooManyNeeds { .. } => quota("different constraints of active jobs", message),
         Refusal::AboutToEnd(job) => precondition("JOB_NOT_ACTIVE", job.to_string(), message),
         Refusal::RequestReused { job, .. } => {
             let details =

@@ -317,12 +317,13 @@ fn method_of(path: &str) -> &str {
 }
 
 /// Every method of the five services.
-const METHODS: [&str; 33] = [
+const METHODS: [&str; 34] = [
     "CreateJob",
     "VerifyJob",
     "GetJob",
     "ListJobs",
     "CancelJob",
+    "OrderJob",
     "PauseJob",
     "ResumeJob",
     "DeleteJob",

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use ringtune_shared::ids::{ContentHash, Epoch, JobId, WorkerId};
+use ringtune_shared::job::Order;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use super::clock::Clock;
@@ -49,6 +50,7 @@ pub(super) enum Command {
     CancelJob(JobId, String, Reply<Arc<Job>>),
     PauseJob(JobId, Reply<Arc<Job>>),
     ResumeJob(JobId, Reply<Arc<Job>>),
+    OrderJob(JobId, Order, u64, Reply<Arc<Job>>),
     /// An ended job is about to be deleted.
     Forget(Box<Job>, Reply<()>),
     /// A job that had ended so is deleted.
@@ -109,9 +111,10 @@ impl Command {
         }
         match self {
             Self::CreateJob(_, reply) | Self::VerifyJob(_, reply) => no(reply, error),
-            Self::CancelJob(_, _, reply) | Self::PauseJob(_, reply) | Self::ResumeJob(_, reply) => {
-                no(reply, error)
-            }
+            Self::CancelJob(_, _, reply)
+            | Self::PauseJob(_, reply)
+            | Self::ResumeJob(_, reply)
+            | Self::OrderJob(_, _, _, reply) => no(reply, error),
             Self::Forget(_, reply)
             | Self::KeepArtifact(_, reply)
             | Self::DropArtifact(_, _, _, reply)
@@ -215,6 +218,13 @@ impl Handle {
     /// Has a paused job wait for workers again; returns it as it is then. Asking again changes nothing.
     pub async fn resume_job(&self, job: JobId) -> Result<Arc<Job>, Error> {
         let answer = self.ask(|reply| Command::ResumeJob(job, reply)).await;
+        self.active(job, answer).await
+    }
+
+    /// Orders something of a job; returns it as it is then, the order last. `after_step`: not before that is done; 0: as soon as it
+    /// may be.
+    pub async fn order_job(&self, job: JobId, order: Order, after_step: u64) -> Result<Arc<Job>, Error> {
+        let answer = self.ask(|reply| Command::OrderJob(job, order, after_step, reply)).await;
         self.active(job, answer).await
     }
 

@@ -155,6 +155,7 @@ impl WatchMany {
         waiting.explain(&mut job);
         if job.waits_behind && self.owner.is_some() {
             job.reason = BEHIND_ANOTHER.to_owned();
+            job.wait.iter_mut().for_each(|wait| wait.behind = None);
         }
         Arc::new(job)
     }

@@ -51,6 +51,7 @@ sections! {
     cluster: cluster;
     debug: debug;
     output: output;
+    orders: orders;
 }
 
 /// The spec of a message, defaults filled in and checked.

@@ -4,6 +4,7 @@
 
 mod job;
 mod names;
+mod orders;
 mod queue;
 mod sections;
 
@@ -15,6 +16,7 @@ pub use names::{
     is_terminal, job_reason_name, job_state_from_name, job_state_name, log_level_name, progress_stage_name,
     rank_phase_name, worker_state_from_name, worker_state_name,
 };
+pub use orders::{live_order_from_wire, live_order_to_wire, order_from_wire};
 pub use queue::{queue_from_wire, queue_to_wire};
 
 /// A field of a message that is not what it should be.

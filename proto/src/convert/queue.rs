@@ -14,7 +14,9 @@ pub fn queue_from_wire(wire: Option<v1::QueueSpec>) -> Result<QueueSpec, SpecErr
     QueueSpec::from_draft(QueueDraft {
         owner: given(wire.owner),
         priority: Some(i64::from(wire.priority)),
-        labels: wire.labels.into_iter().collect(),
+        labels: wire.labels,
+        deadline: given(wire.deadline),
+        max_seconds: Some(wire.max_seconds),
     })
 }
 
@@ -22,9 +24,11 @@ pub fn queue_from_wire(wire: Option<v1::QueueSpec>) -> Result<QueueSpec, SpecErr
 pub fn queue_to_wire(queue: &QueueSpec) -> v1::QueueSpec {
     v1::QueueSpec {
         owner: queue.owner.clone(),
-        labels: queue.labels.iter().map(|(key, value)| (key.clone(), value.clone())).collect(),
+        labels: queue.labels.clone(),
         // At most 1000.
         priority: i32::try_from(queue.priority).unwrap_or(i32::MAX),
+        deadline: queue.deadline.clone(),
+        max_seconds: i64::try_from(queue.max_seconds).unwrap_or(i64::MAX),
     }
 }
 
@@ -38,6 +42,8 @@ mod tests {
             owner: "ada".to_owned(),
             labels: [("project".to_owned(), "dicoo".to_owned())].into(),
             priority: 7,
+            deadline: "2026-12-24T18:00:00Z".to_owned(),
+            max_seconds: 60,
         };
         let queue = queue_from_wire(Some(wire.clone())).unwrap();
         assert_eq!(

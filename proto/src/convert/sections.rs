@@ -1,13 +1,10 @@
 //! Sections of the job spec. An option has the same name in its message and in its draft, and its key comes from where it is
 //! declared. An empty text or list and an absent number on the wire all mean "not given".
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    mem::take,
-};
+use std::{collections::BTreeMap, mem::take};
 
 use ringtune_shared::job::{
-    ClusterDraft, DebugDraft, ModelDraft, OutputDraft,
+    ClusterDraft, DebugDraft, ModelDraft, OrdersDraft, OutputDraft,
     kinds::{
         generate::{DrawnLoraDraft, GenerateDraft},
         generate_text::GenerateTextDraft,
@@ -84,13 +81,13 @@ impl Field<Option<Self>> for Vec<String> {
     }
 }
 
-impl Field<Option<BTreeMap<String, f64>>> for HashMap<String, f64> {
-    fn given(self) -> Option<BTreeMap<String, f64>> {
-        (!self.is_empty()).then(|| self.into_iter().collect())
+impl Field<Option<Self>> for BTreeMap<String, f64> {
+    fn given(self) -> Option<Self> {
+        (!self.is_empty()).then_some(self)
     }
 
-    fn sent(given: Option<BTreeMap<String, f64>>) -> Self {
-        given.unwrap_or_default().into_iter().collect()
+    fn sent(given: Option<Self>) -> Self {
+        given.unwrap_or_default()
     }
 }
 
@@ -155,4 +152,5 @@ ringtune_shared::generate_text_keys!(part(GenerateTextSpec, GenerateTextDraft));
 ringtune_shared::cluster_keys!(part(ClusterSpec, ClusterDraft));
 ringtune_shared::debug_keys!(part(DebugSpec, DebugDraft));
 ringtune_shared::output_keys!(part(OutputSpec, OutputDraft));
+ringtune_shared::orders_keys!(part(OrdersSpec, OrdersDraft));
 ringtune_shared::concept_keys!(part(ConceptSpec, ConceptDraft));

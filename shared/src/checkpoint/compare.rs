@@ -23,6 +23,8 @@ const WITHOUT_EFFECT: &[&str] = &[
     "cluster.min_world_size",
     // Compared as decided.
     "cluster.threads_per_rank",
+    "cluster.constraints",
+    "cluster.topology",
 ];
 
 /// Something that decides the bits and is not the same.
@@ -53,11 +55,17 @@ impl fmt::Display for Difference {
 /// The options that decide the learned bits of a job besides its model and data, by name.
 ///
 /// `step`: the one whose state it is. A run may become longer where no step up to it depends on how many there are: a
-/// learning rate may, and so does a validation that was due only because `step` was the last.
+/// learning rate may, and so does a validation that was due only because `step` was the last. Of its orders those count that
+/// were carried out by then.
 pub fn deciding_options(spec: &JobSpec, step: u64) -> BTreeMap<String, Value> {
     let mut options = BTreeMap::new();
+    let mut carried_out = spec.clone();
+    carried_out.common.orders = spec.common.orders.up_to(step);
+    if spec.steps().is_none_or(|steps| !steps.is_judged_as_the_last(step)) {
+        carried_out.common.orders.stop_after = None;
+    }
     // A spec is plain data: it is always written as an object.
-    if let Ok(Value::Object(sections)) = serde_json::to_value(spec) {
+    if let Ok(Value::Object(sections)) = serde_json::to_value(&carried_out) {
         for (section, value) in sections {
             match value {
                 Value::Object(keys) => {
@@ -105,10 +113,10 @@ impl About {
         let mut now = deciding_options(spec, self.step);
         let steps = spec.steps().map(|steps| steps.option);
         // Whether the number of steps has decided anything so far, the checkpoint says.
-        if let Some(steps) = steps {
-            match self.options.contains_key(steps) {
-                true => now.insert(steps.to_owned(), Value::from(spec.total_steps())),
-                false => now.remove(steps),
+        if let Some(steps) = spec.steps() {
+            match self.options.contains_key(steps.option) {
+                true => now.insert(steps.option.to_owned(), Value::from(steps.total)),
+                false => now.remove(steps.option),
             };
         }
         let names: std::collections::BTreeSet<&String> = self.options.keys().chain(now.keys()).collect();

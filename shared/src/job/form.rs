@@ -3,7 +3,7 @@
 use serde::{Serialize, Serializer, ser::SerializeMap as _};
 use serde_json::{Map, Value};
 
-use super::{CommonSpec, JobSpec, ModelSpec, OutputSpec, Work, kinds::StoredSections};
+use super::{CommonSpec, JobSpec, ModelSpec, OrdersSpec, OutputSpec, Work, kinds::StoredSections};
 
 /// A language model as it is written: a job shows no key that it would refuse.
 #[derive(Serialize)]
@@ -15,7 +15,7 @@ struct LanguageModel<'a> {
 /// The order is that of the text, which metadata and stored jobs have.
 impl Serialize for JobSpec {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let CommonSpec { name, model, cluster, debug, output } = &self.common;
+        let CommonSpec { name, model, cluster, debug, output, orders } = &self.common;
         let has_language_model = self.has_language_model();
         let mut sections = serializer.serialize_map(None)?;
         sections.serialize_entry("kind", &self.kind())?;
@@ -31,9 +31,12 @@ impl Serialize for JobSpec {
         if !has_language_model {
             sections.serialize_entry("debug", debug)?;
         }
-        // Earlier versions have no such section.
+        // Earlier versions have no such sections.
         if *output != OutputSpec::default() {
             sections.serialize_entry("output", output)?;
+        }
+        if *orders != OrdersSpec::default() {
+            sections.serialize_entry("orders", orders)?;
         }
         self.work.write_tables(&mut sections)?;
         sections.end()
@@ -53,6 +56,7 @@ impl JobSpec {
             cluster: sections.take("cluster")?,
             debug: sections.take_or_default("debug")?,
             output: sections.take_or_default("output")?,
+            orders: sections.take_or_default("orders")?,
         };
         Ok(Self { common, work: Work::read(sections.take("kind")?, &mut sections)? })
     }

@@ -12,6 +12,7 @@
 mod check;
 mod choices;
 mod common;
+mod constraints;
 mod contents;
 mod error;
 mod exchange;
@@ -20,6 +21,7 @@ mod form;
 pub mod kinds;
 mod learning_rates;
 mod model_location;
+mod orders;
 mod paths;
 pub mod pictures;
 mod queue;
@@ -40,6 +42,7 @@ pub use common::{
     ClusterDraft, ClusterSpec, CommonSpec, DebugDraft, DebugSpec, ModelDraft, ModelSpec, OutputDraft,
     OutputSpec,
 };
+pub use constraints::{Constraint, Topology};
 pub use contents::ContentUse;
 pub use error::{SpecError, Violation};
 pub use exchange::SumOrder;
@@ -47,14 +50,17 @@ pub use file_place::{FilePlace, JobFile, Teaches};
 pub use kinds::{Activity, JobDraft, JobKind, Work, generate::SCHEDULERS};
 pub use learning_rates::LearningRates;
 pub use model_location::{DEFAULT_REVISION, HubModel, ModelLocation, S3Model, check_variant, is_plain_name};
+pub use orders::{LiveOrder, MOST_ORDERS, Order, OrdersDraft, OrdersSpec};
 pub use paths::{JobPath, PathUse};
-pub use queue::{HIGHEST_PRIORITY, JobRequest, QueueDraft, QueueSpec, check_label, check_label_key};
+pub use queue::{
+    HIGHEST_PRIORITY, JobRequest, QueueDraft, QueueSpec, check_label, check_label_key, check_labels,
+};
 pub use read_toml::{parse_job_request, parse_job_toml, parse_job_toml_with};
 pub use resume_from::{NotAResume, ResumeFrom};
 pub use settings::Setting;
 pub use stored::{STORED_VERSION, StoredSpecError};
 
-use std::mem::take;
+use std::{mem::take, sync::Arc};
 
 use check::Check;
 use kinds::{generate::GenerateDraft, gpt2_finetune::Gpt2Spec, textual_inversion::TextualInversionSpec};
@@ -77,7 +83,7 @@ pub struct ImageUse {
 pub fn is_field(text: &str) -> bool {
     let section = text.split(['.', '[']).next().unwrap_or_default();
     let is_name = text.chars().all(|letter| letter.is_ascii_alphanumeric() || "_.[]".contains(letter));
-    let is_section = ["model", "cluster", "debug", "output", "queue"].contains(&section)
+    let is_section = ["model", "cluster", "debug", "output", "orders", "queue"].contains(&section)
         || kinds::sections().any(|known| known == section);
     is_name && is_section && text.contains('.') && !text.contains("..")
 }
@@ -102,17 +108,19 @@ impl JobSpec {
             cluster: Spec::checked(take(&mut draft.cluster), &mut check, "cluster"),
             debug: Spec::checked(take(&mut draft.debug), &mut check, "debug"),
             output: Spec::checked(take(&mut draft.output), &mut check, "output"),
+            orders: Spec::checked(take(&mut draft.orders), &mut check, "orders"),
         };
         common.check(&mut check);
         let work = kinds::checked(kind, draft, &mut check, &common);
         let spec = Self { common, work };
+        check.orders(&spec);
         check.whole_job(&spec);
         check.end(spec)
     }
 
     /// The draft that becomes this job: everything is given but what has no value.
     pub fn to_draft(&self) -> JobDraft {
-        let CommonSpec { name, model, cluster, debug, output } = &self.common;
+        let CommonSpec { name, model, cluster, debug, output, orders } = &self.common;
         let mut draft = JobDraft {
             kind: Some(self.kind().as_str().to_owned()),
             name: Some(name.clone()),
@@ -120,11 +128,15 @@ impl JobSpec {
             cluster: cluster.draft(),
             debug: debug.draft(),
             output: output.draft(),
+            orders: orders.draft(),
             ..JobDraft::default()
         };
         // Earlier versions do not know these: they are sent where they say something.
         draft.model.tokenizer.take_if(|tokenizer| tokenizer.is_empty());
         draft.output.url.take_if(|url| url.is_empty());
+        draft.orders.learning_rate.take_if(|rates| rates.is_empty());
+        draft.cluster.constraints.take_if(|constraints| constraints.is_empty());
+        draft.cluster.topology.take_if(|topology| topology.is_empty());
         self.work.fill(&mut draft);
         draft
     }
@@ -141,7 +153,9 @@ impl JobSpec {
 
     /// None: it has no steps.
     pub(crate) fn steps(&self) -> Option<Steps<'_>> {
-        self.work.facts().steps()
+        let steps = self.work.facts().steps()?;
+        let stop_after = self.common.orders.stop_after.unwrap_or(u64::MAX);
+        Some(Steps { last: steps.total.min(stop_after), ..steps })
     }
 
     /// Whether its model is a language model.
@@ -149,9 +163,9 @@ impl JobSpec {
         self.work.facts().has_language_model()
     }
 
-    /// Optimizer updates; 0 for a job that trains nothing, or while they are not known yet.
+    /// The last of its optimizer updates; 0 for a job that trains nothing, or while they are not known yet.
     pub fn total_steps(&self) -> u64 {
-        self.steps().map_or(0, |steps| steps.total)
+        self.steps().map_or(0, |steps| steps.last)
     }
 
     /// The ranks' precision.
@@ -347,6 +361,11 @@ impl JobSpec {
         self.work.facts().prompt_to_try()
     }
 
+    /// Whether its ranks can draw what it has learned, while it learns.
+    pub fn draws_samples(&self) -> bool {
+        self.work.facts().pictures().is_some()
+    }
+
     /// The activity of prepared ranks.
     pub fn activity(&self) -> Activity {
         self.work.facts().activity()
@@ -354,6 +373,16 @@ impl JobSpec {
 
     /// The message of a job that succeeded after `done` steps.
     pub fn success(&self, done: u64) -> String {
-        self.work.facts().success(done)
+        self.steps().map_or_else(|| self.work.facts().success(done), |steps| steps.success(done))
+    }
+
+    /// The job as its ranks get it: without what was for its placement alone.
+    pub fn for_ranks(mut self: Arc<Self>) -> Arc<Self> {
+        let cluster = &self.common.cluster;
+        if !cluster.constraints.is_empty() || !cluster.topology.is_empty() {
+            let cluster = &mut Arc::make_mut(&mut self).common.cluster;
+            (cluster.constraints, cluster.topology) = (Vec::new(), String::new());
+        }
+        self
     }
 }

@@ -3,7 +3,7 @@
 //! Invariant: none of it decides a bit of the result. It is therefore no part of a [`JobSpec`], which is what goes into
 //! an embedding's metadata, what a checkpoint is compared by, and what the ranks are given.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::SystemTime};
 
 use serde::{Deserialize, Serialize};
 
@@ -16,6 +16,8 @@ const LONGEST_OWNER: usize = 128;
 const MOST_LABELS: usize = 32;
 /// Characters of a label's key, and of its value.
 const LONGEST_LABEL: usize = 63;
+/// A hundred years.
+const MOST_SECONDS: u64 = 3_155_760_000;
 /// The greatest priority.
 pub const HIGHEST_PRIORITY: u32 = 1000;
 
@@ -50,6 +52,13 @@ pub struct QueueSpec {
     /// From 0 to 1000; jobs with a higher one come first. The coordinator's `queue.submitter_priority` says how high one who
     /// is no admin may go. Default 0.
     pub priority: u32,
+    /// Until when it has to be done, in UTC, as in `2026-12-24T18:00:00Z`; empty: whenever. It fails then, and keeps what it has.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub deadline: String,
+    /// Seconds after its first ring was formed within which it has to be done, at most a hundred years, what it is paused or waits
+    /// in between included; 0: however long it takes.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub max_seconds: u64,
     /// At most 32. A key has 1 to 63 of a-z, 0-9 and `. _ / -`, the first a letter or a digit; a value at most 63
     /// printable characters.
     pub labels: BTreeMap<String, String>,
@@ -62,6 +71,12 @@ pub struct QueueDraft {
     pub owner: Option<String>,
     pub priority: Option<i64>,
     pub labels: BTreeMap<String, String>,
+    pub deadline: Option<String>,
+    pub max_seconds: Option<i64>,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 impl QueueSpec {
@@ -81,19 +96,49 @@ impl QueueSpec {
             let problem = format!("got {given}; allowed: 0 to {HIGHEST_PRIORITY}");
             violations.push(Violation::new("queue.priority", problem));
         }
-        let count = draft.labels.len();
-        if count > MOST_LABELS {
-            let problem = format!("{count} labels; allowed: at most {MOST_LABELS}");
-            violations.push(Violation::new("queue.labels", problem));
-        } else {
-            let checked = draft.labels.iter().map(|(key, value)| check_label(key, value));
-            violations.extend(checked.filter_map(Result::err));
+        violations.extend(check_labels("queue.labels", &draft.labels));
+        let deadline = draft.deadline.unwrap_or_default();
+        if !deadline.is_empty() && humantime::parse_rfc3339(&deadline).is_err() {
+            let given = shown(&deadline);
+            let problem = format!("got {given:?}; allowed: a time in UTC, as in \"2026-12-24T18:00:00Z\"");
+            violations.push(Violation::new("queue.deadline", problem));
         }
+        let given = draft.max_seconds.unwrap_or_default();
+        let max_seconds = u64::try_from(given).ok().filter(|seconds| *seconds <= MOST_SECONDS);
+        if max_seconds.is_none() {
+            let problem = format!("got {given}; allowed: 0 to {MOST_SECONDS}");
+            violations.push(Violation::new("queue.max_seconds", problem));
+        }
+        let (priority, max_seconds) = (priority.unwrap_or_default(), max_seconds.unwrap_or_default());
         match violations.is_empty() {
-            true => Ok(Self { owner, priority: priority.unwrap_or_default(), labels: draft.labels }),
+            true => Ok(Self { owner, priority, labels: draft.labels, deadline, max_seconds }),
             false => Err(SpecError { violations }),
         }
     }
+
+    /// Until when it has to be done, in milliseconds since 1970. `started`: when its first ring was formed, likewise.
+    pub fn ends_by(&self, started: Option<i64>) -> Option<i64> {
+        let since_1970 = |time: SystemTime| time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let milliseconds = |time| i64::try_from(since_1970(time).as_millis()).unwrap_or(i64::MAX);
+        let deadline = humantime::parse_rfc3339(&self.deadline).ok().map(milliseconds);
+        let seconds = i64::try_from(self.max_seconds).unwrap_or(i64::MAX);
+        let limit = started.filter(|_| seconds > 0);
+        let limit = limit.map(|started| started.saturating_add(seconds.saturating_mul(1000)));
+        deadline.into_iter().chain(limit).min()
+    }
+}
+
+/// Everything that is wrong with labels. `field`: their name in messages.
+pub fn check_labels(field: &str, labels: &BTreeMap<String, String>) -> Vec<Violation> {
+    if labels.len() > MOST_LABELS {
+        let problem = format!("{} labels; allowed: at most {MOST_LABELS}", labels.len());
+        return vec![Violation::new(field, problem)];
+    }
+    let problem = |(key, value): (&String, &String)| {
+        let problem = check_label_key(key).and_then(|()| check_label_value(value)).err()?;
+        Some(Violation::new(format!("{field}.{}", shown(key)), problem))
+    };
+    labels.iter().filter_map(problem).collect()
 }
 
 /// Checks one label.
@@ -101,9 +146,13 @@ impl QueueSpec {
 /// # Errors
 /// Its field, as in "queue.labels.team", with what is allowed.
 pub fn check_label(key: &str, value: &str) -> Result<(), Violation> {
-    let field = || format!("queue.labels.{}", shown(key));
-    check_label_key(key).map_err(|problem| Violation::new(field(), problem))?;
-    names::check(value, LONGEST_LABEL).map_err(|problem| Violation::new(field(), problem))
+    let labels = BTreeMap::from([(key.to_owned(), value.to_owned())]);
+    check_labels("queue.labels", &labels).pop().map_or(Ok(()), Err)
+}
+
+/// Checks a label's value.
+pub(super) fn check_label_value(value: &str) -> Result<(), String> {
+    names::check(value, LONGEST_LABEL).map_err(|problem| problem.to_string())
 }
 
 /// Checks a label's key.
@@ -191,10 +240,35 @@ mod tests {
     }
 
     #[test]
+    fn a_job_has_to_be_done_by_the_earlier_of_its_two_limits() {
+        let of = |deadline: &str, max_seconds| {
+            let draft = QueueDraft {
+                deadline: Some(deadline.to_owned()),
+                max_seconds: Some(max_seconds),
+                ..QueueDraft::default()
+            };
+            QueueSpec::from_draft(draft).unwrap()
+        };
+        let hour = "1970-01-01T01:00:00Z";
+        assert_eq!(of("", 0).ends_by(Some(5)), None);
+        assert_eq!(of(hour, 0).ends_by(None), Some(3_600_000));
+        assert_eq!(of(hour, 60).ends_by(None), Some(3_600_000));
+        assert_eq!(of(hour, 60).ends_by(Some(500)), Some(60_500));
+        assert_eq!(of(hour, 7200).ends_by(Some(500)), Some(3_600_000));
+        for deadline in ["tomorrow", "2026-12-24", "2026-13-01T00:00:00Z", "2026-12-24T18:00:00+01:00"] {
+            let wrong = QueueDraft { deadline: Some(deadline.to_owned()), ..QueueDraft::default() };
+            assert!(refused(wrong)[0].starts_with("queue.deadline: got"), "{deadline}");
+        }
+        let wrong = QueueDraft { max_seconds: Some(-1), ..QueueDraft::default() };
+        assert_eq!(refused(wrong), ["queue.max_seconds: got -1; allowed: 0 to 3155760000"]);
+    }
+
+    #[test]
     fn a_request_is_read_back_from_its_own_job_file() {
         let mut queue = QueueSpec::from_draft(draft(&[("a.b/c", "x \"y\"")])).unwrap();
         queue.owner = "ada".to_owned();
-        queue.priority = 7;
+        (queue.priority, queue.max_seconds) = (7, 60);
+        queue.deadline = "2026-12-24T18:00:00Z".to_owned();
         for queue in [queue, QueueSpec::default()] {
             let request = JobRequest { spec: job_with("", ""), queue };
             let text = request.to_toml().unwrap();

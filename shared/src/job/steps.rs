@@ -11,6 +11,8 @@ pub(super) fn is_due(every: u64, step: u64, total_steps: u64) -> bool {
 pub(crate) struct Steps<'a> {
     /// Optimizer updates; 0 while they are not known yet.
     pub(crate) total: u64,
+    /// The last one that is taken: an order may end the job before.
+    pub(crate) last: u64,
     /// The option that says so, by its full name.
     pub(crate) option: &'static str,
     /// Where it goes on, as [`super::ResumeFrom`] reads it; empty: nowhere.
@@ -33,19 +35,26 @@ impl Steps<'_> {
     /// Whether how many there are has decided anything up to `step`. A run may become longer where no step up to it depends
     /// on how many there are: a learning rate may, and so does a validation that was due only because `step` was the last.
     pub(crate) fn total_decides(&self, step: u64) -> bool {
+        self.total_decides_rates || self.is_judged_as_the_last(step)
+    }
+
+    /// Whether the state after `step` was judged because no other comes after it, and that decides something.
+    pub(crate) fn is_judged_as_the_last(&self, step: u64) -> bool {
         let every = self.validation_interval;
-        let judged_as_the_last = step == self.total
+        step == self.last
             && (self.select_best || self.early_stop_patience > 0)
             && is_due(every, step, step)
-            && !is_due(every, step, u64::MAX);
-        self.total_decides_rates || judged_as_the_last
+            && !is_due(every, step, u64::MAX)
     }
 
     /// What is said of a training that succeeded after `done` of them.
     pub(super) fn success(&self, done: u64) -> String {
-        let Self { total, early_stop_patience, .. } = self;
+        let Self { total, last, early_stop_patience, .. } = self;
         if done >= *total {
             return format!("{done} steps done");
+        }
+        if done >= *last {
+            return format!("{done} of {total} steps done: stopped by an order");
         }
         format!(
             "{done} of {total} steps done: stopped early, no lower validation loss in {early_stop_patience} validations"

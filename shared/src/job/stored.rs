@@ -8,7 +8,8 @@
 use serde_json::{Map, Value};
 
 use super::{
-    ClusterSpec, CommonSpec, DebugSpec, JobSpec, ModelSpec, OutputSpec, Work, kinds::generate::GenerateSpec,
+    ClusterSpec, CommonSpec, DebugSpec, JobSpec, ModelSpec, OrdersSpec, OutputSpec, Work,
+    kinds::generate::GenerateSpec,
 };
 use crate::ids::ContentHash;
 
@@ -92,10 +93,11 @@ impl JobSpec {
             prediction_type: None,
             tokenizer: String::new(),
         };
-        let cluster = ClusterSpec { world_size: 1, min_world_size: 1, threads_per_rank: 0 };
+        let cluster = ClusterSpec { world_size: 1, min_world_size: 1, ..ClusterSpec::default() };
         let debug = DebugSpec { trace_dir: String::new() };
         let output = OutputSpec::default();
-        let common = CommonSpec { name: "(unreadable)".to_owned(), model, cluster, debug, output };
+        let orders = OrdersSpec::default();
+        let common = CommonSpec { name: "(unreadable)".to_owned(), model, cluster, debug, output, orders };
         Self { common, work: Work::Generate(GenerateSpec::nothing()) }
     }
 }

@@ -7,7 +7,7 @@ use crate::{coordinator::Coordinator, jobs::spec, requests::fields, worker::Work
 
 pub(crate) fn queue(owner: &str, priority: i32, labels: &[(&str, &str)]) -> v1::QueueSpec {
     let labels = labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-    v1::QueueSpec { owner: owner.to_owned(), labels, priority }
+    v1::QueueSpec { owner: owner.to_owned(), labels, priority, ..v1::QueueSpec::default() }
 }
 
 pub(crate) async fn create(

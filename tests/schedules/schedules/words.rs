@@ -130,6 +130,7 @@ pub(crate) fn event(down: Down) -> Option<Event> {
             proof: given.proof,
             re_forms: false,
             trace: None,
+            orders: given.orders,
         })),
         Down::EnterRing(given) => Event::EnterRing(Box::new(NextRing {
             view: view(given.job, given.epoch, given.members),
@@ -137,6 +138,7 @@ pub(crate) fn event(down: Down) -> Option<Event> {
             protocol: given.protocol,
             after_step: given.after_step,
             reason: given.reason,
+            orders: given.orders,
         })),
         Down::StartRank(job, epoch) => Event::StartRank(RankKey { job, epoch }),
         Down::StopRank { job, epoch, keep_artifacts, .. } => {

@@ -1,5 +1,6 @@
 //! One fake worker: dial, hello, welcome, then words both ways until the session ends; and again, for ever.
 
+use std::collections::BTreeMap;
 use std::{
     sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
@@ -72,6 +73,7 @@ impl Identity {
             protocol_min: WORKER_PROTOCOLS.min,
             protocol_max: WORKER_PROTOCOLS.max,
             features: Vec::new(),
+            labels: BTreeMap::new(),
         }
     }
 }

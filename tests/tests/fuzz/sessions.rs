@@ -58,6 +58,7 @@ fn claims(job_id: &str) -> Vec<SessionRequest> {
             ..Default::default()
         }),
         held: vec![held.clone()],
+        ..Default::default()
     };
     let report = v1::RankReport {
         job_id: job_id.to_owned(),

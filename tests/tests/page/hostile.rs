@@ -1,6 +1,6 @@
 //! Texts of others are texts: none becomes markup, runs, or breaks the page; and everybody can use it.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result, ensure};
 use ringtune_proto::v1;
@@ -26,8 +26,8 @@ const TAB: &str = "\u{e004}";
 
 fn queue(text: &str) -> v1::QueueSpec {
     let value: String = text.chars().take(60).collect();
-    let labels = HashMap::from([("project".to_owned(), value.trim().to_owned())]);
-    v1::QueueSpec { owner: text.trim().to_owned(), labels, priority: 0 }
+    let labels = BTreeMap::from([("project".to_owned(), value.trim().to_owned())]);
+    v1::QueueSpec { owner: text.trim().to_owned(), labels, ..v1::QueueSpec::default() }
 }
 
 #[tokio::test]

@@ -61,6 +61,7 @@ impl JobService for History {
         list_jobs(v1::ListJobsRequest) -> v1::ListJobsResponse;
         cancel_job(v1::CancelJobRequest) -> v1::CancelJobResponse;
         pause_job(v1::PauseJobRequest) -> v1::PauseJobResponse;
+        order_job(v1::OrderJobRequest) -> v1::OrderJobResponse;
         resume_job(v1::ResumeJobRequest) -> v1::ResumeJobResponse;
         delete_job(v1::DeleteJobRequest) -> v1::DeleteJobResponse;
         watch_job(v1::WatchJobRequest) -> Self::WatchJobStream;

@@ -65,7 +65,8 @@ pub fn view(job: JobId, epoch: u64, members: &[v1::RingMember]) -> v1::RingView 
 
 pub async fn enter(session: &Session, ring: v1::RingView, rank: i32, after_step: bool) {
     let reason = "a test".to_owned();
-    session.say(Down::EnterRing(v1::EnterRing { ring: Some(ring), rank, after_step, reason })).await;
+    let orders = Vec::new();
+    session.say(Down::EnterRing(v1::EnterRing { ring: Some(ring), rank, after_step, reason, orders })).await;
 }
 
 /// Starts a worker that prepares to join the ring of `epoch`.

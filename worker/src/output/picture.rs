@@ -13,6 +13,11 @@ pub fn file_name_at(step: u64, number: usize) -> String {
     format!("preview-{step}-{number}.png")
 }
 
+/// Picture `number` (from 0) of those that order `order` had drawn after `step`.
+pub fn file_name_of_order(order: u64, step: u64, number: usize) -> String {
+    format!("sample-{order}-{step}-{number}.png")
+}
+
 /// Picture `number` (from 0) of those drawn with the best embedding, where that is not the last.
 pub fn file_name_of_best(number: usize) -> String {
     format!("preview-best-{number}.png")

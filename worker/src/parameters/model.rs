@@ -7,6 +7,7 @@ use crate::{
     engine::{EmbeddingRows, EngineError, EngineHandle, PassSummary},
     rank::{Error, Rank},
     ring::RankRing,
+    session::Assignment,
     training::{Previews, StepJudged},
 };
 
@@ -112,6 +113,25 @@ pub(crate) trait Model: fmt::Debug + Send + Sync + 'static {
     ) -> impl Future<Output = Result<Option<Previews>, Error>> + Send {
         async { Ok(None) }
     }
+
+    /// Draws pictures of a prompt with what the engine shows. None where it draws none.
+    ///
+    /// # Errors
+    /// The ring's; a prompt that no rank can draw.
+    fn sample(
+        &mut self,
+        _prompt: &str,
+        _engine: &EngineHandle,
+        _ring: &mut RankRing,
+    ) -> impl Future<Output = Result<Option<Previews>, Error>> + Send {
+        async { Ok(None) }
+    }
+
+    /// Goes on by the orders that the job has now.
+    ///
+    /// # Errors
+    /// The job cannot be so.
+    fn amend(&mut self, job: &Assignment) -> Result<(), Error>;
 
     /// Writes what is learned after a step into `folder`, where the job keeps that. Gives the files' names.
     fn write_step(

@@ -29,7 +29,7 @@ use crate::{
     rank::{Durations, Error, Rank},
     rank_state::{RankState, TakenState},
     ring::{self, RankRing},
-    session::StepSummary,
+    session::{Assignment, StepSummary},
     train::{self, AdamWOptions, Selection, mean_loss},
     training::{Course, Origin, Previews, Recovered, Shown, StepJudged, Trainee, measure, step_summary},
 };
@@ -411,6 +411,16 @@ impl<M: Model> Trainee for ParameterTrainee<M> {
             Shown::Best(_) => self.show_best(learned).await?,
         }
         self.model.draw(&self.engine, ring).await
+    }
+
+    async fn sample(&mut self, prompt: &str, ring: &mut RankRing) -> Result<Option<Previews>, Error> {
+        self.show_result().await?;
+        self.model.sample(prompt, &self.engine, ring).await
+    }
+
+    fn amend(&mut self, job: &Assignment) -> Result<(), Error> {
+        self.course.total = job.spec.total_steps();
+        self.model.amend(job)
     }
 
     fn settle(&mut self) {}

@@ -5,19 +5,19 @@ use ringtune_shared::{
     ring::{EntryPlan, Standing, plan_entry},
 };
 
-use super::{Error, LentRing, Rank, Work, agreement, summaries};
+use super::{Error, LentRing, Rank, Work, agreement, orders, summaries};
 use crate::{
     ring::{self, FetchFrom, RankRing, Seat, StateRoom},
-    session::StepSummary,
+    session::{Assignment, StepSummary},
 };
 
-/// Connects the ring and brings all ranks to one step. Dropped in the middle when the ring is not wanted any more: what
+/// Connects the ring, brings all ranks to one step, and settles what was ordered. Dropped in the middle when the ring is not wanted any more: what
 /// this rank has is as good as before.
 ///
 /// # Errors
 /// The ring's; ranks that work on other things, or did the same step with another outcome.
 pub(super) async fn enter<W: Work>(
-    rank: &Rank,
+    rank: &mut Rank,
     work: &mut W,
     seat: Seat,
     lent: &mut LentRing,
@@ -36,6 +36,14 @@ pub(super) async fn enter<W: Work>(
     work.assemble(rank, ring).await?;
     if ring.can_reform() {
         level(rank, work, ring).await?;
+    }
+    let step = work.last_step().await?;
+    let Assignment { orders, spec, .. } = &mut rank.assignment;
+    orders::settle(orders, step, ring).await?;
+    let before = spec.common.orders.clone();
+    spec.take_orders(&*orders);
+    if spec.common.orders != before {
+        work.amend(rank)?;
     }
     Ok(())
 }

@@ -16,6 +16,7 @@ mod given_up;
 mod hang;
 mod lent_ring;
 mod life;
+mod orders;
 mod rings;
 mod spans;
 mod summaries;

@@ -148,8 +148,8 @@ impl Life {
             work.begin(&self.rank, orders).await?;
         }
         let epoch = self.rank.assignment.ring.epoch;
-        let (mut newer, rank, ring) = (orders.clone(), &self.rank, &mut self.ring);
-        let mut span = rank.span("enter");
+        let mut span = self.rank.span("enter");
+        let (mut newer, rank, ring) = (orders.clone(), &mut self.rank, &mut self.ring);
         let entered = tokio::select! {
             entered = entering::enter(rank, work, seat, ring) => entered,
             _ = ended(orders) => Err(Error::Stopped),
@@ -218,6 +218,7 @@ impl Life {
         let assignment = &mut self.rank.assignment;
         assignment.ring = next.view.clone();
         (assignment.rank, assignment.ring_protocol) = (next.rank, next.protocol);
+        super::orders::take_over(&mut assignment.orders, &next.orders);
         self.rank.journal.speak_as(next.rank, next.view.epoch);
         self.take_seat()?;
         if self.rank.assignment.is_first() && !was_first {

@@ -188,6 +188,14 @@ pub(crate) trait Work: Send + 'static {
     /// it goes on when it is called again.
     fn tell_reports(&mut self, rank: &Rank) -> impl Future<Output = Result<(), Error>> + Send;
 
+    /// Takes over what changed in the job's own orders, with which the next step is taken.
+    ///
+    /// # Errors
+    /// It cannot be.
+    fn amend(&mut self, _rank: &Rank) -> Result<(), Error> {
+        Ok(())
+    }
+
     /// Opens what is written while the work is done, unless it is open.
     fn begin(&mut self, rank: &Rank, orders: &Orders) -> impl Future<Output = Result<(), Error>> + Send;
 

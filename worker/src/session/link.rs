@@ -3,6 +3,7 @@
 //! is opened over another one, and the old one goes when that stands.
 
 use std::{
+    collections::BTreeMap,
     sync::Arc,
     time::{Duration, SystemTime},
 };
@@ -61,6 +62,8 @@ pub struct LinkOptions {
     pub advertised: Advertised,
     /// This node's capabilities.
     pub capabilities: v1::Capabilities,
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
     /// Its metrics, for a coordinator that asks.
     pub metrics: Arc<Metrics>,
 }
@@ -305,6 +308,7 @@ async fn open(options: &LinkOptions, held: &watch::Receiver<Vec<v1::HeldRank>>) 
         protocol_max: WORKER_PROTOCOLS.max,
         protocol_min: WORKER_PROTOCOLS.min,
         features: WORKER_FEATURES.map(str::to_owned).to_vec(),
+        labels: options.labels.clone(),
     };
     let hello = v1::SessionRequest { message: Some(v1::session_request::Message::Hello(hello)) };
     up.send(hello).await.map_err(|_| broken("the stream closed before hello".to_owned()))?;

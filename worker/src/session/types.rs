@@ -4,7 +4,7 @@ use std::fmt;
 
 use ringtune_shared::{
     ids::{ContentHash, Epoch, JobId},
-    job::JobSpec,
+    job::{JobSpec, LiveOrder},
     ring::RingView,
     trace::TraceContext,
     version::{RING_PROTOCOLS, VERSION},
@@ -58,6 +58,8 @@ pub struct Assignment {
     pub re_forms: bool,
     /// The call that made the job. None: it is not traced.
     pub trace: Option<TraceContext>,
+    /// What was ordered of the job; `spec` has what is settled of it and decides bits.
+    pub orders: Vec<LiveOrder>,
 }
 
 impl Assignment {
@@ -76,6 +78,7 @@ impl Assignment {
             proof: None,
             re_forms: false,
             trace: None,
+            orders: Vec::new(),
         }
     }
 
@@ -103,6 +106,8 @@ pub struct NextRing {
     pub after_step: bool,
     /// The reason, for people.
     pub reason: String,
+    /// All that was ordered of the job up to this ring.
+    pub orders: Vec<LiveOrder>,
 }
 
 impl NextRing {

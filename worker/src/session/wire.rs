@@ -1,8 +1,12 @@
 //! Between the session's words and the wire's.
 
-use ringtune_proto::{convert::spec_from_wire, v1};
+use ringtune_proto::{
+    convert::{live_order_from_wire, spec_from_wire},
+    v1,
+};
 use ringtune_shared::{
     ids::{Epoch, JobId},
+    job::LiveOrder,
     ring::{Member, RingView},
     version::{RING_PROTOCOLS, VERSION},
 };
@@ -148,6 +152,7 @@ fn assignment(wire: v1::Assignment) -> Result<Assignment, WireError> {
         re_forms: false,
         // Work is done whether it can be traced or not.
         trace: wire.traceparent.parse().ok(),
+        orders: orders("Assignment", wire.orders)?,
     })
 }
 
@@ -198,7 +203,13 @@ fn next_ring(wire: v1::EnterRing) -> Result<NextRing, WireError> {
         -1 => None,
         rank => Some(rank_in(&view, rank).ok_or_else(|| wrong("EnterRing", "rank")(&no_rank(&view, rank)))?),
     };
-    Ok(NextRing { view, rank, protocol, after_step: wire.after_step, reason: wire.reason })
+    let orders = orders("EnterRing", wire.orders)?;
+    Ok(NextRing { view, rank, protocol, after_step: wire.after_step, reason: wire.reason, orders })
+}
+
+fn orders(message: &'static str, wire: Vec<v1::LiveOrder>) -> Result<Vec<LiveOrder>, WireError> {
+    let read = |order| live_order_from_wire(order).map_err(|error| wrong(message, "orders")(&error));
+    wire.into_iter().map(read).collect()
 }
 
 /// A message up the stream.
@@ -451,7 +462,8 @@ mod tests {
     fn a_ring_to_enter_names_a_place_or_none() {
         use v1::session_response::Message::EnterRing;
         let ring = wire().ring;
-        let enter = v1::EnterRing { ring, rank: 0, after_step: true, reason: "a joined".to_owned() };
+        let (reason, orders) = ("a joined".to_owned(), Vec::new());
+        let enter = v1::EnterRing { ring, rank: 0, after_step: true, reason, orders };
         let Event::EnterRing(next) = heard(EnterRing(enter.clone())) else { panic!("not read") };
         assert_eq!((next.rank, next.after_step, next.reason.as_str()), (Some(0), true, "a joined"));
         let Event::EnterRing(next) = heard(EnterRing(v1::EnterRing { rank: -1, ..enter.clone() })) else {

@@ -10,6 +10,7 @@ use ringtune_shared::daemon::{
     settings::{ListenSettings, Protection, SecuritySettings, SettingsError, TlsMode, check_state_dir},
     traces::TraceSettings,
 };
+use ringtune_shared::job::{Violation, check_labels};
 use ringtune_sources::Environment;
 use serde::{Deserialize, Serialize};
 
@@ -21,7 +22,7 @@ use crate::{
 use sections::GRACE_SECONDS;
 pub use sections::{
     CloudSettings, ComputeSettings, CoordinatorSettings, DebugSettings, END_LIMIT, ModelCacheSettings,
-    RingSettings, ShutdownSettings, StorageSettings, TrainingSettings,
+    RingSettings, ShutdownSettings, StorageSettings, TrainingSettings, WorkerSettings,
 };
 pub(crate) use sections::{LATENT_MEMORY_BYTES, MOST_IDLE_SECONDS, MOST_RING_CONNECTIONS};
 
@@ -47,6 +48,8 @@ pub struct Settings {
     /// What jobs may reach on this machine by path or address; `auto` is everything for a worker whose `grpc.listen` is on
     /// loopback.
     pub access: AccessSettings,
+    /// What the worker says of itself.
+    pub worker: WorkerSettings,
     /// How much of the processor a rank gets.
     pub compute: ComputeSettings,
     /// What a rank keeps for the case that its whole ring is lost.
@@ -75,6 +78,7 @@ impl Default for Settings {
             storage: StorageSettings::default(),
             model_cache: ModelCacheSettings::default(),
             access: AccessSettings::default(),
+            worker: WorkerSettings::default(),
             compute: ComputeSettings::default(),
             training: TrainingSettings::default(),
             shutdown: ShutdownSettings::default(),
@@ -120,6 +124,16 @@ impl Settings {
                 self.ring.connections,
                 "it must be at most 8; 0 means as many as are worth while",
             ));
+        }
+        if let Some(text) = self.worker.labels.iter().find(|text| !text.contains('=')) {
+            problems.push(SettingsError::text(
+                "worker.labels",
+                text,
+                "a label is KEY=VALUE, as in pool=blue",
+            ));
+        }
+        if let Some(Violation { problem, .. }) = check_labels("worker.labels", &self.worker.labels()).pop() {
+            problems.push(SettingsError::text("worker.labels", &self.worker.labels.join(", "), &problem));
         }
         if self.compute.threads > 4096 {
             problems.push(SettingsError::number(

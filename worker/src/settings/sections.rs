@@ -1,6 +1,7 @@
 //! The sections of the settings, with their defaults.
 
 use std::{
+    collections::BTreeMap,
     ops::RangeInclusive,
     path::{Path, PathBuf},
     time::Duration,
@@ -151,6 +152,26 @@ pub const END_LIMIT: Duration = Duration::from_secs(30);
 pub(crate) const MOST_IDLE_SECONDS: u64 = 31_536_000;
 /// Least and most of `shutdown.grace_seconds`.
 pub(super) const GRACE_SECONDS: RangeInclusive<u64> = 15..=86_400;
+
+/// `[worker]`
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct WorkerSettings {
+    /// Labels of the worker, as in `["pool=blue", "rack=r1"]`: jobs ask for them by `cluster.constraints`, and are packed or spread by
+    /// them (`cluster.topology`).
+    ///
+    /// Allowed: at most 32, each a key of 1 to 63 of a-z, 0-9 and . _ / - with a value of at most 63 printable characters.
+    pub labels: Vec<String>,
+}
+
+impl WorkerSettings {
+    /// The labels by their keys; of two of one key the last.
+    pub fn labels(&self) -> BTreeMap<String, String> {
+        let label =
+            |text: &String| text.split_once('=').map(|(key, value)| (key.to_owned(), value.to_owned()));
+        self.labels.iter().filter_map(label).collect()
+    }
+}
 
 /// `[shutdown]`
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

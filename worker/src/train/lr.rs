@@ -28,6 +28,8 @@ pub struct LrOptions {
 #[derive(Clone, Debug, PartialEq)]
 pub struct LrSchedule {
     rates: Rates,
+    /// What takes their place, each from its step on, in the order of these.
+    later: Vec<(u64, Rates)>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -44,12 +46,18 @@ impl LrSchedule {
         if options.curve == LrScheduler::Polynomial && options.base <= POLYNOMIAL_END {
             return Err(Error::LearningRateBelowEnd { given: options.base, end: POLYNOMIAL_END });
         }
-        Ok(Self { rates: Rates::Curve(options) })
+        Ok(Self { rates: Rates::Curve(options), later: Vec::new() })
     }
 
     /// train.learning_rates, each multiplied by `scale` (what scale_lr makes of it).
     pub fn piecewise(rates: LearningRates, scale: f64) -> Self {
-        Self { rates: Rates::Pieces(rates, scale) }
+        Self { rates: Rates::Pieces(rates, scale), later: Vec::new() }
+    }
+
+    /// The same up to step `first`, and `other` from there on.
+    pub fn then(mut self, first: u64, other: Self) -> Self {
+        self.later.push((first, other.rates));
+        self
     }
 
     /// The learning rate of step `step` (from 1): the curve's value at `step` - 1, so that a warm-up starts at 0.
@@ -57,7 +65,8 @@ impl LrSchedule {
     /// That is what the training script does under accelerate: warm-up and total are multiplied by the number of
     /// processes there, and each optimizer step moves the schedule on as often.
     pub fn at(&self, step: u64) -> f64 {
-        match &self.rates {
+        let later = self.later.iter().rev().find(|(first, _)| *first <= step);
+        match later.map_or(&self.rates, |(_, rates)| rates) {
             Rates::Curve(options) => options.base * options.factor(step.saturating_sub(1)),
             Rates::Pieces(rates, scale) => rates.at(step) * scale,
         }
@@ -119,6 +128,17 @@ mod tests {
             assert_eq!(schedule.at(1), first, "{curve:?}");
             assert_eq!(schedule.at(11), 2e-3, "{curve:?}");
         }
+    }
+
+    #[test]
+    fn what_takes_a_schedules_place_holds_from_its_step_on() {
+        let whole = schedule(LrScheduler::Linear, 0, 100);
+        let constant = |rate: &str| LrSchedule::piecewise(rate.parse().unwrap(), 1.0);
+        let ordered = whole.clone().then(11, constant("0.5")).then(51, whole.clone());
+        for step in [1, 10, 51, 100] {
+            assert_eq!(ordered.at(step), whole.at(step), "{step}");
+        }
+        assert_eq!([11, 50].map(|step| ordered.at(step)), [0.5; 2]);
     }
 
     #[test]

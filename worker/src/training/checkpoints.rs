@@ -64,6 +64,11 @@ impl Checkpoints {
         Self { folder: rank.folder.clone(), about, spec: spec.clone(), every, limit, kept, begun }
     }
 
+    /// The job is another by its orders.
+    pub(super) fn amend(&mut self, spec: &JobSpec) {
+        self.spec = spec.clone();
+    }
+
     /// Whether the state after `step` is to be kept.
     pub(super) fn due(&self, step: u64) -> bool {
         self.every > 0 && step.is_multiple_of(self.every)

@@ -8,7 +8,11 @@ use std::{
     time::Duration,
 };
 
-use ringtune_shared::{checkpoint::step_of_name, ids::ContentHash, job::JobSpec};
+use ringtune_shared::{
+    checkpoint::step_of_name,
+    ids::ContentHash,
+    job::{JobSpec, OrdersSpec},
+};
 use ringtune_traces::Open;
 use serde_json::{Map, Value};
 use tokio::time::timeout;
@@ -191,11 +195,34 @@ impl TrainingFiles {
         self.recovery.is_due()
     }
 
+    /// The job is another by its orders.
+    pub(super) fn amend(&mut self, spec: &JobSpec) {
+        self.checkpoints.amend(spec);
+    }
+
     /// Begins to keep the state after `step` for the loss of the whole ring, where it is time and no checkpoint has it.
     pub(super) async fn keep_recovery_point(&mut self, step: u64, state: &RankState, pending: bool) {
         if self.recovery.is_due() && self.checkpoints.is_behind(step) {
             self.recovery.begin(self.checkpoints.about(step), state.clone(), pending).await;
         }
+    }
+
+    /// Writes pictures that were ordered and sends them on their way.
+    pub(super) async fn save_samples(
+        &mut self,
+        (order, step): (u64, u64),
+        pictures: Vec<Option<RgbImage>>,
+    ) -> Result<(), Error> {
+        for (number, picture) in pictures.into_iter().enumerate() {
+            let Some(picture) = picture else { continue };
+            let file = self.folder.join(picture::file_name_of_order(order, step, number));
+            let path = file.clone();
+            ringtune_shared::tasks::spawn_blocking(move || picture::write(&path, &picture)).await??;
+            if let Some(uploads) = &mut self.uploads {
+                uploads.queue.push(file).await;
+            }
+        }
+        Ok(())
     }
 
     /// Writes pictures and sends them on their way. One that is missing was told already.
@@ -258,6 +285,11 @@ impl TrainingFiles {
                 kept = kept.and(last);
             }
             state => recovery = state.filter(|_| self.checkpoints.is_behind(step)),
+        }
+        if rank.assignment.spec.common.orders != OrdersSpec::default() {
+            // As it became.
+            let (folder, spec) = (self.folder.clone(), rank.assignment.spec.clone());
+            ringtune_shared::tasks::spawn_blocking(move || write_job_file(&folder, &spec)).await??;
         }
         let mut names = vec![JOB_FILE.to_owned()];
         let mut written = self.close(&mut names).await;
@@ -346,12 +378,20 @@ pub(crate) fn deciding_job(
     let refused = |problem: String| Refusal::of(JOB_FILE, problem);
     let job = serde_json::to_value(&assignment.spec).map_err(|error| refused(error.to_string()))?;
     let Value::Object(mut job) = job else { return Err(refused("it is no object".to_owned()).into()) };
-    sections.iter().for_each(|section| drop(job.remove(*section)));
+    sections.iter().chain(&["output"]).for_each(|section| drop(job.remove(*section)));
     if let Some(Value::Object(section)) = job.get_mut(of) {
         options.iter().for_each(|option| drop(section.remove(*option)));
     }
     job.insert("precision".to_owned(), Value::from(assignment.precision.name()));
     Ok(job)
+}
+
+/// Has the job in files say the orders that it has now.
+pub(crate) fn say_orders(job: &mut Value, orders: &OrdersSpec) {
+    // A spec is plain data: it can always be written.
+    if let (Value::Object(job), Ok(orders)) = (job, serde_json::to_value(orders)) {
+        job.insert("orders".to_owned(), orders);
+    }
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ mod checkpoints;
 mod files;
 mod history;
 mod judging;
+mod ordered;
 mod previews;
 mod recovery;
 mod reports;
@@ -25,9 +26,9 @@ mod together;
 mod trainee;
 mod writing;
 
-pub(crate) use files::deciding_job;
+pub(crate) use files::{deciding_job, say_orders};
 pub(crate) use judging::{measure, step_summary};
-pub(crate) use previews::{PreviewPlan, WantedPreviews};
+pub(crate) use previews::{Expanded, PreviewPlan, WantedPreviews};
 pub(crate) use resume::{Start, fetch, read, unreadable};
 pub(crate) use steps::Training;
 pub(crate) use trainee::{

@@ -1,6 +1,6 @@
 //! Pictures while training goes on: at fixed prompt and noise, made by the ranks in turns, gathered by rank 0.
 
-use std::{collections::BTreeSet, time::Instant};
+use std::{collections::BTreeSet, sync::Arc, time::Instant};
 
 use super::trainee::Previews;
 use crate::{
@@ -23,7 +23,7 @@ const PIXELS_SENT_AT_ONCE: usize = 1 << 16;
 /// What a job says of the pictures that it wants while training goes on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WantedPreviews<'a> {
-    /// With the tokens of all learned words.
+    /// Empty: it wants none.
     pub(crate) prompt: &'a str,
     /// How many.
     pub(crate) count: u32,
@@ -33,11 +33,17 @@ pub(crate) struct WantedPreviews<'a> {
     pub(crate) seed: u64,
 }
 
-/// What the pictures of a job are drawn from. They are those of `ringtune generate` with the job's seed, the same
-/// scheduler, steps and guidance, and the embedding of the step.
+/// A learned word in prompts, and the tokens of all its vectors, which take its place.
+pub(crate) type Expanded = (String, String);
+
+/// What the pictures of a job are drawn from: those that it wants, and any that are ordered. They are those of `ringtune generate`
+/// with the job's seed, the same scheduler, steps and guidance, and the embedding of the step.
 #[derive(Clone, Debug)]
 pub(crate) struct PreviewPlan {
-    prompt_ids: Vec<i64>,
+    tokenizer: Arc<ClipTokenizer>,
+    words: Arc<Vec<Expanded>>,
+    /// None: the job wants no pictures.
+    prompt_ids: Option<Vec<i64>>,
     negative_ids: Vec<i64>,
     count: u32,
     side: usize,
@@ -48,40 +54,59 @@ pub(crate) struct PreviewPlan {
 }
 
 impl PreviewPlan {
-    /// Of pictures by the model that is loaded.
+    /// Of pictures by the model that is loaded, with learned words.
     ///
     /// # Errors
     /// The prompt is longer than the text encoder reads.
     pub(crate) fn new(
         wanted: WantedPreviews<'_>,
         model: &ModelInfo,
-        tokenizer: &ClipTokenizer,
+        tokenizer: Arc<ClipTokenizer>,
+        words: Vec<Expanded>,
     ) -> Result<Self, Error> {
         let WantedPreviews { prompt, count, side, seed } = wanted;
-        let (found, most) = (tokenizer.count_tokens(prompt)?, tokenizer.length() - 2);
+        let latent = model.latent_channels * (side / model.vae_factor).pow(2);
+        let negative_ids = tokenizer.encode("")?;
+        let (draws, told, words) = (Draws::new(seed), BTreeSet::new(), Arc::new(words));
+        let plan =
+            Self { tokenizer, words, prompt_ids: None, negative_ids, count, side, latent, draws, told };
+        if prompt.is_empty() { Ok(plan) } else { plan.of("train.validation_prompt", prompt) }
+    }
+
+    /// The same for another prompt. `field`: its name in messages.
+    ///
+    /// # Errors
+    /// As above.
+    pub(crate) fn of(&self, field: &'static str, prompt: &str) -> Result<Self, Error> {
+        // Every vector of a token, as diffusers' pipeline puts them in.
+        let expanded =
+            self.words.iter().fold(prompt.to_owned(), |prompt, (word, all)| prompt.replace(word, all));
+        let (found, most) = (self.tokenizer.count_tokens(&expanded)?, self.tokenizer.length() - 2);
         if found > most {
             let problem = format!("got {found} tokens ({prompt:?}); allowed: at most {most}");
-            return Err(Refusal::of("train.validation_prompt", problem).into());
+            return Err(Refusal::of(field, problem).into());
         }
-        let latent = model.latent_channels * (side / model.vae_factor).pow(2);
-        let (prompt_ids, negative_ids) = (tokenizer.encode(prompt)?, tokenizer.encode("")?);
-        let (draws, told) = (Draws::new(seed), BTreeSet::new());
-        Ok(Self { prompt_ids, negative_ids, count, side, latent, draws, told })
+        Ok(Self { prompt_ids: Some(self.tokenizer.encode(&expanded)?), ..self.clone() })
     }
 
-    /// Whether the prompt has something of what is learned, whose tokens come behind the model's own.
+    /// Whether the job wants pictures.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.prompt_ids.is_some()
+    }
+
+    /// Whether the prompt, if there is one, has something of what is learned, whose tokens come behind the model's own.
     pub(crate) fn shows_learned(&self, model: &ModelInfo) -> bool {
-        self.prompt_ids.iter().any(|id| *id >= model.vocab_size as i64)
+        self.prompt_ids.iter().flatten().any(|id| *id >= model.vocab_size as i64)
     }
 
-    fn request(&self, number: u32, rows: &[f32]) -> ImageRequest {
+    fn request(&self, prompt_ids: Vec<i64>, number: u32, rows: &[f32]) -> ImageRequest {
         let mut noise = self.draws.picture_noise(number, self.latent * (1 + SAMPLER.step_noises(STEPS)));
         let step_noise = noise.split_off(self.latent);
         ImageRequest {
             batch: 1,
             height: self.side,
             width: self.side,
-            prompt_ids: self.prompt_ids.clone(),
+            prompt_ids,
             negative_ids: self.negative_ids.clone(),
             rows: rows.to_vec(),
             sampler: SAMPLER,
@@ -92,7 +117,7 @@ impl PreviewPlan {
         }
     }
 
-    /// Draws all pictures with these rows, together with all other ranks: rank r of n draws r, r + n, …
+    /// Draws all pictures with these rows, together with all other ranks: rank r of n draws r, r + n, … None where none are wanted.
     ///
     /// # Errors
     /// The ring broke. A picture that a rank cannot draw is no error.
@@ -101,14 +126,15 @@ impl PreviewPlan {
         engine: &EngineHandle,
         ring: &mut RankRing,
         rows: &[f32],
-    ) -> Result<Previews, Error> {
+    ) -> Result<Option<Previews>, Error> {
+        let Some(prompt_ids) = self.prompt_ids.clone() else { return Ok(None) };
         let started = Instant::now();
         let (rank, ranks) = (ring.rank() as u32, ring.world_size() as u32);
         let (mut pictures, mut failures) = (Vec::new(), Vec::new());
         for first in (0..self.count).step_by(ranks.max(1) as usize) {
             let number = first + rank;
             let drawn = if number < self.count {
-                let request = self.noised(number, rows).await?;
+                let request = self.noised(prompt_ids.clone(), number, rows).await?;
                 let drawn = engine.generate(request).await.map(|pictures| pictures.into_iter().next());
                 drawn
                     .map_err(|error| failures.push(format!("a picture could not be drawn: {error}")))
@@ -126,13 +152,13 @@ impl PreviewPlan {
         let _ = engine.drop_vae().await;
         // Not before: what was drawn for a ring that broke nobody was told of.
         failures.retain(|failure| self.told.insert(failure.clone()));
-        Ok(Previews { pictures, failures, seconds: started.elapsed().as_secs_f64() })
+        Ok(Some(Previews { pictures, failures, seconds: started.elapsed().as_secs_f64() }))
     }
 
     /// Drawing normal numbers is computing: off the runtime's threads.
-    async fn noised(&self, number: u32, rows: &[f32]) -> Result<ImageRequest, Error> {
+    async fn noised(&self, prompt_ids: Vec<i64>, number: u32, rows: &[f32]) -> Result<ImageRequest, Error> {
         let (plan, rows) = (self.clone(), rows.to_vec());
-        Ok(ringtune_shared::tasks::spawn_blocking(move || plan.request(number, &rows)).await?)
+        Ok(ringtune_shared::tasks::spawn_blocking(move || plan.request(prompt_ids, number, &rows)).await?)
     }
 
     /// Everybody's picture of this round, in rank order; on other ranks than 0 the pictures are dropped on the way.

@@ -139,6 +139,14 @@ impl<T: Trainee> Work for Training<T> {
         Ok(())
     }
 
+    fn amend(&mut self, rank: &Rank) -> Result<(), Error> {
+        self.trainee.amend(&rank.assignment)?;
+        if let Some(files) = &mut self.files {
+            files.amend(&rank.assignment.spec);
+        }
+        Ok(())
+    }
+
     async fn begin(&mut self, rank: &Rank, orders: &Orders) -> Result<(), Error> {
         if rank.assignment.is_first() && self.files.is_none() && self.trainee.course().proof.is_none() {
             let uploads = rank.start_uploads(orders);
@@ -174,6 +182,7 @@ impl<T: Trainee> Work for Training<T> {
             self.files = Some(files);
             kept?;
         }
+        self.carry_out(rank, ring, &mut given_up).await?;
         if self.step() > 0 && self.is_over() {
             self.learned = Some(self.trainee.learned());
             tokio::select! {
@@ -269,6 +278,7 @@ impl<T: Trainee> Training<T> {
             }
             taken?;
             drop(span);
+            self.carry_out(rank, ring, given_up).await?;
             self.hear(rank, ring.heard()).await;
             if self.trainee.wished() == Wish::End {
                 return Ok(Left::ToEnd);
@@ -473,7 +483,7 @@ impl<T: Trainee> Training<T> {
     }
 
     /// Whether a step's report may not be stored yet.
-    fn is_pending(&self, step: u64) -> bool {
+    pub(super) fn is_pending(&self, step: u64) -> bool {
         self.reports.has(step)
     }
 

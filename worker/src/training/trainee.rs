@@ -179,6 +179,24 @@ pub(crate) trait Trainee: StateTogether {
         ring: &mut RankRing,
     ) -> impl Future<Output = Result<Option<Previews>, Error>> + Send;
 
+    /// Draws pictures of a prompt with the last step's state. None where it draws none.
+    ///
+    /// # Errors
+    /// The ring's; a prompt that no rank can draw.
+    fn sample(
+        &mut self,
+        _prompt: &str,
+        _ring: &mut RankRing,
+    ) -> impl Future<Output = Result<Option<Previews>, Error>> + Send {
+        async { Ok(None) }
+    }
+
+    /// Goes on by the orders that the job has now: with other learning rates, or to another last step.
+    ///
+    /// # Errors
+    /// The job cannot be so.
+    fn amend(&mut self, job: &Assignment) -> Result<(), Error>;
+
     /// All of the last step is found out: it will be kept.
     fn settle(&mut self);
 

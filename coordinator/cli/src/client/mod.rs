@@ -219,6 +219,14 @@ impl Client {
         self.present(doing, answer.job)
     }
 
+    /// Orders something of a job; returns the job, and the order's number.
+    pub async fn order_job(&self, job: Uuid, order: v1::Order) -> Result<(v1::Job, i64), ClientError> {
+        let request = v1::OrderJobRequest { job_id: job.to_string(), order: Some(order) };
+        let doing = "give the order";
+        let answer = self.ask(doing, request, async |request| self.jobs().order_job(request).await).await?;
+        Ok((self.present(doing, answer.job)?, answer.number))
+    }
+
     /// Has a paused job go on.
     pub async fn resume_job(&self, job: Uuid) -> Result<v1::Job, ClientError> {
         let request = v1::ResumeJobRequest { job_id: job.to_string() };

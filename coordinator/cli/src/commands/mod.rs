@@ -14,6 +14,7 @@ mod keep;
 mod login;
 mod lora;
 mod model_weights;
+mod orders;
 mod pipeline;
 mod queries;
 mod reach;
@@ -57,6 +58,9 @@ pub async fn dispatch(command: Command, interrupts: &Interrupts) -> Result<(), E
         Command::Cancel(arguments) => Box::pin(queries::cancel(arguments)),
         Command::Pause(arguments) => Box::pin(queries::pause(arguments)),
         Command::Resume(arguments) => Box::pin(queries::resume(arguments)),
+        Command::Order(arguments) => Box::pin(orders::order(arguments)),
+        Command::Fork(arguments) => return Box::pin(orders::fork(arguments, interrupts)).await,
+        Command::Queue(arguments) => Box::pin(orders::queue(arguments)),
         Command::Delete(arguments) => Box::pin(queries::delete(arguments)),
         Command::Workers(arguments) => Box::pin(queries::workers(arguments)),
         Command::Drain(arguments) => Box::pin(queries::drain(arguments, true)),

@@ -1,6 +1,6 @@
 //! The commands that ask one question: `list`, `status`, `cancel`, `delete`, `workers`, `drain`, `undrain`.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::SystemTime};
 
 use comfy_table::CellAlignment;
 use ringtune_proto::{
@@ -9,6 +9,7 @@ use ringtune_proto::{
 };
 
 use super::{
+    orders::waiting_text,
     reach::client_of,
     resolve,
     table::{facts, print_table, table},
@@ -206,8 +207,12 @@ fn worker_state(worker: &v1::Worker) -> String {
 fn job_text(job: &v1::Job, timings: &[v1::RankTiming]) -> String {
     let mut lines = vec![("job", job.job_id.clone()), ("name", job.name.clone())];
     lines.push(("state", job_state_name(job.state()).to_owned()));
-    if !job.state_reason.is_empty() {
-        lines.push(("reason", job.state_reason.clone()));
+    let reason = match &job.waiting {
+        Some(waiting) => waiting_text(waiting, &job.state_reason, SystemTime::now()),
+        None => job.state_reason.clone(),
+    };
+    if !reason.is_empty() {
+        lines.push(("reason", reason));
     }
     if job.reason_code() != JobReason::Unspecified {
         lines.push(("code", job_reason_name(job.reason_code()).to_owned()));
@@ -283,6 +288,7 @@ mod tests {
             owner: "ada".into(),
             labels: [("b".to_owned(), "2".to_owned()), ("a".to_owned(), "1".to_owned())].into(),
             priority: 7,
+            ..v1::QueueSpec::default()
         };
         let member = v1::ring::Member {
             rank: 0,

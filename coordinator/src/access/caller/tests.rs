@@ -21,7 +21,7 @@ fn every_reason_is_counted_from_the_start() {
 }
 
 /// Who may call it: e everybody, r whoever may renew, w worker, s submitter, o observer, a admin.
-const MAY: [(&str, &str); 52] = [
+const MAY: [(&str, &str); 53] = [
     ("Join", "ewsoa"),
     ("RenewCertificate", "wsoa"),
     ("WhoAmI", "wsoa"),
@@ -36,6 +36,7 @@ const MAY: [(&str, &str); 52] = [
     ("CreateJob", "sa"),
     ("VerifyJob", "sa"),
     ("CancelJob", "sa"),
+    ("OrderJob", "sa"),
     ("PauseJob", "sa"),
     ("ResumeJob", "sa"),
     ("DeleteJob", "sa"),

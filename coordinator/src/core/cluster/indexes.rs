@@ -12,6 +12,7 @@ use super::{Cluster, Recovered};
 use crate::core::deadlines::Subject;
 use crate::core::job::{Job, Ring};
 use crate::core::job_state::JobState;
+use crate::core::needs::Needs;
 use crate::core::pool::Availability;
 use crate::core::record::Checkpoint;
 use crate::core::time::Time;
@@ -21,9 +22,11 @@ impl Cluster {
     pub(in crate::core) fn insert_job(&mut self, job: Arc<Job>) {
         self.job_counts[job.state as usize] += 1;
         self.requests.insert(&job);
+        self.want(&Needs::of(&job));
         self.short.enter(&job);
         self.rings.enter(&job);
         self.jobs.insert_mut(job.id, job.clone());
+        self.enter_end(job.id);
         if job.state == JobState::Queued {
             let since = if job.started.is_none() { job.created } else { self.latest };
             match job.waits_since {
@@ -34,6 +37,37 @@ impl Cluster {
         }
         if let Some(ring) = &job.ring {
             self.seat(job.id, ring);
+        }
+    }
+
+    fn want(&mut self, needs: &Needs) {
+        let has_place = |id: &WorkerId| self.places.contains_key(id);
+        let workers = self.workers.values();
+        let workers = workers.map(|worker| (&**worker, Availability::of(worker, has_place(&worker.id))));
+        self.pool.want(needs, workers);
+    }
+
+    /// Changes what is ordered of a job, and so what it needs of its workers.
+    pub(in crate::core) fn change_orders(&mut self, id: JobId, change: impl FnOnce(&mut Job)) {
+        let Some(job) = self.jobs.get_mut(&id).map(Arc::make_mut) else { return };
+        let before = Needs::of(job);
+        if job.state == JobState::Queued {
+            self.queue.remove(job);
+        }
+        change(job);
+        let job = job.clone();
+        self.want(&Needs::of(&job));
+        self.pool.unwant(&before);
+        if job.state == JobState::Queued {
+            self.queue.insert(&job, self.standing_of(&job.queue.owner));
+            self.placement_due = true;
+        }
+    }
+
+    /// Notes by when a job has to be done, if it has to be by any time.
+    pub(in crate::core) fn enter_end(&mut self, id: JobId) {
+        if let Some(end) = self.jobs.get(&id).and_then(|job| job.ends_by()) {
+            self.deadlines.by(Subject::Job(id), end);
         }
     }
 
@@ -65,6 +99,7 @@ impl Cluster {
         self.jobs.remove_mut(&id);
         self.job_counts[job.state as usize] -= 1;
         self.requests.ended(&job);
+        self.pool.unwant(&Needs::of(&job));
         self.short.leave(&job);
         self.checkpoints.remove_mut(&id);
         self.hashes.remove_mut(&id);

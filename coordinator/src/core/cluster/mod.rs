@@ -200,6 +200,8 @@ pub struct Cluster {
     pub(super) job_counts: [usize; JobState::ALL.len()],
     /// Something changed that may let a queued job start.
     pub(super) placement_due: bool,
+    /// From when on whoever is not known as a worker may be taken for none: after a restart they come back one by one.
+    pub(super) knows_workers_from: Time,
 }
 
 impl Cluster {
@@ -229,6 +231,7 @@ impl Cluster {
             requests: Requests::default(),
             job_counts: [0; JobState::ALL.len()],
             placement_due: true,
+            knows_workers_from: if recovered.last_number > 0 { patience } else { Time::default() },
         };
         for mut job in recovered.jobs {
             if let Some(ring) = &mut job.ring {
@@ -339,7 +342,14 @@ impl Cluster {
         let availability = |worker: &Worker| Availability::of(worker, self.places.contains_key(&worker.id));
         let doubted = self.pool.doubted().filter_map(|id| self.workers.get(&id));
         let resting = doubted.filter(|worker| worker.rests_for(&job.queue.owner));
-        OpenTo::new(&self.pool, job, refusing, resting.map(|worker| (&**worker, availability(worker))))
+        let resting = resting.map(|worker| (&**worker, availability(worker)));
+        OpenTo::new(&self.pool, job, self.available(), refusing, resting)
+    }
+
+    /// All workers, with what they can do now.
+    pub(super) fn available(&self) -> impl Iterator<Item = (&Worker, Availability)> {
+        let has_place = |id: &WorkerId| self.places.contains_key(id);
+        self.workers.values().map(move |worker| (&**worker, Availability::of(worker, has_place(&worker.id))))
     }
 
     /// Changes limits. Nothing that is there ends for it.

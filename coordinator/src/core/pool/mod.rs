@@ -1,12 +1,15 @@
-//! The workers as placement sees them: by numerics class, by address, and by how long they are gone.
+//! The workers as placement sees them: by what jobs need of them, by numerics class, by address, and by how long they are
+//! gone.
 
 mod open_to;
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use ringtune_shared::ids::WorkerId;
 
 pub(super) use self::open_to::{Kept, OpenTo};
+use super::needs::{Abilities, Needs};
 use super::time::Time;
 use super::worker::{Worker, WorkerState};
 use super::{SharedMap, SharedSet};
@@ -64,33 +67,29 @@ impl Availability {
 struct Class {
     /// Free workers, in rank order.
     free: SharedMap<(String, WorkerId), Abilities>,
-    /// Free workers that can verify.
-    free_to_verify: usize,
     /// Workers that could take a rank if they had none: not those that rest.
     usable: usize,
-    /// Usable workers that can verify.
-    usable_to_verify: usize,
     /// Usable workers that no ring gave a place, and that are still letting go of another one.
     letting_go: usize,
     /// Usable workers and those that rest.
     serving: usize,
-    /// Serving workers that can verify.
-    serving_to_verify: usize,
 }
 
-/// What a free worker can do.
-#[derive(Debug, Clone, Copy, PartialEq)]
-struct Abilities {
-    bf16: bool,
-    threads: u32,
-    reforms: bool,
-    verifies: bool,
+/// The workers that have what some jobs need, by numerics class.
+#[derive(Debug, Clone, Default, PartialEq)]
+struct View {
+    classes: SharedMap<String, Class>,
+    /// Jobs that need it.
+    jobs: usize,
 }
 
 /// See the module.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Pool {
-    classes: SharedMap<String, Class>,
+    /// All workers.
+    all: View,
+    /// For jobs that need more of their workers than that they are there.
+    views: SharedMap<Needs, View>,
     addresses: SharedMap<String, WorkerId>,
     forgettable: SharedSet<(Time, WorkerId)>,
     /// Those that rest for some owners alone.
@@ -99,6 +98,49 @@ pub(super) struct Pool {
     busy: usize,
     lost: usize,
     resting: usize,
+}
+
+/// Adds one to a number that something enters, or takes one away from it.
+fn count(number: &mut usize, counts: bool, enters: bool) {
+    match (counts, enters) {
+        (true, true) => *number += 1,
+        (true, false) => *number = number.saturating_sub(1),
+        (false, _) => {}
+    }
+}
+
+impl View {
+    fn count(&mut self, worker: &Worker, abilities: &Abilities, availability: Availability, enters: bool) {
+        let name = &worker.capabilities.numerics_class;
+        let mut class = self.classes.get(name).cloned().unwrap_or_default();
+        count(&mut class.serving, true, enters);
+        count(&mut class.usable, availability.usable(), enters);
+        let letting_go = availability.usable() && !availability.has_place && !availability.free();
+        count(&mut class.letting_go, letting_go, enters);
+        if availability.free() {
+            let place = (worker.host_name.clone(), worker.id);
+            match enters {
+                true => class.free.insert_mut(place, abilities.clone()),
+                false => drop(class.free.remove_mut(&place)),
+            }
+        }
+        if class.serving == 0 {
+            self.classes.remove_mut(name);
+        } else {
+            self.classes.insert_mut(name.clone(), class);
+        }
+    }
+
+    fn of<'a>(needs: &Needs, workers: impl Iterator<Item = (&'a Worker, Availability)>) -> Self {
+        let mut view = Self::default();
+        for (worker, availability) in workers.filter(|(_, availability)| availability.serves()) {
+            let abilities = Abilities::of(worker);
+            if needs.are_met(&abilities) {
+                view.count(worker, &abilities, availability, true);
+            }
+        }
+        view
+    }
 }
 
 impl Pool {
@@ -123,15 +165,10 @@ impl Pool {
     }
 
     fn count(&mut self, worker: &Worker, availability: Availability, enters: bool) {
-        let count = |number: &mut usize, counts: bool| match (counts, enters) {
-            (true, true) => *number += 1,
-            (true, false) => *number = number.saturating_sub(1),
-            (false, _) => {}
-        };
-        count(&mut self.idle, availability.state == WorkerState::Idle);
-        count(&mut self.busy, availability.state == WorkerState::Busy);
-        count(&mut self.lost, availability.state == WorkerState::Lost);
-        count(&mut self.resting, availability.connected() && availability.rests);
+        count(&mut self.idle, availability.state == WorkerState::Idle, enters);
+        count(&mut self.busy, availability.state == WorkerState::Busy, enters);
+        count(&mut self.lost, availability.state == WorkerState::Lost, enters);
+        count(&mut self.resting, availability.connected() && availability.rests, enters);
         if let Some(since) = availability.forgettable {
             let key = (since, worker.id);
             match enters {
@@ -147,29 +184,62 @@ impl Pool {
         if !availability.serves() {
             return;
         }
-        let name = &worker.capabilities.numerics_class;
-        let mut class = self.classes.get(name).cloned().unwrap_or_default();
-        count(&mut class.serving, true);
-        count(&mut class.serving_to_verify, worker.verifies);
-        count(&mut class.usable, availability.usable());
-        let letting_go = availability.usable() && !availability.has_place && !availability.free();
-        count(&mut class.letting_go, letting_go);
-        count(&mut class.usable_to_verify, availability.usable() && worker.verifies);
-        if availability.free() {
-            count(&mut class.free_to_verify, worker.verifies);
-            let place = (worker.host_name.clone(), worker.id);
-            let (bf16, threads) = (worker.capabilities.bf16, worker.capabilities.threads);
-            let abilities = Abilities { bf16, threads, reforms: worker.reforms, verifies: worker.verifies };
-            match enters {
-                true => class.free.insert_mut(place, abilities),
-                false => drop(class.free.remove_mut(&place)),
+        let abilities = Abilities::of(worker);
+        self.all.count(worker, &abilities, availability, enters);
+        let met: Vec<Needs> = self.views.keys().filter(|needs| needs.are_met(&abilities)).cloned().collect();
+        for needs in met {
+            if let Some(view) = self.views.get_mut(&needs) {
+                view.count(worker, &abilities, availability, enters);
             }
         }
-        if class.serving == 0 {
-            self.classes.remove_mut(name);
-        } else {
-            self.classes.insert_mut(name.clone(), class);
+    }
+
+    /// A job needs this of its workers from now on, of which these are known.
+    pub(super) fn want<'a>(
+        &mut self,
+        needs: &Needs,
+        workers: impl Iterator<Item = (&'a Worker, Availability)>,
+    ) {
+        if *needs == Needs::default() {
+            return;
         }
+        if !self.views.contains_key(needs) {
+            self.views.insert_mut(needs.clone(), View::of(needs, workers));
+        }
+        if let Some(view) = self.views.get_mut(needs) {
+            view.jobs += 1;
+        }
+    }
+
+    /// A job that needed this needs it no more.
+    pub(super) fn unwant(&mut self, needs: &Needs) {
+        let Some(view) = self.views.get_mut(needs) else { return };
+        view.jobs -= 1;
+        if view.jobs == 0 {
+            self.views.remove_mut(needs);
+        }
+    }
+
+    /// Whether another job may need this, where jobs may need so many different things.
+    pub(super) fn has_room_for(&self, needs: &Needs, most: usize) -> bool {
+        self.known_view(needs).is_some() || self.views.size() < most
+    }
+
+    /// The workers that have what a job needs, of all that are known.
+    fn view<'a>(
+        &self,
+        needs: &Needs,
+        workers: impl Iterator<Item = (&'a Worker, Availability)>,
+    ) -> Cow<'_, View> {
+        match self.known_view(needs) {
+            Some(view) => Cow::Borrowed(view),
+            // Of a job that is about to come.
+            None => Cow::Owned(View::of(needs, workers)),
+        }
+    }
+
+    fn known_view(&self, needs: &Needs) -> Option<&View> {
+        if *needs == Needs::default() { Some(&self.all) } else { self.views.get(needs) }
     }
 
     /// Without the addresses, which depend on the order of arrival.
@@ -200,41 +270,48 @@ impl Pool {
         self.resting
     }
 
-    /// The most workers that one of these classes would have free if nobody had a rank.
-    pub(super) fn largest_class(&self, wanted: impl Fn(&str) -> bool) -> usize {
-        let classes = self.classes.iter().filter(|(name, _)| wanted(name));
-        classes.map(|(_, class)| class.usable).max().unwrap_or(0)
+    /// The most workers with what is needed that one of these classes would have free if nobody had a rank.
+    pub(super) fn largest_class(&self, needs: &Needs, wanted: impl Fn(&str) -> bool) -> usize {
+        let classes = self.known_view(needs).into_iter().flat_map(|view| view.classes.iter());
+        classes.filter(|(name, _)| wanted(name)).map(|(_, class)| class.usable).max().unwrap_or(0)
     }
 
     /// Every numerics class of which a worker is connected.
     pub(super) fn classes(&self) -> impl Iterator<Item = &str> {
-        self.classes.iter().map(|(name, _)| name.as_str())
+        self.all.classes.iter().map(|(name, _)| name.as_str())
     }
 
-    /// Whether a worker of this class is free.
-    pub(super) fn has_free(&self, class: &str) -> bool {
-        self.classes.get(class).is_some_and(|class| !class.free.is_empty())
+    /// Whether a worker of this class is free that has what is needed, and that none of `kept` asks for.
+    pub(super) fn has_free<'a>(
+        &self,
+        class: &str,
+        needs: &Needs,
+        mut kept: impl Iterator<Item = &'a Needs> + Clone,
+    ) -> bool {
+        let Some(class) = self.known_view(needs).and_then(|view| view.classes.get(class)) else {
+            return false;
+        };
+        // Whoever has what is needed has what those need.
+        if kept.clone().any(|kept| needs.include(kept)) {
+            return false;
+        }
+        class.free.values().any(|worker| !kept.any(|kept| kept.are_met(worker)))
     }
 
-    /// The workers that this class would have free if nobody had a rank; of those that can verify, where that is wanted.
-    pub(super) fn usable_of(&self, class: &str, verifies: bool) -> usize {
-        let usable = |class: &Class| if verifies { class.usable_to_verify } else { class.usable };
-        self.classes.get(class).map_or(0, usable)
-    }
-
-    /// Workers of this class that are free in a moment: they let go of a rank that is none any more.
-    pub(super) fn letting_go(&self, class: &str) -> usize {
-        self.classes.get(class).map_or(0, |class| class.letting_go)
+    /// Workers of this class, with what is needed, that are free in a moment: they let go of a rank that is none any more.
+    pub(super) fn letting_go(&self, class: &str, needs: &Needs) -> usize {
+        let class = self.known_view(needs).and_then(|view| view.classes.get(class));
+        class.map_or(0, |class| class.letting_go)
     }
 
     /// Every numerics class that has a free worker, in the order of their names.
     pub(super) fn free_classes(&self) -> impl Iterator<Item = &str> {
-        self.classes.iter().filter(|(_, class)| !class.free.is_empty()).map(|(name, _)| name.as_str())
+        self.all.classes.iter().filter(|(_, class)| !class.free.is_empty()).map(|(name, _)| name.as_str())
     }
 
     /// The first free worker of a class that can join a running ring, without those in `except`.
     pub(super) fn spare_of(&self, class: &str, except: &BTreeSet<WorkerId>) -> Option<WorkerId> {
-        let free = self.classes.get(class).into_iter().flat_map(|class| class.free.iter());
+        let free = self.all.classes.get(class).into_iter().flat_map(|class| class.free.iter());
         let mut spares = free.filter(|(_, abilities)| abilities.reforms).map(|((_, worker), _)| *worker);
         spares.find(|worker| !except.contains(worker))
     }

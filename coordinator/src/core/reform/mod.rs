@@ -70,6 +70,8 @@ pub(super) struct View {
     pub(super) world: usize,
     /// Enough is left to be done that another member is worth a new ring.
     pub(super) grows: bool,
+    /// Its members are to be told of an order.
+    pub(super) ordered: bool,
     /// The link that broke last, by its ranks, and how often in a row.
     pub(super) link: Option<((usize, usize), u32)>,
     /// Links that do not work, as their ends say, each by its ranks, the lower one first.
@@ -247,6 +249,7 @@ pub(super) enum Why {
 /// | whole, all but rank 0 done, rank 0 gone              | the others form the next one, to send the files          |
 /// | whole, a member wants to leave                       | without it, after this step; if it is needed: the queue  |
 /// | whole, a joiner is ready and there is room           | with it, after this step                                 |
+/// | whole, something was ordered                         | the same, after this step                                |
 /// | otherwise                                            | nothing                                                  |
 pub(super) fn decide(view: &View) -> Decision {
     let live = view.live();
@@ -329,8 +332,11 @@ impl View {
         if !leaving.is_empty() {
             return self.leave(at_work, &leaving, rest);
         }
-        let join = self.spares(rest.len());
-        if self.grows && at_work && !join.is_empty() {
+        let mut join = self.spares(rest.len());
+        if !self.grows {
+            join.clear();
+        }
+        if at_work && (self.ordered || !join.is_empty()) {
             return Decision::Reform(Plan { stay: rest, join, after_step: true, ..Plan::default() });
         }
         Decision::Nothing(None)

@@ -12,6 +12,7 @@ use crate::core::input::{NewJob, NewVerification};
 use crate::core::job::Job;
 use crate::core::job_state::JobState;
 use crate::core::links::Links;
+use crate::core::needs::{Abilities, Needs};
 use crate::core::pin::Pin;
 use crate::core::record::{EventBody, JobEvent, LogLevel};
 use crate::core::refusal::Refusal;
@@ -20,6 +21,11 @@ use crate::core::stop::Goal;
 use crate::core::time::Time;
 use crate::core::verification::Verification;
 use crate::core::waiting::problem;
+
+/// Different constraints of active jobs: each costs something whenever a worker becomes free.
+const MOST_NEEDS: usize = 256;
+/// Labels in a message.
+const MOST_SHOWN: usize = 20;
 
 impl Turn<'_> {
     /// Queues a job, unless the same request did so before: then that job is the answer.
@@ -57,10 +63,10 @@ impl Turn<'_> {
             return Err(Refusal::TooManyRanks { needed, limit: ranks });
         }
         let (verification, pin) = again.unzip();
-        self.cluster.last_number += 1;
+        let number = self.cluster.last_number + 1;
         let mut job = Job {
             id: new.id,
-            number: self.cluster.last_number,
+            number,
             spec: new.spec,
             queue: new.queue,
             request: new.request,
@@ -88,9 +94,14 @@ impl Turn<'_> {
             links: Links::default(),
             refusals: 0,
             waits_behind: false,
+            wait: None,
+            orders: Arc::default(),
+            preempted: false,
             waits_since: Time::default(),
             overdue: false,
         };
+        self.check_needs(&job)?;
+        self.cluster.last_number = number;
         // What it waits for at first. Later on that is computed when somebody asks.
         job.reason = match choose_class(&problem(&job), &self.cluster.open_to(&job)) {
             Ok(_) => "submitted".to_owned(),
@@ -102,6 +113,28 @@ impl Turn<'_> {
         self.effects.writes.extend([Write::InsertJob(job.clone()), Write::AppendEvent(event)]);
         self.cluster.insert_job(job);
         Ok(new.id)
+    }
+
+    /// Refuses a job that would wait for ever, as no worker that is known could take it.
+    fn check_needs(&self, job: &Job) -> Result<(), Refusal> {
+        let needs = Needs::of(job);
+        let Some(constraints) = needs.constraints() else { return Ok(()) };
+        let known = || self.cluster.workers().map(|worker| Abilities::of(worker));
+        let is_met = known().any(|abilities| needs.are_met(&abilities));
+        if !is_met && known().next().is_some() && self.cluster.knows_workers_from <= self.now {
+            let labels = known().flat_map(|abilities| abilities.capabilities.labels.clone());
+            let labels: BTreeSet<String> = labels.map(|(key, value)| format!("{key}={value}")).collect();
+            let shown: Vec<String> = labels.into_iter().take(MOST_SHOWN).collect();
+            let known = match shown.is_empty() {
+                true => "no worker has labels (worker.labels)".to_owned(),
+                false => format!("labels that workers have: {}", shown.join(", ")),
+            };
+            return Err(Refusal::NobodyFits { constraints, known });
+        }
+        match self.cluster.pool.has_room_for(&needs, MOST_NEEDS) {
+            true => Ok(()),
+            false => Err(Refusal::TooManyNeeds { limit: MOST_NEEDS }),
+        }
     }
 
     /// A queued job ends at once; an active one when its ranks stopped or their time is over.
@@ -156,7 +189,7 @@ impl Turn<'_> {
             // Nobody failed: it counts as no try.
             job.tries = job.tries.saturating_sub(1);
         }
-        self.stop_job(id, Goal::Queued { reason: PAUSED.to_owned() });
+        self.stop_job(id, Goal::queued(PAUSED));
         Ok(())
     }
 

@@ -32,10 +32,9 @@ impl Turn<'_> {
                 let takes = |id: &JobId| {
                     let known = self.cluster.workers.get(&worker);
                     self.cluster.jobs.get(id).is_some_and(|job| {
-                        !job.refused_by.contains(&worker)
-                            && !job.links.keeps_apart(worker, self.now)
+                        !job.links.keeps_apart(worker, self.now)
                             && self.cluster.room_of(&job.queue.owner) > 0
-                            && !known.is_some_and(|worker| worker.rests_for(&job.queue.owner))
+                            && known.is_some_and(|worker| job.takes(worker))
                     })
                 };
                 let mut short = self.cluster.short.of_class(&class, want).filter(may_join).peekable();
@@ -55,24 +54,22 @@ impl Turn<'_> {
     /// The classes whose free workers are kept for a job that begins in a moment: with those that are just letting go of
     /// another rank there are enough.
     pub(super) fn kept_for_a_moment(&self, walk: &QueueWalk) -> BTreeSet<String> {
-        let kept = walk.kept().iter().filter(|(class, _)| {
+        let kept = walk.kept().iter().filter(|((class, _), _)| {
             // Only then does it matter.
             self.cluster.short.of_class(class, Want::Growth).next().is_some()
         });
-        let begins = kept.filter(|(class, (_, id))| {
+        let begins = kept.filter(|((class, _), (_, id))| {
             let Some(job) = self.cluster.jobs.get(id) else { return false };
             let (_, needed) = job.ranks();
             let available = self.cluster.workers().filter(|worker| {
-                worker.capabilities.numerics_class == **class
+                worker.capabilities.numerics_class == *class
                     && Availability::of(worker, false).usable()
-                    && !worker.rests_for(&job.queue.owner)
                     && self.cluster.place_of(worker.id).is_none()
-                    && (worker.verifies || job.verification.is_none())
-                    && !job.refused_by.contains(&worker.id)
+                    && job.takes(worker)
             });
             available.take(needed as usize).count() == needed as usize
         });
-        begins.map(|(class, _)| class.clone()).collect()
+        begins.map(|((class, _), _)| class.clone()).collect()
     }
 
     fn add_joiner(&mut self, id: JobId, worker: WorkerId) {

@@ -7,6 +7,7 @@ mod jobs;
 mod joiners;
 mod links;
 mod losses;
+mod orders;
 mod placement;
 mod preemption;
 mod ranks;
@@ -85,6 +86,10 @@ impl<'a> Turn<'a> {
             }
             Input::PauseJob(job) => {
                 self.pause_job(job)?;
+                about = Some(job);
+            }
+            Input::OrderJob { job, order, after_step } => {
+                self.order_job(job, order, after_step)?;
                 about = Some(job);
             }
             Input::ResumeJob(job) => {
@@ -206,12 +211,14 @@ impl<'a> Turn<'a> {
             job.reason.clone_from(&reason);
             if from == JobState::Queued && to == JobState::Preparing {
                 job.started.get_or_insert(now);
+                job.preempted = false;
             }
             if to.is_terminal() {
                 job.ended = Some(now);
             }
         }
         self.record(id, EventBody::StateChange { from: Some(from), to, reason });
+        self.cluster.enter_end(id);
         true
     }
 

@@ -8,6 +8,7 @@ use ringtune_shared::ids::{JobId, WorkerId};
 use super::Turn;
 use crate::core::job::{Job, Ring};
 use crate::core::job_state::JobState;
+use crate::core::needs::Needs;
 use crate::core::pool::Availability;
 use crate::core::preemption::{Gift, Giver, gifts};
 use crate::core::record::{EventBody, LogLevel};
@@ -24,7 +25,7 @@ impl Turn<'_> {
         let difference = self.cluster.options.preempt_difference;
         let (mut looked_at, mut promised) = (BTreeSet::new(), BTreeMap::new());
         while looked_at.len() < MOST {
-            let has_rings = |class: &str| self.cluster.rings.has(class, u32::MAX);
+            let has_rings = |class: &str, _: &Needs| self.cluster.rings.has(class, u32::MAX);
             let room = |owner: &str| self.cluster.room_of(owner);
             let next = self.cluster.queue.first_fitting(&self.cluster.pool, has_rings, room, &looked_at);
             let Some(job) = next.and_then(|id| self.cluster.jobs.get(&id)).cloned() else { break };
@@ -76,12 +77,12 @@ impl Turn<'_> {
     /// Workers of a class that a job may have at once or in a moment: those that have no place, and those that leave a ring
     /// for it.
     fn coming(&self, job: &Job, class: &str) -> usize {
-        let free =
-            self.cluster.open_to(job).classes().find(|(name, _)| *name == class).map_or(0, |(_, free)| free);
+        let open = self.cluster.open_to(job);
+        let free = open.classes().find(|(name, _)| *name == class).map_or(0, |(_, free)| free);
         let rings = self.cluster.rings.of_class(class, u32::MAX);
         let rings = rings.filter_map(|id| self.cluster.jobs.get(&id)?.ring.as_ref());
         let leaving = rings.flat_map(|ring| ring.present()).filter(|(_, one)| one.yields_to == Some(job.id));
-        free + self.cluster.pool.letting_go(class) + leaving.count()
+        free + self.cluster.pool.letting_go(class, open.needs()) + leaving.count()
     }
 
     /// The rings of a class that a job may take ranks from: of lower priorities first, and of the younger jobs.
@@ -107,12 +108,8 @@ impl Turn<'_> {
     }
 
     fn is_usable(&self, id: WorkerId, job: &Job) -> bool {
-        self.cluster.workers.get(&id).is_some_and(|worker| {
-            Availability::of(worker, false).usable()
-                && !worker.rests_for(&job.queue.owner)
-                && !job.refused_by.contains(&id)
-                && (worker.verifies || job.verification.is_none())
-        })
+        let worker = self.cluster.workers.get(&id);
+        worker.is_some_and(|worker| Availability::of(worker, false).usable() && job.takes(worker))
     }
 
     /// A ring gives what it is to give to a job: at the end of its step, or at once where it has done none.
@@ -150,7 +147,7 @@ impl Turn<'_> {
             if let Some(job) = self.job_mut(id) {
                 job.tries = job.tries.saturating_sub(1);
             }
-            self.stop_job(id, Goal::Queued { reason: what });
+            self.stop_job(id, Goal::Queued { reason: what, preempted: true });
         }
         self.look_at_ring(id);
     }

@@ -5,10 +5,12 @@ use ringtune_shared::ids::{JobId, WorkerId};
 use super::Turn;
 use crate::core::deadlines::Subject;
 use crate::core::effect::Action;
+use crate::core::failure::Failure;
 use crate::core::job::{Member, Ring};
 use crate::core::job_state::JobState;
 use crate::core::record::{EventBody, LogLevel};
 use crate::core::session::Sender;
+use crate::core::stop::Goal;
 use crate::core::time::Time;
 
 /// How often what owners use is counted, in milliseconds.
@@ -80,8 +82,14 @@ impl Turn<'_> {
 
     fn tick_job(&mut self, id: JobId) {
         let Some(job) = self.cluster.jobs.get(&id) else { return };
+        if job.ends_by().is_some_and(|end| end <= self.now) && self.out_of_time(id) {
+            return;
+        }
+        let Some(job) = self.cluster.jobs.get(&id) else { return };
         if job.state == JobState::Queued {
-            self.cluster.make_overdue(id, self.now);
+            if job.waits_since.plus(self.cluster.options.longest_wait) <= self.now {
+                self.cluster.make_overdue(id, self.now);
+            }
             return;
         }
         let told = job.told_to_stop().is_some();
@@ -108,12 +116,36 @@ impl Turn<'_> {
         self.reach(id, &stop.goal);
     }
 
+    /// A job is not done by the time by which it had to be: it fails. Whether it was on no way to its end already.
+    fn out_of_time(&mut self, id: JobId) -> bool {
+        let Some(job) = self.cluster.jobs.get(&id) else { return false };
+        let ends = job.stop.as_ref().is_some_and(|stop| stop.goal.state() != JobState::Queued);
+        if ends || job.state.is_terminal() {
+            return false;
+        }
+        let (queue, failure) = (&job.queue, Failure::OutOfTime);
+        let by_deadline = queue.ends_by(None).is_some_and(|end| Time(end) <= self.now);
+        let reason = match by_deadline {
+            true => format!("queue.deadline is over: {}", queue.deadline),
+            false => format!("queue.max_seconds is over: {} s", queue.max_seconds),
+        };
+        let goal = Goal::Failed { failure, reason };
+        if job.ring.is_some() {
+            self.stop_job(id, goal);
+        } else {
+            self.reach(id, &goal);
+        }
+        true
+    }
+
     fn job_deadline(&self, id: JobId) -> Option<Time> {
         let job = self.cluster.jobs.get(&id)?;
-        if job.state == JobState::Queued {
-            return (!job.overdue).then(|| job.waits_since.plus(self.cluster.options.longest_wait));
-        }
-        let ring = job.ring.as_ref()?;
+        let end = job.ends_by().filter(|end| self.now < *end);
+        let Some(ring) = &job.ring else {
+            let queued = job.state == JobState::Queued && !job.overdue;
+            let overdue = queued.then(|| job.waits_since.plus(self.cluster.options.longest_wait));
+            return end.into_iter().chain(overdue).min();
+        };
         if let Some(stop) = job.told_to_stop() {
             return Some(stop.deadline);
         }
@@ -127,6 +159,7 @@ impl Turn<'_> {
             .chain(self.links_deadline(id))
             .chain(ring.broken.as_ref().map(|broken| broken.fail_by))
             .chain(stop)
+            .chain(end)
             .min()
     }
 

@@ -1,9 +1,11 @@
 //! A worker's first words as domain types.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ringtune_proto::convert::{FieldError, parse, unsigned};
 use ringtune_proto::v1;
+use ringtune_shared::job::{Violation, check_labels};
 use ringtune_shared::names;
 use ringtune_shared::version::{Dialect, ProtocolRange};
 
@@ -20,7 +22,11 @@ const MOST_FLAGS: usize = 64;
 
 /// A worker's first words.
 pub(in crate::grpc) fn hello(wire: v1::Hello) -> Result<Hello, FieldError> {
-    let capabilities = self::capabilities(wire.capabilities.unwrap_or_default())?;
+    let mut capabilities = self::capabilities(wire.capabilities.unwrap_or_default())?;
+    capabilities.labels = wire.labels;
+    if let Some(Violation { field, problem, .. }) = check_labels("hello.labels", &capabilities.labels).pop() {
+        return Err(FieldError::new(field, problem));
+    }
     Ok(Hello {
         worker: parse("hello.worker_id", &wire.worker_id)?,
         incarnation: wire.incarnation,
@@ -77,6 +83,7 @@ fn capabilities(wire: v1::Capabilities) -> Result<Capabilities, FieldError> {
         numerics_class: name("hello.capabilities.numerics_class", wire.numerics_class)?,
         bf16: wire.bf16,
         threads: unsigned("hello.capabilities.threads", wire.threads.into())?,
+        labels: BTreeMap::new(),
     })
 }
 

@@ -53,6 +53,11 @@ impl Loop {
                     newest(found, state).ok_or(Error::NoSuchJob(job))
                 });
             }
+            Command::OrderJob(job, order, after_step, reply) => {
+                batch.request(at, Input::OrderJob { job, order, after_step }, reply, move |found, state| {
+                    newest(found, state).ok_or(Error::NoSuchJob(job))
+                });
+            }
             Command::KeepArtifact(artifact, reply) => {
                 let input = Input::KeepArtifact { artifact };
                 batch.request(at, input, reply, |_, _| Ok(()));

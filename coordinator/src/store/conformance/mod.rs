@@ -84,6 +84,9 @@ pub(crate) fn queued_job(number: u64) -> Arc<Job> {
         links: Links::default(),
         refusals: 0,
         waits_behind: false,
+        wait: None,
+        orders: Arc::default(),
+        preempted: false,
         waits_since: Time::default(),
         overdue: false,
     })
@@ -132,7 +135,7 @@ async fn jobs_are_kept(store: &dyn Store) -> Job {
     job.spec = Arc::new(spec);
     job.trace = Some(TraceContext::root());
     let labels = [("team".to_owned(), "red".to_owned())].into();
-    job.queue = Arc::new(QueueSpec { owner: "ada".to_owned(), priority: 7, labels });
+    job.queue = Arc::new(QueueSpec { owner: "ada".to_owned(), priority: 7, labels, ..QueueSpec::default() });
     store.commit(&[Write::InsertJob(Arc::new(job.clone()))]).await.expect("insert");
     assert_eq!(store.job(job.id).await.expect("job"), Some(job.clone()));
     assert_eq!(store.job(JobId::new()).await.expect("job"), None);

@@ -11,14 +11,14 @@ use sqlx::sqlite::SqliteRow;
 use tracing::error;
 
 use crate::core::{
-    ArtifactRecord, EventBody, Job, JobEvent, JobState, Links, RequestKey, Ring, StepRecord, Time,
+    ArtifactRecord, EventBody, Job, JobEvent, JobState, Links, Ordered, RequestKey, Ring, StepRecord, Time,
 };
 use crate::store::Error;
 
 /// What a query of jobs begins with: the columns that [`job`] reads. Rows of the other two tables may be missing in a
 /// damaged database.
 pub(super) const SELECT_JOBS: &str = "SELECT jobs.job_id, jobs.number, request_id, request_fingerprint, state, \
-     reason, created, started, ended, rings, tries, ring, pin, stop, checkpoint, verification, trace, resumed, queue, failure, version, spec, \
+     reason, created, started, ended, rings, tries, ring, pin, stop, checkpoint, verification, orders, preempted, trace, resumed, queue, failure, version, spec, \
      step, loss, last_sequence, artifacts, updated \
      FROM jobs LEFT JOIN job_specs ON job_specs.number = jobs.number \
      LEFT JOIN job_progress ON job_progress.job_id = jobs.job_id";
@@ -116,10 +116,16 @@ pub(super) fn job(row: &SqliteRow) -> Result<Job, Error> {
     };
     let ring = optional("ring")?.map(|text| from_json::<Ring>("jobs.ring", text)).transpose()?;
     let spec = JobSpec::from_stored(version, text("spec")?);
+    let mut spec = spec.map_err(|error| damaged("job_specs.spec", error))?;
+    let orders = optional("orders")?.map(|text| from_json::<Vec<Ordered>>("jobs.orders", text));
+    let orders = orders.transpose()?.unwrap_or_default();
+    spec.take_orders(orders.iter().map(|order| &order.live));
     Ok(Job {
         id: job_id(row)?,
         number: counter(row, "number")?,
-        spec: Arc::new(spec.map_err(|error| damaged("job_specs.spec", error))?),
+        spec: Arc::new(spec),
+        orders: Arc::new(orders),
+        preempted: row.try_get("preempted")?,
         queue: Arc::new(from_json::<QueueSpec>("jobs.queue", text("queue")?)?),
         request: request(row)?,
         state: job_state(row)?,
@@ -149,6 +155,7 @@ pub(super) fn job(row: &SqliteRow) -> Result<Job, Error> {
         links: Links::default(),
         refusals: 0,
         waits_behind: false,
+        wait: None,
         waits_since: Time::default(),
         overdue: false,
         resumed: optional("resumed")?.map(|text| from_json("jobs.resumed", text)).transpose()?,
@@ -188,8 +195,11 @@ fn stand_in(row: &SqliteRow, error: &Error, known: &Damaged) -> Option<Job> {
         links: Links::default(),
         refusals: 0,
         waits_behind: false,
+        wait: None,
         waits_since: Time::default(),
         overdue: false,
+        orders: Arc::default(),
+        preempted: false,
         resumed: None,
     })
 }

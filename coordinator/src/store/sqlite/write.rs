@@ -176,6 +176,8 @@ fn is_new(job: &Job) -> bool {
         && job.stop.is_none()
         && job.checkpoint.is_none()
         && job.verification.is_none()
+        && job.orders.is_empty()
+        && !job.preempted
 }
 
 /// Ties contents to jobs. A manifest that no job named before is to be read.
@@ -199,7 +201,7 @@ async fn refer(
 
 async fn update_job(connection: &mut SqliteConnection, job: &Job) -> Result<(), Error> {
     let query = "UPDATE jobs SET state = ?, reason = ?, started = ?, ended = ?, rings = ?, tries = ?, ring = ?, pin = ?, \
-                 stop = ?, checkpoint = ?, failure = ?, verification = ? WHERE job_id = ?";
+                 stop = ?, checkpoint = ?, failure = ?, verification = ?, orders = ?, preempted = ? WHERE job_id = ?";
     sqlx::query(query)
         .bind(job.state.as_str())
         .bind(job.reason.as_str())
@@ -213,6 +215,8 @@ async fn update_job(connection: &mut SqliteConnection, job: &Job) -> Result<(), 
         .bind(job.checkpoint.as_ref().map(|newest| to_json("jobs.checkpoint", newest)).transpose()?)
         .bind(job.failure.map(|failure| to_json("jobs.failure", &failure)).transpose()?)
         .bind(job.verification.as_ref().map(|one| to_json("jobs.verification", one)).transpose()?)
+        .bind((!job.orders.is_empty()).then(|| to_json("jobs.orders", &*job.orders)).transpose()?)
+        .bind(job.preempted)
         .bind(job.id.to_string())
         .execute(&mut *connection)
         .await?;

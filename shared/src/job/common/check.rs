@@ -3,13 +3,16 @@
 use super::{ClusterSpec, CommonSpec, ModelSpec};
 use crate::{
     job::{
-        ModelLocation, NotAChoice, PredictionType,
+        Constraint, ModelLocation, NotAChoice, PredictionType, Topology,
         check::{Check, limits},
         model_location::check_variant,
         text::shortened,
     },
     names,
 };
+
+/// Constraints of a job.
+const MOST_CONSTRAINTS: usize = 16;
 
 /// Options by themselves.
 impl Check {
@@ -44,6 +47,29 @@ impl Check {
             self.refuse(field, problem);
         }
         url
+    }
+
+    pub(super) fn constraints(&mut self, field: &str, given: Option<Vec<String>>) -> Vec<String> {
+        let constraints = given.unwrap_or_default();
+        if constraints.len() > MOST_CONSTRAINTS {
+            self.refuse(field, format!("got {}; allowed: at most {MOST_CONSTRAINTS}", constraints.len()));
+        }
+        for text in &constraints {
+            if let Err(problem) = text.parse::<Constraint>() {
+                self.refuse(field, problem);
+            }
+        }
+        constraints
+    }
+
+    pub(super) fn topology(&mut self, field: &str, given: Option<String>) -> String {
+        let topology = given.unwrap_or_default();
+        if !topology.is_empty()
+            && let Err(problem) = topology.parse::<Topology>()
+        {
+            self.refuse(field, problem);
+        }
+        topology
     }
 
     pub(in crate::job) fn name(&mut self, given: Option<String>, default: &str) -> String {

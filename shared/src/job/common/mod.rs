@@ -2,10 +2,12 @@
 
 mod check;
 
-use super::{ModelLocation, PredictionType, S3Model, SpecError, Violation, limits, section::section};
+use super::{
+    ModelLocation, OrdersSpec, PredictionType, S3Model, SpecError, Violation, limits, section::section,
+};
 
 /// What jobs of all kinds have.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct CommonSpec {
     /// A name for people; not unique. Default: the kind.
     pub name: String,
@@ -17,6 +19,8 @@ pub struct CommonSpec {
     pub debug: DebugSpec,
     /// Where its files go besides the coordinator.
     pub output: OutputSpec,
+    /// What changes while it learns.
+    pub orders: OrdersSpec,
 }
 
 section! {
@@ -53,7 +57,7 @@ impl ModelSpec {
 
 section! {
     /// On how many ranks a job runs.
-    #[derive(Eq)]
+    #[derive(Default, Eq)]
     ClusterSpec from draft: ClusterDraft, cluster_keys {
         /// Ranks wanted; fixes the global batch. Default 1.
         world_size: u32 = integer.count(1, 1..=limits::WORLD_SIZE),
@@ -61,6 +65,13 @@ section! {
         min_world_size: u32 = integer.count(world_size, 1..=limits::WORLD_SIZE),
         /// Compute threads of a rank; 0: decided at the first assignment, and kept. Default 0.
         threads_per_rank: u32 = integer.count(0, 0..=limits::THREADS_PER_RANK),
+        /// What every worker of it has: labels, as in `pool=blue`, and flags of its processor, as in `amx_bf16`. At most 16. Decides
+        /// no bit.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        constraints: Vec<String> = strings.constraints(),
+        /// `pack:KEY`: on workers of as few values of label KEY as may be; `spread:KEY`: of as many. Empty: any. Decides no bit.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        topology: String = string.topology(),
     }
 }
 

@@ -23,7 +23,7 @@ use self::{
     unet_finetune::{UnetDraft, UnetFinetuneSpec},
 };
 use super::{
-    ClusterDraft, CommonSpec, DebugDraft, ModelDraft, OutputDraft,
+    ClusterDraft, CommonSpec, DebugDraft, ModelDraft, OrdersDraft, OutputDraft,
     check::Check,
     choices::choice,
     pictures::{

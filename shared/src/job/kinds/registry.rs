@@ -113,6 +113,8 @@ macro_rules! draft {
             pub debug: DebugDraft,
             /// `[output]`
             pub output: OutputDraft,
+            /// `[orders]`
+            pub orders: OrdersDraft,
             /// `[[concepts]]`
             pub concepts: Vec<ConceptDraft>,
         }

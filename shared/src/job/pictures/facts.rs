@@ -46,6 +46,7 @@ impl TrainSpec {
             matches!(self.lr_scheduler, LrScheduler::Constant | LrScheduler::ConstantWithWarmup);
         Steps {
             total: self.max_train_steps,
+            last: self.max_train_steps,
             option: "train.max_train_steps",
             resume_from: &self.resume_from_checkpoint,
             resume_option: RESUME_FROM,

@@ -10,8 +10,8 @@ use toml::de::DeTable;
 use crate::suggest;
 
 use super::{
-    ClusterDraft, DebugDraft, JobDraft, JobKind, JobRequest, JobSpec, ModelDraft, OutputDraft, QueueDraft,
-    QueueSpec, SpecError, Violation, kinds, pictures,
+    ClusterDraft, DebugDraft, JobDraft, JobKind, JobRequest, JobSpec, ModelDraft, OrdersDraft, OutputDraft,
+    QueueDraft, QueueSpec, SpecError, Violation, kinds, pictures,
     reader::{Keys, Reader, Section, line_of},
     settings::{Appended, Setting},
 };
@@ -98,6 +98,7 @@ fn sections_of_keys(kind: Option<JobKind>) -> Vec<(&'static str, &'static str)> 
         ("cluster", ClusterDraft::keys()),
         ("debug", DebugDraft::keys()),
         ("output", OutputDraft::keys()),
+        ("orders", OrdersDraft::keys()),
         ("queue", queue::KEYS.to_vec()),
     ];
     let common =
@@ -120,6 +121,7 @@ impl Reader<'_> {
         draft.cluster = self.keys(&mut top, "cluster");
         draft.debug = self.keys(&mut top, "debug");
         draft.output = self.keys(&mut top, "output");
+        draft.orders = self.keys(&mut top, "orders");
 
         let mut section = self.section(&mut top, "queue");
         let queue = self.queue(&mut section);

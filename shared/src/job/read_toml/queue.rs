@@ -9,7 +9,7 @@ use crate::job::{
 };
 
 /// Its keys.
-pub(super) const KEYS: &[&str] = &["owner", "priority", "labels"];
+pub(super) const KEYS: &[&str] = &["owner", "priority", "labels", "deadline", "max_seconds"];
 
 impl Reader<'_> {
     pub(super) fn queue(&mut self, section: &mut Section<'_>) -> QueueDraft {
@@ -17,6 +17,8 @@ impl Reader<'_> {
             owner: self.string(section, "owner"),
             priority: self.integer(section, "priority"),
             labels: self.labels(section).unwrap_or_default(),
+            deadline: self.string(section, "deadline"),
+            max_seconds: self.integer(section, "max_seconds"),
         }
     }
 

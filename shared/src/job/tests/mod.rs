@@ -82,9 +82,10 @@ fn what_is_left_out_takes_diffusers_defaults() {
             prediction_type: None,
             tokenizer: String::new(),
         },
-        cluster: ClusterSpec { world_size: 1, min_world_size: 1, threads_per_rank: 0 },
+        cluster: ClusterSpec { world_size: 1, min_world_size: 1, ..ClusterSpec::default() },
         debug: DebugSpec { trace_dir: String::new() },
         output: OutputSpec::default(),
+        orders: OrdersSpec::default(),
     };
     let work = TextualInversionSpec {
         data: DataSpec { images: "./pictures".into(), ..DataSpec::default() },
@@ -193,7 +194,10 @@ fn every_field_is_read() {
     assert_eq!(train.mixed_precision, MixedPrecision::Bf16);
     assert_eq!(train.templates, ["a photo of {}", "{} on black"]);
     assert_eq!((train.save_steps, train.seed, train.max_train_steps), (0, 7, 200));
-    assert_eq!(spec.common.cluster, ClusterSpec { world_size: 4, min_world_size: 2, threads_per_rank: 8 });
+    assert_eq!(
+        spec.common.cluster,
+        ClusterSpec { world_size: 4, min_world_size: 2, threads_per_rank: 8, ..ClusterSpec::default() }
+    );
     assert_eq!(spec.common.debug.trace_dir, "trace");
     assert_eq!(spec.global_microbatches(), 20);
     assert_eq!(train.global_batch(&spec.common.cluster), 60);

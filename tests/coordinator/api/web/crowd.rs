@@ -1,6 +1,6 @@
 //! Many pages at once, and one that does not read: what they cost is bounded, and the others do not notice.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use ringtune_proto::v1;
@@ -92,7 +92,7 @@ async fn one_that_does_not_read_is_ended_and_others_do_not_notice() {
     let begun = Instant::now();
     let mut step = 0;
     let label = |number: usize| (format!("{number:063}"), "😀".repeat(63));
-    let labels: HashMap<String, String> = (0..32).map(label).collect();
+    let labels: BTreeMap<String, String> = (0..32).map(label).collect();
     let unread = r#"ringtune_refused_connections_total{reason="unread"} 1"#;
     while !coordinator.http_get("/metrics").await.contains(unread) {
         assert!(begun.elapsed() < Duration::from_secs(60), "it is still there after {step} steps");

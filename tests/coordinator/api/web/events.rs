@@ -1,6 +1,6 @@
 //! The page's stream of events.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use ringtune_proto::v1::{self, JobState};
 use serde_json::Value;
@@ -223,7 +223,7 @@ async fn a_page_that_rests_until_its_watches_are_given_up_goes_on_where_it_was()
     let mut heard = sequences(&events.until("event", |_| true).await);
     // 1. It takes nothing more, until no buffer takes anything either.
     let label = |number: usize| (format!("{number:063}"), "😀".repeat(63));
-    let labels: HashMap<String, String> = (0..32).map(label).collect();
+    let labels: BTreeMap<String, String> = (0..32).map(label).collect();
     let mut drawn = 0;
     let filled = async {
         while !coordinator.http_get("/metrics").await.contains("\nringtune_watches 0\n") {

@@ -96,7 +96,7 @@ impl Cluster {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_toy_checkpoint_trains_and_stays_loaded() {
-    in_time(async {
+    in_time(Box::pin(async {
         let mut cluster = cluster(1).await;
         let capabilities = cluster.sessions[0].hello.capabilities.clone().unwrap();
         assert_eq!(capabilities.libtorch_version, "2.13.0");
@@ -107,13 +107,13 @@ async fn the_toy_checkpoint_trains_and_stays_loaded() {
         let tensors = SafeTensors::deserialize(&first).unwrap();
         assert_eq!(tensors.tensor("<thing>").unwrap().shape(), [2, 64]);
         cluster.shutdown.soft.cancel();
-    })
+    }))
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn any_number_of_workers_learns_the_same_bytes_in_both_precisions() {
-    in_time(async {
+    in_time(Box::pin(async {
         let mut learned = [Vec::new(), Vec::new()];
         for workers in 1..=3 {
             let mut cluster = cluster(workers).await;
@@ -129,6 +129,6 @@ async fn any_number_of_workers_learns_the_same_bytes_in_both_precisions() {
             assert!(files.iter().all(|file| *file == files[0]));
         }
         assert!(learned[0].len() == 3 && learned[0].first() != learned[1].first());
-    })
+    }))
     .await;
 }

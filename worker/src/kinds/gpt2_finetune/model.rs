@@ -2,17 +2,24 @@
 
 use std::path::Path;
 
-use ringtune_shared::job::kinds::gpt2_finetune::Gpt2Spec;
+use ringtune_shared::job::{OrdersSpec, kinds::gpt2_finetune::Gpt2Spec};
 use ringtune_text::Error as TextError;
 
-use super::{ahead::Ahead, batches::Batches, results::Results, schedule::learning_rate, tokens};
+use super::{
+    ahead::Ahead,
+    batches::Batches,
+    results::Results,
+    schedule::{learning_rate, with_rate},
+    tokens,
+};
 use crate::{
     engine::{EmbeddingRows, EngineError, EngineHandle, PassSummary, TokenBatch},
     parameters::{LearnedParameters, Model, Options, Outlet},
     rank::Error,
     ring::RankRing,
+    session::Assignment,
     train::AdamWOptions,
-    training::StepJudged,
+    training::{StepJudged, say_orders},
 };
 
 /// Added to the root of AdamW's second moment, as torch has it.
@@ -22,6 +29,7 @@ const EPSILON: f64 = 1e-8;
 #[derive(Debug)]
 pub(crate) struct Gpt2Model {
     pub(super) job: Gpt2Spec,
+    pub(super) orders: OrdersSpec,
     pub(super) batches: Batches,
     pub(super) ahead: Ahead,
     pub(super) results: Results,
@@ -93,7 +101,17 @@ impl Model for Gpt2Model {
     }
 
     fn learning_rate(&self, step: u64) -> f64 {
-        learning_rate(&self.job, step)
+        let ordered = self.orders.rates().take_while(|(after, _)| *after < step).last();
+        ordered.map_or_else(
+            || learning_rate(&self.job, step),
+            |(_, rate)| learning_rate(&with_rate(&self.job, rate), step),
+        )
+    }
+
+    fn amend(&mut self, job: &Assignment) -> Result<(), Error> {
+        self.orders = job.spec.common.orders.clone();
+        say_orders(&mut self.results.facts["job"], &self.orders);
+        Ok(())
     }
 
     fn is_validated_after(&self, step: u64, last: u64) -> bool {

@@ -76,7 +76,7 @@ pub(super) async fn prepare(rank: &Rank, job: Gpt2Spec) -> Result<ParameterTrain
     let course = Course::new(assignment, done, job.checkpointing_steps, job.report_to);
     let ahead = Ahead::new(batches.clone(), job.max_iters);
     let prepared = Prepared {
-        model: Gpt2Model { job, batches, ahead, results },
+        model: Gpt2Model { job, orders: rank.assignment.spec.common.orders.clone(), batches, ahead, results },
         parameters: info.parameters,
         options,
         course,

@@ -24,6 +24,11 @@ pub(super) fn learning_rate(job: &Gpt2Spec, step: u64) -> f64 {
     job.min_lr + 0.5 * (1.0 + (PI * share).cos()) * (job.learning_rate - job.min_lr)
 }
 
+/// The job with another rate in the place of its own. It does not rise to where it falls to.
+pub(super) fn with_rate(job: &Gpt2Spec, rate: f64) -> Gpt2Spec {
+    Gpt2Spec { learning_rate: rate, min_lr: job.min_lr.min(rate), ..job.clone() }
+}
+
 #[cfg(test)]
 pub(super) mod tests {
     use ringtune_shared::job::{Work, parse_job_toml};
@@ -59,6 +64,17 @@ pub(super) mod tests {
                 "step {step}: {found}, not {expected}"
             );
         }
+    }
+
+    #[test]
+    fn a_rate_that_takes_the_place_of_the_jobs_own_keeps_its_shape() {
+        let given = job("learning_rate = 6e-4\nmin_lr = 6e-5\nwarmup_iters = 10\nlr_decay_iters = 100\n");
+        let other = job("learning_rate = 3e-4\nmin_lr = 6e-5\nwarmup_iters = 10\nlr_decay_iters = 100\n");
+        for step in [1, 11, 56, 200] {
+            assert_eq!(learning_rate(&with_rate(&given, 3e-4), step), learning_rate(&other, step), "{step}");
+        }
+        let low = with_rate(&given, 1e-6);
+        assert_eq!([11, 56, 200].map(|step| learning_rate(&low, step)), [1e-6; 3]);
     }
 
     #[test]

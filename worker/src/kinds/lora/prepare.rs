@@ -17,7 +17,7 @@ use crate::{
     inputs::file_bytes,
     kinds::pictures::{
         Begun, Captioned, NetworkModel, Ready, Tracing, above_zero, adamw, begin, deciding_data,
-        embedding_facts, network_facts, schedules, taught, without_places,
+        embedding_facts, network_facts, taught, without_places,
     },
     lora_layers::model_layers,
     output::Concept,
@@ -46,10 +46,9 @@ pub(super) async fn prepare(
     });
     let facts = network_facts(assignment, Value::Object(deciding), origin);
     let text = &job.text_encoder;
-    let schedules =
-        schedules(rank, &job.train, [text.text_encoder_learning_rate, text.embedding_learning_rate])?;
+    let rates = [text.text_encoder_learning_rate, text.embedding_learning_rate];
     let results = Results::new(&assignment.spec.common.name, &job, &ready.model, adapters, facts, words);
-    ready.into_trainee(rank, parts(&job, &templates), schedules, results, (folder, layers)).await
+    ready.into_trainee(rank, parts(&job, &templates), rates, results, (folder, layers)).await
 }
 
 /// Everything but what the steps take it with, the adapters with their layers, and the names of all layers that adapters can stand
@@ -70,7 +69,7 @@ pub(super) async fn ready(
         seed: job.train.seed,
         buckets: BucketSizes::default(),
         average: job.denoiser.use_ema,
-        shows_given: job.train.validation.select_best && begun.previews.is_some(),
+        shows_given: job.train.validation.select_best && begun.previews.is_wanted(),
         dropout: job.lora.dropout,
         rank_dropout: job.lora.rank_dropout,
         rows: std::mem::take(&mut begun.rows),

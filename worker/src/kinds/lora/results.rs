@@ -5,7 +5,7 @@ use std::{borrow::Cow, collections::BTreeMap, path::Path, sync::Arc};
 use ringtune_shared::{
     embedding::FileNames,
     floats::FloatKind,
-    job::kinds::lora::LoraSpec,
+    job::{OrdersSpec, kinds::lora::LoraSpec},
     lora::{Base, Factor, Format, LoraFile, Pair},
     state::{Metadata, TensorInfo},
 };
@@ -22,7 +22,7 @@ use crate::{
         read_back::{self, different},
     },
     parameters::{LearnedParameters, Which},
-    training::StepJudged,
+    training::{StepJudged, say_orders},
 };
 
 /// What diffusers looks for, without its end.
@@ -161,6 +161,13 @@ impl Results {
 
 impl NetworkResults for Results {
     /// The adapters, and learned words.
+    fn amend(&mut self, orders: &OrdersSpec) {
+        say_orders(&mut Arc::make_mut(&mut self.facts)["job"], orders);
+        if let Some(words) = &mut self.words {
+            say_orders(&mut Arc::make_mut(&mut words.facts).job, orders);
+        }
+    }
+
     fn write_step(
         &self,
         folder: &Path,

@@ -53,7 +53,7 @@ pub(in crate::kinds) struct Captioned<'a> {
 /// A rank that has its model, and knows its words.
 pub(in crate::kinds) struct Begun {
     pub(in crate::kinds) model: ModelInfo,
-    pub(in crate::kinds) previews: Option<PreviewPlan>,
+    pub(in crate::kinds) previews: PreviewPlan,
     /// What rows of words are that are learned beside.
     pub(in crate::kinds) rows: Vec<f32>,
     /// It begins at step 1.
@@ -73,7 +73,7 @@ pub(in crate::kinds) struct Ready {
     pub(in crate::kinds) tokenizer: PathBuf,
     pub(in crate::kinds) prepared: Prepared<()>,
     pub(in crate::kinds) base_model: Arc<LocalModel>,
-    pub(in crate::kinds) previews: Option<PreviewPlan>,
+    pub(in crate::kinds) previews: PreviewPlan,
 }
 
 /// Fetches all that the job needs, loads the model and reads the words.
@@ -186,15 +186,16 @@ impl Ready {
         self,
         rank: &Rank,
         job: Captioned<'_>,
-        schedules: [LrSchedule; 3],
+        rates: [Option<f64>; 2],
         results: R,
         (folder, layers): (Option<TraceFolder>, Vec<String>),
     ) -> Result<ParameterTrainee<NetworkModel<R>>, Error> {
         let Ready { material, prepared, previews, .. } = self;
         let model = NetworkModel {
             samples: Samples::new(material, prepared.course.total, rank),
-            schedules,
-            previews: previews.filter(|_| rank.assignment.proof.is_none()),
+            schedules: schedules(&rank.assignment, job.train, rates)?,
+            rates,
+            previews: rank.assignment.proof.is_none().then_some(previews),
             trace: folder.map(|folder| Trace { folder, layers: Arc::new(layers) }),
             results,
             train: job.train.clone(),
@@ -204,19 +205,18 @@ impl Ready {
     }
 }
 
-/// The schedules of a job's rates, the first of which is `train.learning_rate` itself.
+/// The schedules of a job's rates, the first of which is `train.learning_rate` itself. `others`: where they are not that one.
 ///
 /// # Errors
 /// A schedule that its steps have no room for.
 pub(in crate::kinds) fn schedules(
-    rank: &Rank,
+    assignment: &Assignment,
     train: &TrainSpec,
     others: [Option<f64>; 2],
 ) -> Result<[LrSchedule; 3], Error> {
-    let scale = train.learning_rate_scale(&rank.assignment.spec.common.cluster);
-    let own = train.learning_rate;
-    let [second, third] = others.map(|rate| schedule(train, rate.unwrap_or(own), scale));
-    Ok([schedule(train, own, scale)?, second?, third?])
+    let [first, second, third] =
+        [None, others[0], others[1]].map(|own| schedule(&assignment.spec, train, own));
+    Ok([first?, second?, third?])
 }
 
 /// What a network's files say of themselves. `job`: what of it decides bits.
@@ -246,7 +246,7 @@ struct Words {
     prompts: Vec<Prompts>,
     /// Those that are learned.
     learned: Vec<ConceptWords>,
-    previews: Option<PreviewPlan>,
+    previews: PreviewPlan,
 }
 
 impl Reading {
@@ -291,7 +291,7 @@ impl Reading {
             prompts.map_err(|error| inputs::Error::from(error).in_field(key))?
         };
         prompts.insert(0, own);
-        let previews = previews_of(&train.previews.validation_prompt, &train, model, &tokenizer)?;
+        let previews = previews_of(&train, model, tokenizer, Vec::new())?;
         Ok(Words { prompts, learned: Vec::new(), previews })
     }
 }

@@ -11,7 +11,7 @@ mod samples;
 mod tracing;
 mod words;
 
-pub(super) use captioned::{Begun, Captioned, Ready, begin, network_facts, schedules};
+pub(super) use captioned::{Begun, Captioned, Ready, begin, network_facts};
 pub(super) use facts::{deciding_data, embedding_facts, without_places};
 pub(super) use initializers::fetch_initializers;
 pub(super) use network::{NetworkModel, NetworkResults};

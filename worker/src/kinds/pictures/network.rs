@@ -3,16 +3,20 @@
 
 use std::{fmt::Debug, path::Path, sync::Arc};
 
-use ringtune_shared::job::pictures::{DenoiserSpec, TrainSpec};
+use ringtune_shared::job::{
+    OrdersSpec,
+    pictures::{DenoiserSpec, TrainSpec},
+};
 use serde_json::json;
 
-use super::Samples;
+use super::{Samples, captioned::schedules};
 use crate::{
     engine::{EmbeddingRows, EngineError, EngineHandle, Microbatch, PassSummary},
     output::{self, TraceFolder},
     parameters::{LearnedParameters, Model, Outlet, write_results},
     rank::{Error, Rank},
     ring::RankRing,
+    session::Assignment,
     train::LrSchedule,
     training::{PreviewPlan, Previews, StepJudged},
 };
@@ -25,6 +29,9 @@ pub(crate) struct NetworkModel<R> {
     pub(in crate::kinds) samples: Samples,
     /// Of each of a step's rates ([`Parameter::rate`](crate::engine::Parameter::rate)).
     pub(in crate::kinds) schedules: [LrSchedule; 3],
+    /// The job's own options for the second and the third of them.
+    pub(in crate::kinds) rates: [Option<f64>; 2],
+    /// None: the steps are only computed again.
     pub(in crate::kinds) previews: Option<PreviewPlan>,
     pub(in crate::kinds) results: R,
     pub(in crate::kinds) trace: Option<Trace>,
@@ -34,6 +41,9 @@ pub(crate) struct NetworkModel<R> {
 pub(crate) trait NetworkResults: Clone + Debug + Send + Sync + 'static {
     /// See [`Model::draws_best`].
     const DRAWS_BEST: bool = true;
+
+    /// The files say these orders of the job.
+    fn amend(&mut self, orders: &OrdersSpec);
 
     /// What is learned as it is after a step. Gives the files' names.
     fn write_step(
@@ -129,7 +139,7 @@ impl<R: NetworkResults> Model for NetworkModel<R> {
     }
 
     fn draws(&self) -> bool {
-        self.previews.is_some()
+        self.previews.as_ref().is_some_and(PreviewPlan::is_wanted)
     }
 
     fn draws_best(&self) -> bool {
@@ -138,9 +148,25 @@ impl<R: NetworkResults> Model for NetworkModel<R> {
 
     async fn draw(&mut self, engine: &EngineHandle, ring: &mut RankRing) -> Result<Option<Previews>, Error> {
         match &mut self.previews {
-            Some(plan) => plan.draw(engine, ring, &[]).await.map(Some),
+            Some(plan) => plan.draw(engine, ring, &[]).await,
             None => Ok(None),
         }
+    }
+
+    async fn sample(
+        &mut self,
+        prompt: &str,
+        engine: &EngineHandle,
+        ring: &mut RankRing,
+    ) -> Result<Option<Previews>, Error> {
+        let Some(plan) = &self.previews else { return Ok(None) };
+        plan.of("order.prompt", prompt)?.draw(engine, ring, &[]).await
+    }
+
+    fn amend(&mut self, job: &Assignment) -> Result<(), Error> {
+        self.schedules = schedules(job, &self.train, self.rates)?;
+        self.results.amend(&job.spec.common.orders);
+        Ok(())
     }
 
     async fn write_step(

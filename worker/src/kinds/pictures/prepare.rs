@@ -4,8 +4,11 @@ use std::{future::Future, path::Path, sync::Arc};
 
 use ringtune_shared::{
     ids::ContentHash,
-    job::pictures::{
-        CLASS_IMAGES, DataSpec, DenoiserSpec, FolderSpec, PromptSpec, TrainSpec, concepts::ConceptSpec,
+    job::{
+        JobSpec, LrScheduler,
+        pictures::{
+            CLASS_IMAGES, DataSpec, DenoiserSpec, FolderSpec, PromptSpec, TrainSpec, concepts::ConceptSpec,
+        },
     },
 };
 use ringtune_sources::LocalModel;
@@ -25,7 +28,7 @@ use crate::{
     latents::Shelf,
     rank::{Error, Rank},
     train::{AdamWOptions, BatchOptions, LrOptions, LrSchedule},
-    training::{Named, PreviewPlan, WantedPreviews},
+    training::{Expanded, Named, PreviewPlan, WantedPreviews},
     while_wanted,
 };
 
@@ -296,16 +299,37 @@ fn data_hash(pictures: &[Pictures]) -> ContentHash {
     }
 }
 
-/// `rate`: in the place of `train.learning_rate`; `scale`: what all rates are multiplied with.
-pub(in crate::kinds) fn schedule(train: &TrainSpec, rate: f64, scale: f64) -> Result<LrSchedule, Error> {
-    if let Some(rates) = &train.learning_rates {
-        let first = train.learning_rate;
-        let share = if first > 0.0 && rate != first { rate / first } else { 1.0 };
-        return Ok(LrSchedule::piecewise(rates.clone(), scale * share));
+/// The schedule of a rate: of `train.learning_rate`, and of what is ordered in its place, or of a rate of its own.
+///
+/// # Errors
+/// A schedule that its steps have no room for.
+pub(in crate::kinds) fn schedule(
+    job: &JobSpec,
+    train: &TrainSpec,
+    rate_of_its_own: Option<f64>,
+) -> Result<LrSchedule, Error> {
+    let scale = train.learning_rate_scale(&job.common.cluster);
+    let mut schedule = match &train.learning_rates {
+        Some(rates) => {
+            let first = train.learning_rate;
+            let other = rate_of_its_own.filter(|rate| first > 0.0 && *rate != first);
+            LrSchedule::piecewise(rates.clone(), scale * other.map_or(1.0, |rate| rate / first))
+        }
+        None => curve(train, train.lr_scheduler, rate_of_its_own.unwrap_or(train.learning_rate) * scale)?,
+    };
+    // A list of rates says nothing of the shape behind a rate that takes its place.
+    let shape = if train.learning_rates.is_some() { LrScheduler::Constant } else { train.lr_scheduler };
+    for (after, rate) in job.common.orders.rates().filter(|_| rate_of_its_own.is_none()) {
+        let first = after * u64::from(job.local_steps()) + 1;
+        schedule = schedule.then(first, curve(train, shape, rate * scale)?);
     }
+    Ok(schedule)
+}
+
+fn curve(train: &TrainSpec, curve: LrScheduler, base: f64) -> Result<LrSchedule, Error> {
     Ok(LrSchedule::new(LrOptions {
-        curve: train.lr_scheduler,
-        base: rate * scale,
+        curve,
+        base,
         warmup_steps: train.lr_warmup_steps,
         total_steps: train.max_train_steps,
         cycles: train.lr_num_cycles,
@@ -392,17 +416,17 @@ pub(in crate::kinds) fn open_tokenizer(folder: &Path, model: &ModelInfo) -> Resu
     Err(Refusal::of("model.base", problem).into())
 }
 
-/// What pictures of `prompt` are drawn from while training goes on. None where the job wants none.
+/// What pictures are drawn from while training goes on. `words`: those that are learned.
 ///
 /// # Errors
 /// See [`PreviewPlan::new`].
 pub(in crate::kinds) fn previews_of(
-    prompt: &str,
     train: &TrainSpec,
     model: &ModelInfo,
-    tokenizer: &ClipTokenizer,
-) -> Result<Option<PreviewPlan>, Error> {
-    let count = train.previews.num_validation_images;
+    tokenizer: Arc<ClipTokenizer>,
+    words: Vec<Expanded>,
+) -> Result<PreviewPlan, Error> {
+    let (prompt, count) = (&train.previews.validation_prompt, train.previews.num_validation_images);
     let wanted = WantedPreviews { prompt, count, side: train.resolution as usize, seed: train.seed };
-    if prompt.is_empty() { Ok(None) } else { PreviewPlan::new(wanted, model, tokenizer).map(Some) }
+    PreviewPlan::new(wanted, model, tokenizer, words)
 }

@@ -13,10 +13,7 @@ use super::{
 };
 
 use crate::{
-    data::{
-        self, ClipTokenizer, Placeholders, Prompts, caption_words::CaptionOptions, prompts::Caption,
-        templates,
-    },
+    data::{self, Placeholders, Prompts, caption_words::CaptionOptions, prompts::Caption, templates},
     engine::{EngineHandle, ModelInfo},
     inputs,
     output::Taught,
@@ -45,7 +42,7 @@ pub(in crate::kinds) fn read(
     model: &ModelInfo,
     folder: &Path,
     captions: Vec<Vec<Caption>>,
-) -> Result<(Vec<ConceptWords>, Option<PreviewPlan>), Error> {
+) -> Result<(Vec<ConceptWords>, PreviewPlan), Error> {
     let mut tokenizer = open_tokenizer(folder, model)?;
     let blame = |index: usize, key: &str| {
         let field = field(index, key);
@@ -81,24 +78,10 @@ pub(in crate::kinds) fn read(
         words.push(ConceptWords { prompts: prompts.map_err(blame(index, "templates"))?, initializers });
     }
     // 4. What is drawn.
-    let previews = previews(train, model, &tokenizer, &placeholders)?;
-    Ok((words, previews))
-}
-
-/// What pictures are drawn from. None where the job wants none.
-fn previews(
-    train: &TrainSpec,
-    model: &ModelInfo,
-    tokenizer: &ClipTokenizer,
-    placeholders: &[Placeholders],
-) -> Result<Option<PreviewPlan>, Error> {
-    let validation_prompt = &train.previews.validation_prompt;
-    // Every vector of a token, as diffusers' pipeline puts them in.
     let several = placeholders.iter().filter(|placeholders| placeholders.tokens.len() > 1);
-    let prompt = several.fold(validation_prompt.clone(), |prompt, placeholders| {
-        prompt.replace(&placeholders.tokens[0], &placeholders.text())
-    });
-    previews_of(&prompt, train, model, tokenizer)
+    let several = several.map(|placeholders| (placeholders.tokens[0].clone(), placeholders.text()));
+    let previews = previews_of(train, model, tokenizer, several.collect())?;
+    Ok((words, previews))
 }
 
 fn own_and_others(all: &[Placeholders], index: usize) -> (&Placeholders, Vec<Placeholders>) {

@@ -45,7 +45,7 @@ pub(super) struct Prepared {
     /// What is learned, in the order of the rows.
     pub(super) concepts: Vec<Concept>,
     /// What pictures are drawn from while training goes on.
-    pub(super) previews: Option<PreviewPlan>,
+    pub(super) previews: PreviewPlan,
 }
 
 /// Prepares a rank, the engine's weights for its gradients too where it `computes` any. Every failure names the job's field
@@ -79,13 +79,13 @@ pub(super) async fn prepare(
         read_words(&owned.concepts(), field, &owned.train, &info, &words_folder, captions)
     };
     let (words, previews) = ringtune_shared::tasks::spawn_blocking(reading).await??;
-    if assignment.is_first() && previews.as_ref().is_some_and(|plan| !plan.shows_learned(&model)) {
+    if assignment.is_first() && previews.is_wanted() && !previews.shows_learned(&model) {
         let prompt = &train.previews.validation_prompt;
         journal.warn(format!("train.validation_prompt: {prompt:?} has no word that is learned")).await;
     }
     let rows = first_rows(&words, embeddings, model.text_width, &context.engine).await?;
     // 4. Which posteriors are known.
-    let schedule = schedule(train, train.learning_rate, train.learning_rate_scale(&spec.common.cluster))?;
+    let schedule = schedule(spec, train, None)?;
     let prompts = words.into_iter().map(|word| word.prompts).collect();
     let making = Making {
         train,

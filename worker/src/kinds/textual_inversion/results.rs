@@ -2,7 +2,7 @@
 
 use std::{path::Path, sync::Arc};
 
-use ringtune_shared::job::kinds::textual_inversion::TextualInversionSpec;
+use ringtune_shared::job::{OrdersSpec, kinds::textual_inversion::TextualInversionSpec};
 
 use super::{facts::facts, prepare::Prepared};
 use crate::{
@@ -10,7 +10,7 @@ use crate::{
     rank::Error,
     session::Assignment,
     train::Best,
-    training::StepJudged,
+    training::{StepJudged, say_orders},
 };
 
 /// What is written: the rows after the last step, and the best ones where they are the job's.
@@ -44,6 +44,11 @@ impl Results {
             facts: Arc::new(facts(assignment, job, prepared)?),
             select_best: job.train.validation.select_best,
         })
+    }
+
+    /// The files say these orders of the job.
+    pub(super) fn amend(&mut self, orders: &OrdersSpec) {
+        say_orders(&mut Arc::make_mut(&mut self.facts).job, orders);
     }
 
     /// Rows of all concepts.

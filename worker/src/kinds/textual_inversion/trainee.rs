@@ -12,12 +12,12 @@ use super::{
 use crate::{
     engine::{EngineHandle, Gradient, Microbatch},
     http::Metrics,
-    kinds::pictures::{Samples, Tracing},
+    kinds::pictures::{Samples, Tracing, schedule},
     output::{TraceFolder, trace::TracedResult, trace::TracedStep},
     rank::{Durations, Error, Rank},
     rank_state::{RankState, TakenState},
     ring::{self, RankRing},
-    session::StepSummary,
+    session::{Assignment, StepSummary},
     train::{
         LrSchedule, MicrobatchResult, ReducedStep, SavedState, Selection, StepOutcome, TrainState,
         reduce_rows,
@@ -43,6 +43,7 @@ pub(crate) struct Inverter {
     state: TrainState,
     /// The state before a step of which not all is found out yet.
     before: Option<TrainState>,
+    /// None: the steps are only computed again.
     previews: Option<PreviewPlan>,
     results: Results,
     trace: Option<TraceFolder>,
@@ -74,7 +75,7 @@ impl Inverter {
             durations: Durations::default(),
             state,
             before: None,
-            previews: previews.filter(|_| !proves),
+            previews: (!proves).then_some(previews),
             results,
             _base_model: base_model,
         })
@@ -216,7 +217,19 @@ impl Trainee for Inverter {
             (Shown::Best(_), Some(best)) => &best.rows,
             _ => &learned.last,
         };
-        Ok(Some(plan.draw(&self.engine, ring, rows).await?))
+        plan.draw(&self.engine, ring, rows).await
+    }
+
+    async fn sample(&mut self, prompt: &str, ring: &mut RankRing) -> Result<Option<Previews>, Error> {
+        let Some(plan) = &self.previews else { return Ok(None) };
+        plan.of("order.prompt", prompt)?.draw(&self.engine, ring, &self.rows()).await
+    }
+
+    fn amend(&mut self, job: &Assignment) -> Result<(), Error> {
+        self.course.total = job.spec.total_steps();
+        self.schedule = schedule(&job.spec, &self.train, None)?;
+        self.results.amend(&job.spec.common.orders);
+        Ok(())
     }
 
     fn settle(&mut self) {

@@ -15,7 +15,7 @@ use crate::{
     engine::{Attention, BucketSizes, EngineError, FirstValues, OpenUnet, ParametersInfo, UnetTensor},
     kinds::pictures::{
         Begun, Captioned, NetworkModel, Ready, Tracing, above_zero, adamw, begin, deciding_data,
-        network_facts, schedules, without_places,
+        network_facts, without_places,
     },
     node,
     parameters::{Options, ParameterTrainee, Rounds},
@@ -37,9 +37,8 @@ pub(super) async fn prepare(
         deciding_job(assignment, &["model", "data", "debug"], "train", &options_without_effect())?;
     without_places(&mut deciding, &assignment.spec, deciding_data(&job.data, &job.prompt));
     let facts = network_facts(assignment, Value::Object(deciding), &ready.prepared.origin);
-    let schedules = schedules(rank, &job.train, [None; 2])?;
     let results = Results::new(&job, &ready, facts);
-    ready.into_trainee(rank, parts(&job, &templates), schedules, results, (folder, Vec::new())).await
+    ready.into_trainee(rank, parts(&job, &templates), [None; 2], results, (folder, Vec::new())).await
 }
 
 /// Everything but what the steps take it with; the engine's weights are laid out too where the rank `computes`. `ranks`: of the

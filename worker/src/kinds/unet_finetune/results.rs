@@ -2,7 +2,10 @@
 
 use std::{path::Path, sync::Arc};
 
-use ringtune_shared::{job::kinds::unet_finetune::UnetFinetuneSpec, state::TensorInfo};
+use ringtune_shared::{
+    job::{OrdersSpec, kinds::unet_finetune::UnetFinetuneSpec},
+    state::TensorInfo,
+};
 use serde_json::{Value, json};
 
 use crate::{
@@ -13,7 +16,7 @@ use crate::{
         weights_file,
     },
     parameters::{LearnedParameters, Which},
-    training::StepJudged,
+    training::{StepJudged, say_orders},
 };
 
 /// What diffusers looks for in a UNet's folder, without its end.
@@ -70,6 +73,10 @@ impl Results {
 impl NetworkResults for Results {
     /// All weights a second time would be too many.
     const DRAWS_BEST: bool = false;
+
+    fn amend(&mut self, orders: &OrdersSpec) {
+        say_orders(&mut Arc::make_mut(&mut self.facts)["job"], orders);
+    }
 
     fn write_step(
         &self,

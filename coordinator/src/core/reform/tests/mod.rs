@@ -58,6 +58,7 @@ fn view(members: &[Seat]) -> View {
         min: 1,
         world: members.len() + 1,
         grows: true,
+        ordered: false,
         link: None,
         broken: BTreeSet::new(),
         asked: None,

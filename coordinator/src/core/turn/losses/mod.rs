@@ -53,13 +53,13 @@ impl Turn<'_> {
             Verdict::Queue => {
                 self.blame(id, worker, loss);
                 let again = self.where_again(id);
-                self.reach(id, &Goal::Queued { reason: format!("{reason}; {again}") });
+                self.reach(id, &Goal::queued(format!("{reason}; {again}")));
             }
             Verdict::Elsewhere => {
                 if let Some(job) = self.job_mut(id) {
                     job.tries = job.tries.saturating_sub(1);
                 }
-                self.reach(id, &Goal::Queued { reason: format!("{reason}; trying again elsewhere") });
+                self.reach(id, &Goal::queued(format!("{reason}; trying again elsewhere")));
             }
             Verdict::OlderCheckpoint => self.take_older_checkpoint(id, reason),
             Verdict::GiveUp(failure) => {
@@ -88,7 +88,7 @@ impl Turn<'_> {
         }
         let from = self.start_of_next_ring(id);
         let reason = format!("the checkpoint of step {} is damaged; going on from {from}", damaged.step);
-        self.reach(id, &Goal::Queued { reason });
+        self.reach(id, &Goal::queued(reason));
     }
 
     /// Where a ring that comes out of the queue begins, in words.
@@ -234,10 +234,7 @@ impl Turn<'_> {
     fn where_again(&self, id: JobId) -> &'static str {
         let Some(job) = self.cluster.jobs.get(&id) else { return "trying again" };
         let (_, needed) = job.ranks();
-        let open = self.cluster.open_to(job);
-        let fits = |class: &&str| job.bound_to().is_none_or(|bound| bound == *class);
-        let mut classes = self.cluster.pool.classes().filter(fits);
-        match classes.any(|class| open.usable_of(class) >= needed as usize) {
+        match self.cluster.open_to(job).usable(job) >= needed as usize {
             true => "trying again elsewhere",
             false => "trying again when a worker has rested",
         }

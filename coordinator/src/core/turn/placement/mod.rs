@@ -118,7 +118,7 @@ impl Turn<'_> {
             epoch: ring.epoch,
             members: ring.members.iter().map(|member| (member.worker, member.address.clone())).collect(),
             rank,
-            spec: job.spec.clone(),
+            spec: job.spec.clone().for_ranks(),
             threads_per_rank: pin.threads_per_rank,
             precision: pin.precision,
             numerics_class: pin.numerics_class.clone(),
@@ -127,6 +127,7 @@ impl Turn<'_> {
             resume_from: job.checkpoint.filter(|_| resumes).map(|checkpoint| checkpoint.hash),
             proof: job.verification.as_ref().map(|verification| verification.last_step),
             trace: job.trace,
+            orders: job.orders_of(ring.epoch),
         })
     }
 

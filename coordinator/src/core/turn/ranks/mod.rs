@@ -70,7 +70,9 @@ impl Turn<'_> {
         }
         let is_new = step.step > job.step;
         if is_new {
+            self.settle_by_step(id, step.step, step.epoch);
             self.keep_step(id, step);
+            self.pace(id, step.step);
         } else if let Some(reason) = self.diverged(id, &step) {
             self.reach(id, &Goal::Failed { failure: Failure::Diverged, reason });
             return Ok(());
@@ -97,6 +99,14 @@ impl Turn<'_> {
         }
         if self.ring(id).is_some_and(|ring| ring.epoch == epoch && ring.fruitless > 0) {
             self.change_ring(id, |ring| ring.fruitless = 0);
+        }
+    }
+
+    /// A ring's first new step was stored: from here on it is known how fast it is.
+    fn pace(&mut self, id: JobId, step: u64) {
+        let now = self.now;
+        if let Some(ring) = self.ring_mut(id) {
+            ring.paced.get_or_insert((now, step));
         }
     }
 

@@ -87,6 +87,9 @@ impl Turn<'_> {
         }
         // Ranks also leave a ring by themselves, before the certificates of its connections end.
         let anew = parts.is_empty() && !plan.after_step && names_nobody(old);
+        if parts.is_empty() && plan.after_step {
+            parts.push("something was ordered".to_owned());
+        }
         if parts.is_empty() {
             parts.push(if anew { "its members connect anew" } else { "the ring broke" }.to_owned());
         }

@@ -138,16 +138,19 @@ impl Turn<'_> {
                 let mut takers =
                     members.into_iter().filter_map(|member| self.taker(member.yields_to).cloned());
                 if self.ring(id).is_some_and(|ring| ring.pauses) {
-                    self.stop_job(id, Goal::Queued { reason: PAUSED.to_owned() });
+                    self.stop_job(id, Goal::queued(PAUSED));
                     return;
                 }
-                let what = takers.next().map_or_else(
+                let taker = takers.next();
+                let preempted = taker.is_some();
+                let what = taker.map_or_else(
                     || "too few workers would be left without those that leave".to_owned(),
                     |taker| {
                         format!("job {} of priority {} needs its workers", taker.id, taker.queue.priority)
                     },
                 );
-                self.stop_job(id, Goal::Queued { reason: format!("{what}; going on from a checkpoint") });
+                let reason = format!("{what}; going on from a checkpoint");
+                self.stop_job(id, Goal::Queued { reason, preempted });
             }
         }
     }
@@ -165,11 +168,11 @@ impl Turn<'_> {
         }
         if survivors {
             let reason = format!("{what}; going on from a checkpoint{cause}");
-            self.stop_job(id, Goal::Queued { reason });
+            self.stop_job(id, Goal::queued(reason));
             return;
         }
         let from = self.start_of_next_ring(id);
-        self.reach(id, &Goal::Queued { reason: format!("{what}; going on from {from}{cause}") });
+        self.reach(id, &Goal::queued(format!("{what}; going on from {from}{cause}")));
     }
 
     /// The next epoch: those that stay in their order, then those that join.
@@ -193,6 +196,7 @@ impl Turn<'_> {
         }
         let Some(job) = self.job_mut(id) else { return };
         job.rings = epoch.0;
+        job.send_orders(epoch);
         if !plan.after_step {
             job.reason = format!("re-forming the ring: {reason}");
         }
@@ -230,6 +234,7 @@ impl Turn<'_> {
             fruitless: old.fruitless + u32::from(!plan.after_step),
             broken: None,
             last_failure: old.last_failure.clone(),
+            paced: old.paced,
             started: true,
             pauses: old.pauses,
             patience: old.patience,
@@ -270,7 +275,8 @@ impl Turn<'_> {
         let ring = self.ring(id)?;
         let members = ring.members.iter().map(|member| (member.worker, member.address.clone())).collect();
         let (epoch, protocol, reason) = (ring.epoch, self.protocol_of(&ring), reason.to_owned());
-        Some(EnterRing { job: id, epoch, members, protocol, rank, after_step, reason })
+        let orders = self.cluster.jobs.get(&id)?.orders_of(epoch);
+        Some(EnterRing { job: id, epoch, members, protocol, rank, after_step, reason, orders })
     }
 
     pub(super) fn ring(&self, id: JobId) -> Option<Arc<Ring>> {

@@ -37,6 +37,7 @@ impl Turn<'_> {
             min: min as usize,
             world: world as usize,
             grows: is_worth_a_member(job),
+            ordered: job.has_pending_order(),
             link: ring.link.as_ref().and_then(|link| {
                 let (one, other) = (ring.rank_of(link.workers.0)?, ring.rank_of(link.workers.1)?);
                 Some(((one.min(other), one.max(other)), link.times))

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use ringtune_shared::ids::{Epoch, JobId, WorkerId};
-use ringtune_shared::version::{Agreement, Dialect, LINKS, RE_FORM, VERIFY};
+use ringtune_shared::version::{Agreement, Dialect, LINKS, ORDERS, RE_FORM, VERIFY};
 
 use super::Turn;
 use super::ranks::Hold;
@@ -41,6 +41,7 @@ impl Turn<'_> {
             protocol: agreement.protocol,
             reforms: agreement.features.iter().any(|feature| feature == RE_FORM),
             verifies: agreement.features.iter().any(|feature| feature == VERIFY),
+            orders: agreement.features.iter().any(|feature| feature == ORDERS),
             looks: agreement.features.iter().any(|feature| feature == LINKS),
             draining: self.cluster.drained.contains(&id),
             leaving: false,

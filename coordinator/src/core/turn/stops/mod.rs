@@ -44,7 +44,7 @@ impl Turn<'_> {
             Goal::Succeeded => self.end_job(id, JobState::Succeeded, "all ranks finished"),
             Goal::Cancelled { reason } => self.end_job(id, JobState::Cancelled, reason),
             Goal::Failed { failure, reason } => self.fail_job(id, *failure, reason),
-            Goal::Queued { reason } => self.queue_again(id, reason),
+            Goal::Queued { reason, preempted } => self.queue_again(id, reason, *preempted),
         }
     }
 
@@ -60,7 +60,7 @@ impl Turn<'_> {
     /// Takes a job's ring away and gives it its place in the queue back, where it may have it; or pauses it, if that was asked
     /// for. It stays bound to what was pinned with its first ring once it has begun; before that any other class would do as
     /// well.
-    fn queue_again(&mut self, id: JobId, reason: &str) {
+    fn queue_again(&mut self, id: JobId, reason: &str, preempted: bool) {
         let Some(job) = self.cluster.jobs.get(&id).filter(|job| job.state.may_become(JobState::Queued))
         else {
             return;
@@ -73,8 +73,9 @@ impl Turn<'_> {
         let has_begun = job.has_begun();
         self.dissolve_ring(id, &reason);
         // Before it is in the queue, where it stands by its pin.
+        self.settle_without_ring(id);
         if let Some(job) = self.job_mut(id) {
-            job.stop = None;
+            (job.stop, job.preempted) = (None, preempted && to == JobState::Queued);
             // What it verifies was computed on no other class.
             if !has_begun && job.verification.is_none() {
                 job.pin = None;

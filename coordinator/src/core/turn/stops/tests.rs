@@ -56,7 +56,7 @@ fn nothing_happens_to_a_job_that_may_not_end_so() {
         assert_eq!(cluster.job(id), Some(&before), "{to}");
     }
     let failed = Goal::Failed { failure: Failure::Rank, reason: "no".to_owned() };
-    for goal in [Goal::Succeeded, failed, Goal::Queued { reason: "no".to_owned() }] {
+    for goal in [Goal::Succeeded, failed, Goal::queued("no")] {
         let effects = turn(&mut cluster, Time(2), |turn| turn.reach(id, &goal));
         assert!(effects.writes.is_empty() && effects.actions.is_empty(), "{goal:?}: {effects:?}");
         assert_eq!(cluster.job(id), Some(&before), "{goal:?}");
@@ -73,7 +73,7 @@ fn a_job_becomes_what_its_goal_says_once_its_ranks_have_stopped_or_their_time_is
     for (goal, failure) in [
         (Goal::Cancelled { reason: reason() }, None),
         (Goal::Failed { failure: Failure::WorkerLost, reason: reason() }, Some(Failure::WorkerLost)),
-        (Goal::Queued { reason: reason() }, None),
+        (Goal::queued(reason()), None),
     ] {
         for in_time in [true, false] {
             let (mut cluster, id, sender) = job(1);
@@ -99,7 +99,7 @@ fn a_job_becomes_what_its_goal_says_once_its_ranks_have_stopped_or_their_time_is
 fn a_rank_that_is_ready_or_fails_meanwhile_changes_no_goal() {
     for phase in [Phase::Ready, Phase::Failed] {
         let (mut cluster, id, sender) = job(1);
-        turn(&mut cluster, Time(2), |turn| turn.stop_job(id, Goal::Queued { reason: "why".to_owned() }));
+        turn(&mut cluster, Time(2), |turn| turn.stop_job(id, Goal::queued("why")));
         report(&mut cluster, sender.unwrap(), id, phase);
         let state = if phase.is_terminal() { JobState::Queued } else { JobState::Preparing };
         assert_eq!(cluster.job(id).unwrap().state, state, "{phase:?}");
@@ -109,7 +109,7 @@ fn a_rank_that_is_ready_or_fails_meanwhile_changes_no_goal() {
 #[test]
 fn a_user_who_cancels_has_the_last_word() {
     let (mut cluster, id, sender) = job(1);
-    turn(&mut cluster, Time(2), |turn| turn.stop_job(id, Goal::Queued { reason: "why".to_owned() }));
+    turn(&mut cluster, Time(2), |turn| turn.stop_job(id, Goal::queued("why")));
     for _ in 0..2 {
         cluster.apply(Input::CancelJob { job: id, reason: "enough".to_owned() }, Time(3)).unwrap();
         assert_eq!(cluster.job(id).unwrap().reason, "cancelling: enough");

@@ -44,6 +44,7 @@ impl Facts for Gpt2Spec {
     fn steps(&self) -> Option<Steps<'_>> {
         Some(Steps {
             total: self.max_iters,
+            last: self.max_iters,
             option: "gpt2.max_iters",
             resume_from: &self.resume_from_checkpoint,
             resume_option: "gpt2.resume_from_checkpoint",

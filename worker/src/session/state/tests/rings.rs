@@ -12,6 +12,7 @@ pub(super) fn next(key: RankKey, rank: Option<usize>, after_step: bool) -> NextR
         protocol: ringtune_shared::version::RING_PROTOCOLS.max,
         after_step,
         reason: "rank 1 was lost".to_owned(),
+        orders: Vec::new(),
     }
 }
 

@@ -24,15 +24,27 @@ fn spec(world_size: u8, min_world_size: u8) -> Arc<JobSpec> {
     inversion(&format!("[cluster]\nworld_size = {world_size}\nmin_world_size = {min_world_size}\n"))
 }
 
+/// As above, on workers of one pool only.
+fn spec_in_pool(world_size: u8, min_world_size: u8, pool: u8) -> Arc<JobSpec> {
+    let constraints = if pool == 0 { String::new() } else { format!("constraints = [\"pool={pool}\"]\n") };
+    let size = format!("world_size = {world_size}\nmin_world_size = {min_world_size}\n");
+    inversion(&format!("[cluster]\n{size}{constraints}"))
+}
+
+/// Whether a worker has what a job asks for.
+fn fits(capabilities: &Capabilities, job: &Job) -> bool {
+    let has =
+        |wanted: &String| capabilities.labels.iter().any(|(key, value)| *wanted == format!("{key}={value}"));
+    job.spec.common.cluster.constraints.iter().all(has)
+}
+
 fn candidates(cluster: &Cluster, wanted: impl Fn(&Worker) -> bool) -> Vec<Candidate> {
     let wanted = cluster.workers().filter(|worker| worker.session.is_some() && wanted(worker));
     wanted
         .map(|worker| Candidate {
             worker: worker.id,
             host_name: worker.host_name.clone(),
-            numerics_class: worker.capabilities.numerics_class.clone(),
-            bf16: worker.capabilities.bf16,
-            threads: worker.capabilities.threads,
+            capabilities: worker.capabilities.clone(),
         })
         .collect()
 }
@@ -42,14 +54,18 @@ struct InOrder(Vec<Candidate>);
 
 impl InOrder {
     fn of_classes(&self, wanted: impl Fn(&str) -> bool) -> Self {
-        Self(self.0.iter().filter(|one| wanted(&one.numerics_class)).cloned().collect())
+        self.of(|one| wanted(&one.capabilities.numerics_class))
+    }
+
+    fn of(&self, wanted: impl Fn(&Candidate) -> bool) -> Self {
+        Self(self.0.iter().filter(|one| wanted(one)).cloned().collect())
     }
 }
 
 impl FreeWorkers for InOrder {
     fn classes(&self) -> impl Iterator<Item = (&str, usize)> {
         let mut classes: BTreeMap<&str, usize> = BTreeMap::new();
-        self.0.iter().for_each(|one| *classes.entry(&one.numerics_class).or_default() += 1);
+        self.0.iter().for_each(|one| *classes.entry(&one.capabilities.numerics_class).or_default() += 1);
         classes.into_iter()
     }
 
@@ -61,12 +77,18 @@ impl FreeWorkers for InOrder {
 /// Those of these workers that a job may have: none that refused it, while enough others of one class are connected; or else
 /// all, those that refused it last.
 fn open_to(cluster: &Cluster, job: &Job, workers: &[Candidate]) -> InOrder {
-    let others = candidates(cluster, |worker| !job.refused_by.contains(&worker.id));
+    let others =
+        candidates(cluster, |worker| !job.refused_by.contains(&worker.id) && fits(&worker.capabilities, job));
     let (_, needed) = job.ranks();
     let bound = job.pin.as_ref().map(|pin| &pin.numerics_class);
-    let enough =
-        others.iter().filter(|one| bound.is_none_or(|class| *class == one.numerics_class)).any(|one| {
-            others.iter().filter(|other| other.numerics_class == one.numerics_class).count()
+    let enough = others
+        .iter()
+        .filter(|one| bound.is_none_or(|class| *class == one.capabilities.numerics_class))
+        .any(|one| {
+            others
+                .iter()
+                .filter(|other| other.capabilities.numerics_class == one.capabilities.numerics_class)
+                .count()
                 >= needed as usize
         });
     let refused = |one: &Candidate| job.refused_by.contains(&one.worker);
@@ -100,7 +122,7 @@ fn walk(
     let fairness = Options::default().fairness;
     let mut queue: Vec<&Arc<Job>> = cluster.jobs().filter(|job| job.state == JobState::Queued).collect();
     queue.retain(|job| !matches!(outcome.get(&job.id), Some(Ok(_))));
-    let mut kept: BTreeMap<String, (Key, JobId)> = BTreeMap::new();
+    let mut kept: Vec<(Key, String, &Job)> = Vec::new();
     while !queue.is_empty() {
         let key = |job: &Job| {
             (
@@ -128,12 +150,19 @@ fn walk(
         let is_free = |worker: &Worker| {
             cluster.worker_state(worker) == WorkerState::Idle && !taken.contains(&worker.id)
         };
-        let free = candidates(cluster, |worker| !rests(worker) && is_free(worker));
-        let connected = candidates(cluster, |worker| !rests(worker));
-        let resting = candidates(cluster, rests).len();
+        let met = |worker: &Worker| fits(&worker.capabilities, job);
+        let free = candidates(cluster, |worker| !rests(worker) && is_free(worker) && met(worker));
+        let connected = candidates(cluster, |worker| !rests(worker) && met(worker));
+        let resting = candidates(cluster, |worker| {
+            worker.rests_until.is_some() || worker.rests_for(owner) && met(worker)
+        })
+        .len();
         let (open, all) = (open_to(cluster, job, &free), open_to(cluster, job, &connected));
         let runs = |on: &InOrder| matches!(place(&problem(job), on), Decision::Place(_));
-        let left = open.of_classes(|class| !kept.contains_key(class));
+        let keeps = |(_, class, keeper): &(Key, String, &Job), one: &Candidate| {
+            *class == one.capabilities.numerics_class && fits(&one.capabilities, keeper)
+        };
+        let left = open.of(|one| !kept.iter().any(|kept| keeps(kept, one)));
         let world_size = problem(job).world_size.min(room);
         let decision = match (place(&Problem { world_size, ..problem(job) }, &left), runs(&open)) {
             (Decision::Place(placement), _) => {
@@ -144,12 +173,24 @@ fn walk(
                 Ok(placement.members)
             }
             (Decision::Wait(_), true) => {
-                let keepers = kept.iter().filter(|(class, _)| runs(&open.of_classes(|name| name == *class)));
-                let (_, first) = keepers.map(|(_, keeper)| *keeper).min().unwrap();
-                Err(format!("waiting for workers: job {first} comes first"))
+                let enough = |kept: &&(Key, String, &Job)| {
+                    let of_class = open.of_classes(|name| name == kept.1);
+                    runs(&of_class) && of_class.0.iter().any(|one| keeps(kept, one))
+                };
+                let (_, _, first) = kept.iter().filter(enough).min_by_key(|(key, ..)| *key).unwrap();
+                Err(format!("waiting for workers: job {} comes first", first.id))
             }
             (Decision::Wait(_), false) => {
                 let Decision::Wait(mut missing) = place(&problem(job), &open) else { unreachable!() };
+                let constraints = &job.spec.common.cluster.constraints;
+                if !constraints.is_empty() {
+                    let bound = job.pin.as_ref().map(|pin| &pin.numerics_class);
+                    let sizes = all.classes().filter(|(class, _)| bound.is_none_or(|bound| bound == class));
+                    let (most, connected) =
+                        (sizes.map(|(_, size)| size).max(), candidates(cluster, |_| true));
+                    let (most, connected) = (most.unwrap_or(0), connected.len());
+                    missing += &format!("; {most} of {connected} workers have {}", constraints.join(", "));
+                }
                 let refusing = free.len() - open.0.len();
                 if refusing > 0 {
                     missing += &format!("; {refusing} more keep from the job what it asks for");
@@ -163,7 +204,7 @@ fn walk(
         if decision.is_err() {
             for (class, _) in open.classes().filter(|(class, _)| runs(&all.of_classes(|name| name == *class)))
             {
-                kept.entry(class.to_owned()).or_insert((own, job.id));
+                kept.push((own, class.to_owned(), &**job));
             }
         }
         outcome.insert(job.id, decision);
@@ -215,6 +256,7 @@ impl World {
             version: ringtune_shared::version::VERSION.to_owned(),
             numerics_class: format!("class-{}", class % 3),
             threads: 1,
+            labels: [("pool".to_owned(), (host / 4 % 3).to_string())].into(),
             ..Capabilities::default()
         };
         let (host_name, capabilities) = (format!("host-{}", host % 4), Arc::new(capabilities));
@@ -305,7 +347,8 @@ proptest! {
                 6..9 => {
                     let owner = ["", "ada", "bob"][usize::from(one / 6 % 3)];
                     let priority = u32::from(other / 64);
-                    world.create_for(owner, priority, spec(one % 6 + 1, other % (one % 6 + 1) + 1));
+                    let (size, pool) = (one % 6 + 1, (other / 8).saturating_sub(5) % 4);
+                    world.create_for(owner, priority, spec_in_pool(size, other % size + 1, pool));
                 }
                 9 if !world.workers.is_empty() => {
                     // It lets go of what it was told to.

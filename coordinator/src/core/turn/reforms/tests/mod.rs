@@ -3,6 +3,7 @@
 mod done_again;
 mod evictions;
 mod links;
+mod orders;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
