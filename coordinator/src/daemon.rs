@@ -46,6 +46,9 @@ use crate::{
     store::{self, access::AccessStore as _},
 };
 
+/// Waits in the queue that metrics show.
+const LONGEST_WAITS: usize = 100;
+
 /// Why a coordinator does not start, or ends.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -183,6 +186,8 @@ impl Daemon {
         .await
         .map_err(in_database(&database))?;
         let snapshots = handle.snapshots();
+        let (queue, clock) = (snapshots.clone(), handle.clock());
+        metrics.show_waits(move || queue.borrow().longest_waits(clock.now(), LONGEST_WAITS));
         tokio::spawn(orphan::end_without_workers(snapshots.clone(), shutdown.clone()));
         let changing = Changing { access: access.clone(), quotas: quotas.clone(), jobs: handle.limits() };
         let readiness = http::Readiness::default();

@@ -108,5 +108,5 @@ pub use stop::{Goal, Stop};
 pub use time::Time;
 pub use timing::{RankTiming, Straggler, Stragglers};
 pub use verification::{Difference, Verification};
-pub use waiting::{BEHIND_ANOTHER, Wait, Waiting};
+pub use waiting::{BEHIND_ANOTHER, LongestWait, Wait, Waiting};
 pub use worker::{Capabilities, Doubt, RingPlace, Worker, WorkerState};

@@ -2,8 +2,9 @@
 //!
 //! 1. An order of a job that runs is pending until the ring changes, which it does for it: to the epoch that the order is of. Who
 //!    enters that epoch, or a later one, is told of it. All ranks enter it after the same step, which only they know at first.
-//! 2. The first step that is stored of that epoch, or a later one, says which: the order is settled. What decides bits becomes
-//!    part of the job's spec. All of it is stored with that step.
+//! 2. The first new step that is stored of that epoch, or a later one, says which: the order is settled. What decides bits becomes
+//!    part of the job's spec. All of it is stored with that step. A ring that goes on from a checkpoint does steps again that are
+//!    stored: no order changes these.
 //! 3. A job that loses its ring before that goes on from what is stored: no step after its last stored one counts, so the order is
 //!    settled there. So is one that comes while the job has no ring.
 //!
@@ -32,7 +33,9 @@ impl Job {
     /// Takes in an order. Gives its number.
     pub(super) fn add_order(&mut self, order: Order, after_step: u64) -> u64 {
         let number = self.orders.last().map_or(0, |last| last.live.number) + 1;
-        let live = LiveOrder { number, order, after_step, settled: None };
+        // Its ring may do steps again that are stored: they stay as they are.
+        let first = if order == Order::Stop { self.step + 1 } else { self.step };
+        let live = LiveOrder { number, order, after_step: after_step.max(first), settled: None };
         Arc::make_mut(&mut self.orders).push(Ordered { live, epoch: None });
         number
     }

@@ -63,8 +63,8 @@ pub enum Refusal {
     TakesNoOrders(JobId),
     /// The job's workers do not know orders.
     #[error(
-        "job {0} runs on workers of an earlier release, which carry out no orders: upgrade them, or pause and resume the job \
-         once there are others"
+        "job {0} runs on workers of an earlier release, or has no others, and these carry out no orders: upgrade them, or pause and \
+         resume the job once there are others"
     )]
     CannotOrder(JobId),
     /// The step that an order waits for is over, or behind the job's end.

@@ -1,12 +1,15 @@
 //! Why queued jobs wait, and until when: computed when somebody asks.
 
-use std::cell::OnceCell;
+use std::cell::{OnceCell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use ringtune_shared::ids::JobId;
 
 use super::cluster::Cluster;
 use super::job::Job;
 use super::job_state::JobState;
+use super::needs::{Abilities, Needs};
 use super::precedence::Precedence;
 use super::queue_walk::QueueWalk;
 use super::scheduler::{ClassWish, FreeWorkers as _, Problem, choose_class};
@@ -34,13 +37,37 @@ pub struct Wait {
     pub start: Option<Time>,
 }
 
+/// How long the job waits that waits for longest, of one owner and one numerics class.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LongestWait {
+    /// Whose.
+    pub owner: String,
+    /// What the job is bound to; none: any will do.
+    pub class: Option<String>,
+    /// Up to now.
+    pub milliseconds: i64,
+}
+
+/// When workers are free, the first ones first.
+type FreeTimes = BTreeMap<(Needs, String), Rc<[Time]>>;
+
+/// All jobs in the queue.
+struct Order<'a> {
+    /// In their order.
+    jobs: Vec<(Precedence, &'a Job)>,
+    /// By class: how many workers of it the jobs before each could take to start, one entry more than there are jobs.
+    needed: BTreeMap<&'a str, Vec<usize>>,
+}
+
 /// The answer for any number of jobs, as of one state of the cluster.
 pub struct Waiting<'a> {
     cluster: &'a Cluster,
     /// Which free workers are kept, and for which jobs.
     walk: QueueWalk,
-    /// All jobs in the queue, in their order, with the workers that each needs: found out once it is asked for.
-    order: OnceCell<Vec<(Precedence, &'a Job)>>,
+    /// Found out once it is asked for, like the next.
+    order: OnceCell<Order<'a>>,
+    /// By what jobs need of workers, and by class.
+    free: RefCell<FreeTimes>,
 }
 
 impl<'a> Waiting<'a> {
@@ -49,7 +76,7 @@ impl<'a> Waiting<'a> {
         while let Some(job) = walk.next(cluster).and_then(|id| cluster.jobs.get(&id)) {
             walk.keep(cluster, job);
         }
-        Self { cluster, walk, order: OnceCell::new() }
+        Self { cluster, walk, order: OnceCell::new(), free: RefCell::default() }
     }
 
     /// Tells a job, as far as it is in the queue, why it waits.
@@ -64,62 +91,75 @@ impl<'a> Waiting<'a> {
     fn wait(&self, job: &Job) -> Wait {
         let (_, needed) = job.ranks();
         let open = self.cluster.open_to(job);
-        let fits = |class: &str| job.bound_to().is_none_or(|bound| bound == class);
-        let free = open.classes().filter(|(class, _)| fits(class)).map(|(_, free)| free).max();
-        let before = self.before(job);
+        let free = open.classes().filter(|(class, _)| may_have(job, class)).map(|(_, free)| free).max();
         Wait {
             needed,
             free: free.unwrap_or(0),
             usable: open.usable(job),
-            ahead: before.len(),
+            ahead: self.ahead(job),
             behind: self.first(job),
             since: job.waits_since,
-            start: self.start(job, before),
+            start: self.start(job, open.needs()),
         }
     }
 
-    /// The jobs before this one in the queue.
-    fn before(&self, job: &Job) -> &[(Precedence, &'a Job)] {
-        let order = self.order.get_or_init(|| {
+    fn order(&self) -> &Order<'a> {
+        self.order.get_or_init(|| {
             let queued = self.cluster.jobs().filter(|job| job.state == JobState::Queued);
             let queued = queued.map(|job| (self.cluster.precedence_of(job), &**job));
-            let mut order: Vec<(Precedence, &Job)> = queued.collect();
-            order.sort_by_key(|(precedence, _)| *precedence);
-            order
-        });
+            let mut jobs: Vec<(Precedence, &Job)> = queued.collect();
+            jobs.sort_by_key(|(precedence, _)| *precedence);
+            let needed = self.cluster.pool.classes().map(|class| {
+                let of_class = jobs.iter().scan(0, |sum, (_, job)| {
+                    *sum += if may_have(job, class) { job.ranks().1 as usize } else { 0 };
+                    Some(*sum)
+                });
+                (class, std::iter::once(0).chain(of_class).collect())
+            });
+            let needed = needed.collect();
+            Order { jobs, needed }
+        })
+    }
+
+    /// How many jobs are before this one.
+    fn ahead(&self, job: &Job) -> usize {
         let own = self.cluster.precedence_of(job);
-        order.get(..order.partition_point(|(precedence, _)| *precedence < own)).unwrap_or_default()
+        self.order().jobs.partition_point(|(precedence, _)| *precedence < own)
     }
 
     /// When a job may start: once as many workers of a class are free as it needs, and as those before it need that could have
     /// them. Jobs that run free theirs at their end.
-    fn start(&self, job: &Job, before: &[(Precedence, &'a Job)]) -> Option<Time> {
-        let mut earliest: Option<Time> = None;
-        for class in
-            self.cluster.pool.classes().filter(|class| job.bound_to().is_none_or(|bound| bound == *class))
-        {
-            let rivals =
-                before.iter().filter(|(_, other)| other.bound_to().is_none_or(|bound| bound == class));
-            let ahead: u64 = rivals.map(|(_, other)| u64::from(other.ranks().1)).sum();
-            let needed = usize::try_from(ahead + u64::from(job.ranks().1)).unwrap_or(usize::MAX);
-            let mut free: Vec<Time> = self.free_times(job, class).collect();
-            free.sort_unstable();
-            let time = needed.checked_sub(1).and_then(|last| free.get(last)).copied();
-            earliest = earliest.into_iter().chain(time).min();
-        }
-        earliest
+    fn start(&self, job: &Job, needs: &Needs) -> Option<Time> {
+        let ahead = self.ahead(job);
+        let classes = self.order().needed.iter().filter(|(class, _)| may_have(job, class));
+        let starts = classes.filter_map(|(class, needed)| {
+            let last = needed.get(ahead)? + job.ranks().1 as usize - 1;
+            self.free_times(needs, class).get(last).copied()
+        });
+        starts.min()
     }
 
-    /// When each worker of a class that could take the job will be free, as far as that is known.
-    fn free_times(&self, job: &Job, class: &str) -> impl Iterator<Item = Time> {
+    /// When the workers of a class are free that have what is needed, as far as that is known: the first ones first.
+    fn free_times(&self, needs: &Needs, class: &str) -> Rc<[Time]> {
+        let key = (needs.clone(), class.to_owned());
+        if let Some(known) = self.free.borrow().get(&key) {
+            return Rc::clone(known);
+        }
         let (cluster, now) = (self.cluster, self.cluster.latest);
-        let usable = cluster.available().filter(move |(worker, availability)| {
-            availability.usable() && worker.capabilities.numerics_class == class && job.takes(worker)
+        let usable = cluster.available().filter(|(worker, availability)| {
+            let fits = worker.capabilities.numerics_class == class;
+            availability.usable() && fits && needs.are_met(&Abilities::of(worker))
         });
-        usable.filter_map(move |(worker, _)| match cluster.place_of(worker.id) {
-            None => Some(now),
-            Some(place) => cluster.job(place.job())?.end(now),
-        })
+        let mut times: Vec<Time> = usable
+            .filter_map(|(worker, _)| match cluster.place_of(worker.id) {
+                None => Some(now),
+                Some(place) => cluster.job(place.job())?.end(now),
+            })
+            .collect();
+        times.sort_unstable();
+        let times: Rc<[Time]> = times.into();
+        self.free.borrow_mut().insert(key, Rc::clone(&times));
+        times
     }
 
     /// The job that comes first where one could run, but the workers are kept for others: the first of those.
@@ -130,9 +170,8 @@ impl<'a> Waiting<'a> {
         if choose_class(&problem, &all).is_err() || choose_class(&problem, &left).is_ok() {
             return None;
         }
-        let fits = |class: &str| job.bound_to().is_none_or(|bound| bound == class);
         let enough = all.classes().filter(|(_, free)| *free >= problem.min_world_size as usize);
-        let enough: Vec<&str> = enough.map(|(class, _)| class).filter(|class| fits(class)).collect();
+        let enough: Vec<&str> = enough.map(|(class, _)| class).filter(|class| may_have(job, class)).collect();
         let keepers = self
             .walk
             .kept()
@@ -175,6 +214,11 @@ impl<'a> Waiting<'a> {
     }
 }
 
+/// Whether a job may have workers of a class.
+fn may_have(job: &Job, class: &str) -> bool {
+    job.bound_to().is_none_or(|bound| bound == class)
+}
+
 impl Job {
     /// When it will have done all its steps, at the pace of its ring. None: it does none, or has done too few of them.
     fn end(&self, now: Time) -> Option<Time> {
@@ -187,6 +231,24 @@ impl Job {
 }
 
 impl Cluster {
+    /// How long the jobs wait that wait for longest, of each owner and class: at most so many of them, the longest first.
+    pub fn longest_waits(&self, now: Time, most: usize) -> Vec<LongestWait> {
+        let mut since: BTreeMap<(&str, Option<&str>), Time> = BTreeMap::new();
+        for job in self.jobs().filter(|job| job.state == JobState::Queued) {
+            let first = since.entry((&job.queue.owner, job.bound_to())).or_insert(job.waits_since);
+            *first = (*first).min(job.waits_since);
+        }
+        let mut waits: Vec<(Time, (&str, Option<&str>))> =
+            since.into_iter().map(|(who, since)| (since, who)).collect();
+        waits.sort_unstable();
+        let wait = |(since, (owner, class)): (Time, (&str, Option<&str>))| LongestWait {
+            owner: owner.to_owned(),
+            class: class.map(str::to_owned),
+            milliseconds: now.0.saturating_sub(since.0).max(0),
+        };
+        waits.into_iter().take(most).map(wait).collect()
+    }
+
     /// Why queued jobs wait, as of now.
     pub fn waiting(&self) -> Waiting<'_> {
         Waiting::of(self)

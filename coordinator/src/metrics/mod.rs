@@ -5,6 +5,7 @@
 
 mod layer;
 mod make;
+mod queue;
 mod refusals;
 
 use std::sync::{Arc, OnceLock};
@@ -17,11 +18,12 @@ use prometheus::{
 
 pub use layer::{CountedBody, CountedService, Layer};
 use make::Maker;
+use queue::{LongestWaits, Waits};
 use refusals::RefusedConnections;
 use ringtune_security::{Refusals, Trust};
 use ringtune_shared::version::VERSION;
 
-use crate::core::{JobState, OtherEpoch, Reformed, Scarce, WorkerState};
+use crate::core::{JobState, LongestWait, OtherEpoch, Reformed, Scarce, WorkerState};
 
 /// Seconds; from a heartbeat's handling to a long upload.
 const RPC_BUCKETS: [f64; 9] = [0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0, 60.0, 600.0];
@@ -85,6 +87,7 @@ pub struct Metrics {
     /// Whether the coordinator takes work.
     pub ready: IntGauge,
     certificate: Arc<OnceLock<Trust>>,
+    waits: Waits,
     refusals: Refusals,
 }
 
@@ -108,6 +111,8 @@ impl Metrics {
             move || certificate_end(trust.get()),
         )?;
         registry.register(Box::new(RefusedConnections::new(refusals.clone())?))?;
+        let waits = Waits::default();
+        registry.register(Box::new(LongestWaits::new(waits.clone())?))?;
         #[cfg(target_os = "linux")]
         registry.register(Box::new(prometheus::process_collector::ProcessCollector::for_self()))?;
         // 2. Of its parts.
@@ -202,6 +207,7 @@ impl Metrics {
             )?,
             ready: make.gauge("ringtune_ready", "1 while the coordinator takes work")?,
             certificate,
+            waits,
             refusals,
             registry: registry.clone(),
         };
@@ -212,6 +218,11 @@ impl Metrics {
     pub fn show_certificate(&self, trust: &Trust) {
         // Once: it is the same for all of the coordinator's life.
         let _ = self.certificate.set(trust.clone());
+    }
+
+    /// From now on, who says how long jobs wait.
+    pub fn show_waits(&self, ask: impl Fn() -> Vec<LongestWait> + Send + Sync + 'static) {
+        self.waits.set(ask);
     }
 
     /// What the listeners count: connections that were refused.

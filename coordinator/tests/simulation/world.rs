@@ -9,7 +9,7 @@ use ringtune_coordinator::core::{
     SessionId, Sight, StepRecord, Time, WorkerState, Write,
 };
 use ringtune_shared::ids::{Epoch, JobId, WorkerId};
-use ringtune_shared::job::QueueSpec;
+use ringtune_shared::job::{Order, QueueSpec};
 use ringtune_shared::version::Dialect;
 
 use crate::daemons::Daemon;
@@ -234,7 +234,11 @@ impl World {
     /// A user cancels, pauses or resumes a job.
     fn wish(&mut self) {
         if let Some(job) = self.random_job() {
-            let wish = match self.chance.below(3) {
+            let wish = match self.chance.below(4) {
+                // Those that wait may have to make do with workers that know no orders.
+                3 if self.disk.jobs[&job].ring.is_some() => {
+                    Input::OrderJob { job, order: Order::LearningRate(0.5), after_step: 0 }
+                }
                 0 => Input::CancelJob { job, reason: String::new() },
                 1 => Input::PauseJob(job),
                 _ => Input::ResumeJob(job),

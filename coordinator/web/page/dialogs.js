@@ -44,8 +44,8 @@ function input({ rows, value, ...attributes }) {
   const node = rows === undefined ? element("input", attributes) : element("textarea", { rows, class: "file", ...attributes });
   if (value !== undefined) {
     node.value = value;
-    // It is read from its beginning.
-    node.setSelectionRange(0, 0);
+    // A text is read from its beginning.
+    if (node.type !== "radio") node.setSelectionRange(0, 0);
   }
   return node;
 }

@@ -16,7 +16,7 @@ import { textsPart } from "./part_texts.js";
 import { jobBadge, jobLink, labels, setJobBadge } from "./parts.js";
 import { format } from "./routes.js";
 import { MOST_DETAIL, THINNED_POINTS, pointOf } from "./series.js";
-import { VERIFICATION, hasEnded, jobKind, jobState } from "./words.js";
+import { VERIFICATION, hasEnded, jobKind, jobState, waitingText } from "./words.js";
 
 /** Lines of the log that are read at first, of each sort. */
 const LINES = 200;
@@ -177,7 +177,7 @@ function jobHead(app, current) {
     const { job } = model;
     setText(name, oneLine(job.name, 400));
     setJobBadge(state, job);
-    setText(reason, visible(job.stateReason ?? ""));
+    setText(reason, visible(job.stateReason ?? "") + waitingText(job, now()));
     const [step, total] = [Number(job.step ?? 0), Number(job.totalSteps ?? 0)];
     setAttribute(bar, "aria-label", "Steps done");
     setAttribute(bar, "value", total > 0 ? Math.min(1, step / total).toFixed(4) : 0);
@@ -226,6 +226,23 @@ function buttons(app, box, current) {
   const resume = button("Resume", "JobService/ResumeJob", false, () => question({
     title: "Resume this job?", text: [about(), "It waits for workers, and goes on from where it was."], yes: "Resume the job", act: act("ResumeJob"),
   }));
+  const order = button("Order", "JobService/OrderJob", false, () => question({
+    title: "Order something of this job?", text: [about(), "It is carried out between two steps, on all ranks at the same one."], yes: "Order it",
+    fields: [
+      { label: "Keep the state and what is learned", name: "what", type: "radio", value: "snapshot", checked: "" },
+      { label: "Draw pictures of the prompt below", name: "what", type: "radio", value: "prompt" },
+      { label: "Go on with the learning rate below", name: "what", type: "radio", value: "learningRate" },
+      { label: "Make the step the last one", name: "what", type: "radio", value: "stop" },
+      { label: "Prompt or learning rate", name: "given", maxlength: 1000, autocomplete: "off" },
+      { label: "After step (empty: as soon as it may be)", name: "after", type: "number", min: 1 },
+    ],
+    act: ({ what, given, after }) => {
+      const value = { snapshot: true, stop: true, prompt: given, learningRate: Number(given) }[what];
+      if (what === "learningRate" && !(value > 0)) throw new Error("Learning rate: allowed: a number above 0, as in 5e-4");
+      const step = after ? { afterStep: after } : {};
+      return call("JobService/OrderJob", { jobId: current().id, order: { [what]: value, ...step } });
+    },
+  }));
   const cancel = button("Cancel", "JobService/CancelJob", true, () => question({
     title: "Cancel this job?", text: [about(), "Its artifacts so far are kept."], yes: "Cancel the job", danger: true,
     fields: [{ label: "Why (optional)", name: "reason", maxlength: 200, autocomplete: "off" }],
@@ -258,6 +275,7 @@ function buttons(app, box, current) {
     const pauses = job.state === "JOB_STATE_PAUSED" || job.reasonCode === "JOB_REASON_PAUSING";
     show(pause, !hasEnded(job.state) && !pauses);
     show(resume, pauses);
+    show(order, !hasEnded(job.state) && Number(job.totalSteps ?? 0) > 0 && !job.verification);
     show(cancel, !hasEnded(job.state));
     show(remove, hasEnded(job.state));
     show(again, Boolean(job.jobFile) && !job.verification);

@@ -1,4 +1,5 @@
 // What the values of the API's enums are called on the page. A value that is not known keeps its own name.
+import { count, duration, millis } from "./format.js";
 
 const ENDED = new Set(["JOB_STATE_SUCCEEDED", "JOB_STATE_FAILED", "JOB_STATE_CANCELLED"]);
 
@@ -26,6 +27,17 @@ const NOTHING_MORE = new Set([
 /** Why a job is in its state, where that is more than the state says; empty otherwise. */
 export function tellingReason(job) {
   return NOTHING_MORE.has(job.reasonCode) ? "" : (job.stateReason ?? "");
+}
+
+/** What a job in the queue waits for, behind its reason: who is before it, and when it may start. `now`: seconds. */
+export function waitingText(job, now) {
+  const waiting = job.waiting;
+  if (!waiting) return "";
+  const ahead = Number(waiting.ahead ?? 0);
+  const before = ahead === 0 ? "first in the queue" : `${count(ahead)} ${ahead === 1 ? "job" : "jobs"} ahead`;
+  if (!waiting.estimatedStartTime) return `; ${before}; nobody can say when it starts`;
+  const seconds = millis(waiting.estimatedStartTime) / 1000 - now;
+  return `; ${before}; ${seconds < 1 ? "may start now" : `may start in ${duration(seconds)}`}`;
 }
 
 /** What a job is called that computes another one's steps again. */

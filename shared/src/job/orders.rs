@@ -160,6 +160,25 @@ impl LiveOrder {
         let first = if self.order == Order::Stop { step.saturating_add(1) } else { step };
         self.settled.get_or_insert(self.after_step.max(first));
     }
+
+    /// Takes over what a rank is told with a ring. What it has settled stays as it is.
+    pub fn hear(known: &mut Vec<Self>, told: &[Self]) {
+        let merged = told.iter().map(|told| {
+            let own = known.iter().find(|own| own.number == told.number).and_then(|own| own.settled);
+            Self { settled: told.settled.or(own), ..told.clone() }
+        });
+        *known = merged.collect();
+    }
+
+    /// Settles the orders of a ring that all ranks enter after `step`. `known`: after which step each rank has settled each of them
+    /// in a ring before, as far as it did.
+    pub fn agree(orders: &mut [Self], step: u64, known: &[Vec<Option<u64>>]) {
+        for (index, order) in orders.iter_mut().enumerate() {
+            let settled = known.iter().filter_map(|of_rank| of_rank.get(index).copied().flatten()).min();
+            order.settled = order.settled.or(settled);
+            order.settle(step);
+        }
+    }
 }
 
 impl JobSpec {
@@ -210,6 +229,20 @@ mod tests {
         // The schedule is the whole job's.
         assert_eq!(spec.textual_inversion().unwrap().train.max_train_steps, 300);
         assert!(spec.success(200).contains("200 of 300 steps done"), "{}", spec.success(200));
+    }
+
+    #[test]
+    fn ranks_that_know_more_and_less_come_to_the_same() {
+        let order = |number, settled| LiveOrder { settled, ..live(number, Order::Snapshot, 0) };
+        let known = vec![vec![None, Some(9), None], vec![Some(7), Some(9), None]];
+        for own in [[None, Some(9), None], [Some(7), Some(9), None]] {
+            let mut orders = [order(1, own[0]), order(2, own[1]), order(3, own[2])];
+            LiveOrder::agree(&mut orders, 12, &known);
+            assert_eq!(orders.map(|order| order.settled), [Some(7), Some(9), Some(12)]);
+        }
+        let mut known = vec![order(1, Some(5)), order(2, None)];
+        LiveOrder::hear(&mut known, &[order(1, None), order(2, Some(6)), order(3, None)]);
+        assert_eq!(known, [order(1, Some(5)), order(2, Some(6)), order(3, None)]);
     }
 
     #[test]

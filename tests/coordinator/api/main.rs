@@ -11,6 +11,7 @@ mod lists;
 mod lives;
 mod losses;
 mod network;
+mod orders;
 mod queue;
 mod recorded;
 mod requests;

@@ -6,9 +6,10 @@ use ringtune_coordinator::core::{
     Account, ArtifactRecord, Down, Effects, Failure, Job, JobState, Recovered, StepRecord, Write,
 };
 use ringtune_shared::ids::{ContentHash, JobId, WorkerId};
+use ringtune_shared::job::LiveOrder;
 use ringtune_worker::session::Assignment;
 
-use crate::{chain, coordinator::short, world::World};
+use crate::{chain, coordinator::short, life::rate_of, world::World};
 
 /// State that survives the coordinator.
 #[derive(Default)]
@@ -191,6 +192,18 @@ impl World {
         }
     }
 
+    /// A step that is done again has the learning rate that is stored with it.
+    pub(crate) fn check_rate(&mut self, worker: usize, step: u64, rate: f64) {
+        let job = self.life(worker).key.job;
+        let stored = self.coordinator.disk.steps.get(&job).and_then(|steps| steps.get(step as usize - 1));
+        let stored = stored.map(|stored| stored.learning_rate);
+        assert!(
+            stored.is_none_or(|stored| stored == rate),
+            "worker {worker} does step {step} of {} with rate {rate}, {stored:?} is stored",
+            short(job)
+        );
+    }
+
     /// No ring goes on below what is kept; but for the one step by which those may be behind who are left, and do it again.
     pub(crate) fn check_entered(&self, worker: usize) {
         let Some(life) = &self.nodes[worker].life else { return };
@@ -274,6 +287,11 @@ impl World {
             }
             assert_eq!(row.state, JobState::Succeeded, "{}: {}", short(wanted.id), row.reason);
             let stored = self.coordinator.disk.steps.get(&wanted.id).into_iter().flatten();
+            let orders: Vec<LiveOrder> = row.orders.iter().map(|order| order.live.clone()).collect();
+            for step in stored.clone() {
+                let rate = rate_of(step.step, &orders);
+                assert!(step.learning_rate == rate, "{}: {step:?}, {rate} was ordered", short(wanted.id));
+            }
             let steps: BTreeSet<u64> = stored.map(|step| step.step).collect();
             assert_eq!(steps.len() as u64, wanted.steps, "steps of {}", short(wanted.id));
             let results = (wanted.id, "learned_embeds.bin".to_owned());

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use ringtune_shared::{
     ids::Epoch,
+    job::{LiveOrder, Order},
     ring::{EntryPlan, RingView, Standing, block_of},
 };
 use ringtune_worker::{
@@ -36,6 +37,8 @@ pub(crate) enum At {
     Fetch(EntryPlan),
     Tell(EntryPlan),
     Close,
+    /// Settles with the others what was ordered.
+    Order,
     /// Opens the files. Nothing cuts that off.
     Begin,
     Compute,
@@ -52,6 +55,16 @@ pub(crate) enum At {
     Finish(RankEvent),
 }
 
+/// The learning rate of a step, by what was ordered.
+pub(crate) fn rate_of(step: u64, orders: &[LiveOrder]) -> f64 {
+    let holds = |order: &&LiveOrder| order.settled.is_some_and(|after| after < step);
+    let newest = orders.iter().filter(holds).max_by_key(|order| (order.settled, order.number));
+    match newest.map(|order| &order.order) {
+        Some(Order::LearningRate(rate)) => *rate,
+        _ => 1e-3,
+    }
+}
+
 /// A rank's life.
 pub(crate) struct Life {
     pub(crate) number: u64,
@@ -62,6 +75,8 @@ pub(crate) struct Life {
     /// It goes on from a checkpoint, after this step.
     pub(crate) from: Option<u64>,
     pub(crate) orders: RankOrders,
+    /// What users ordered of the job.
+    pub(crate) ordered: Vec<LiveOrder>,
     pub(crate) at: At,
     pub(crate) clock: u64,
     /// The last settled step, and the state after it.
@@ -135,6 +150,7 @@ impl World {
             re_forms: given.re_forms,
             from,
             orders: RankOrders::default(),
+            ordered: given.orders,
             at: At::Preparing,
             clock: 0,
             step,
@@ -190,7 +206,7 @@ impl World {
                 Some(_) => self.enter(worker),
                 None => self.be_without(worker, None),
             },
-            At::Connect | At::Agree | At::Stand | At::Fetch(_) | At::Tell(_) | At::Close => {
+            At::Connect | At::Agree | At::Stand | At::Fetch(_) | At::Tell(_) | At::Close | At::Order => {
                 if ends {
                     self.stop(worker);
                 } else if newer.is_some() {
@@ -286,7 +302,18 @@ impl World {
             At::Stand => self.plan(worker, &rows),
             At::Tell(plan) => self.was_told(worker, plan, &rows),
             At::Close => {
+                let settled = self.life(worker).ordered.iter().map(|order| order.settled).collect();
+                self.next(worker, At::Order, Row::Settled(settled));
+            }
+            At::Order => {
+                let known = rows.into_iter().filter_map(|row| match row {
+                    Row::Settled(settled) => Some(settled),
+                    _ => None,
+                });
+                let known: Vec<Vec<Option<u64>>> = known.collect();
                 let life = self.life(worker);
+                assert!(known.iter().all(|row| row.len() == life.ordered.len()), "ranks know other orders");
+                LiveOrder::agree(&mut life.ordered, life.step, &known);
                 if life.is_first() && life.files.is_none() {
                     let from = life.from.unwrap_or_default();
                     life.files = Some(Files::new(false, from));
@@ -385,11 +412,12 @@ impl World {
     fn has_settled(&mut self, worker: usize) {
         let life = self.life(worker);
         (life.step, life.state, life.learned) = (life.step + 1, life.trainee, true);
+        let learning_rate = rate_of(life.step, &life.ordered);
         let (step, state, epoch) = (life.step, life.state, life.ring.epoch);
         let summary = StepSummary {
             step,
             loss: 0.5,
-            learning_rate: 1e-3,
+            learning_rate,
             step_seconds: 0.1,
             compute_seconds: 0.1,
             world_size: life.ring.members.len(),
@@ -405,6 +433,7 @@ impl World {
         }
         let (heard, keeps_files) = (life.heard, life.files.is_some());
         self.check_state(worker);
+        self.check_rate(worker, step, learning_rate);
         if keeps_files && self.due(step) {
             self.save_checkpoint(worker, step, state);
         }
@@ -461,6 +490,7 @@ impl World {
         }
         let life = self.life(worker);
         (life.ring, life.rank, life.lost) = (next.view.clone(), next.rank, None);
+        LiveOrder::hear(&mut life.ordered, &next.orders);
         self.take_seat(worker);
         self.enter(worker);
     }

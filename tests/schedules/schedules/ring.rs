@@ -29,6 +29,8 @@ pub(crate) enum Row {
     Standing(Standing),
     /// Its steps that are not stored yet.
     Unstored(Vec<StepSummary>),
+    /// After which step it has settled each order.
+    Settled(Vec<Option<u64>>),
     /// Its parts of a step, each with its microbatch, and what it knows.
     Parts(Vec<(usize, State)>, Epoch, u64),
 }

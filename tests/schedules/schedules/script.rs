@@ -6,7 +6,7 @@ use ringtune_coordinator::core::{Input, NewJob};
 use ringtune_shared::{
     ids::JobId,
     job::{
-        ClusterDraft, JobDraft, JobSpec, ModelDraft, QueueSpec,
+        ClusterDraft, JobDraft, JobSpec, ModelDraft, Order, QueueSpec,
         pictures::concepts::WordDraft,
         pictures::{DataDraft, TrainDraft},
     },
@@ -39,6 +39,8 @@ pub(crate) enum Mishap {
     /// A job is paused, and not any more after that time.
     Pause(usize, i64),
     Resume(usize),
+    /// Another learning rate is ordered of a job, after this step; 0: as soon as it may be.
+    Order(usize, u64),
     /// SIGKILL.
     Kill(usize),
     /// SIGTERM.
@@ -78,6 +80,10 @@ impl World {
         }
         if self.chance.one_in(4) {
             self.after(300, TROUBLED, Event::Mishap(Mishap::Pause(0, 1_500)));
+        }
+        for _ in 0..self.chance.below(4) {
+            let order = Mishap::Order(self.chance.below(2), self.chance.below(STEPS as usize) as u64);
+            self.after(200, TROUBLED, Event::Mishap(order));
         }
         for _ in 0..1 + self.chance.below(7) {
             let mishap = self.any_mishap();
@@ -126,6 +132,15 @@ impl World {
                 if let Some(wanted) = self.jobs.get(job) {
                     let input = Input::ResumeJob(wanted.id);
                     self.request_when_up(input, Mishap::Resume(job));
+                }
+            }
+            Mishap::Order(job, after_step) => {
+                if let Some(wanted) = self.jobs.get(job)
+                    && self.coordinator.cluster.is_some()
+                {
+                    let (job, rate) = (wanted.id, 1.0 + self.now as f64);
+                    let input = Input::OrderJob { job, order: Order::LearningRate(rate), after_step };
+                    self.request(input, None);
                 }
             }
             Mishap::Kill(worker) => self.kill(worker),

@@ -53,7 +53,7 @@ async fn opens_what_a_token_is_for() -> Result<()> {
     browser.wait("who looks", "document.getElementById('who').innerText.includes('grace (admin)')").await?;
     let buttons = "[...document.querySelectorAll('.jobhead button')].filter((button) => !button.hidden).map((button) => button.textContent).join()";
     ensure!(
-        browser.run(&format!("return {buttons}")).await? == "Pause,Cancel,Run again",
+        browser.run(&format!("return {buttons}")).await? == "Pause,Order,Cancel,Run again",
         "an admin's buttons"
     );
     ensure!(browser.run("return document.cookie").await? == "", "a script reads the cookie");

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use ringtune_shared::version::REFORMING_RING_PROTOCOL;
+use ringtune_shared::{job::LiveOrder, version::REFORMING_RING_PROTOCOL};
 
 use super::{Error, Left, LentRing, Orders, Rank, Work, entering};
 use crate::{
@@ -218,7 +218,7 @@ impl Life {
         let assignment = &mut self.rank.assignment;
         assignment.ring = next.view.clone();
         (assignment.rank, assignment.ring_protocol) = (next.rank, next.protocol);
-        super::orders::take_over(&mut assignment.orders, &next.orders);
+        LiveOrder::hear(&mut assignment.orders, &next.orders);
         self.rank.journal.speak_as(next.rank, next.view.epoch);
         self.take_seat()?;
         if self.rank.assignment.is_first() && !was_first {

@@ -4,6 +4,7 @@ use ringtune_shared::ids::{Epoch, JobId};
 use ringtune_shared::job::{LiveOrder, MOST_ORDERS, Order};
 
 use super::Turn;
+use crate::core::job::Job;
 use crate::core::job_state::JobState;
 use crate::core::record::{EventBody, LogLevel};
 use crate::core::refusal::Refusal;
@@ -34,6 +35,12 @@ impl Turn<'_> {
         if job.ring.iter().any(|ring| ring.workers().any(can_not))
             || (job.state == JobState::Running && job.ring.as_ref().is_some_and(|ring| !ring.reforms()))
         {
+            return Err(Refusal::CannotOrder(id));
+        }
+        let mut ordered = Job::clone(job);
+        ordered.add_order(order.clone(), after_step);
+        let enough = |job: &Job| self.cluster.open_to(job).usable(job) >= job.ranks().1 as usize;
+        if !is_running && enough(job) && !enough(&ordered) {
             return Err(Refusal::CannotOrder(id));
         }
         // 2. It is the job's from now on.

@@ -4,6 +4,7 @@ mod done_again;
 mod evictions;
 mod links;
 mod orders;
+mod waits;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
