@@ -5,21 +5,19 @@ use std::sync::Arc;
 
 use ringtune_shared::checkpoint::Resumed;
 use ringtune_shared::ids::{ContentHash, Epoch, JobId, WorkerId};
-use ringtune_shared::job::{JobSpec, QueueSpec};
+use ringtune_shared::job::{JobSpec, LiveOrder, QueueSpec};
 use ringtune_shared::trace::TraceContext;
 use serde::{Deserialize, Serialize};
 
 use super::failure::Failure;
 use super::job_state::JobState;
 use super::links::Links;
-use super::orders::Ordered;
 use super::pin::Pin;
 use super::record::Checkpoint;
 use super::refusal::Refusal;
 use super::stop::Stop;
 use super::time::Time;
 use super::verification::Verification;
-use super::waiting::Wait;
 
 /// What a user asked for, and what became of it.
 #[derive(Debug, Clone, PartialEq)]
@@ -152,6 +150,36 @@ impl Job {
         }
         job
     }
+}
+
+/// An order of a job.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Ordered {
+    /// The order.
+    #[serde(flatten)]
+    pub live: LiveOrder,
+    /// The epoch of the ring whose members are told of it. None: its ring has not changed since it came.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub epoch: Option<Epoch>,
+}
+
+/// What a job in the queue waits for. Workers are counted that could take it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wait {
+    /// Workers that it needs to start.
+    pub needed: u32,
+    /// Those of one numerics class that are free, at most.
+    pub free: usize,
+    /// Those that there would be if no other job had one.
+    pub usable: usize,
+    /// Jobs before it in the queue.
+    pub ahead: usize,
+    /// The first of the jobs that the free workers are kept for.
+    pub behind: Option<JobId>,
+    /// Since when it waits.
+    pub since: Time,
+    /// When it may start, by what the jobs that run have left to do and what is needed before it. None: nobody can say.
+    pub start: Option<Time>,
 }
 
 /// What makes a repeated CreateJob find its job again.

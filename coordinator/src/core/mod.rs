@@ -89,11 +89,11 @@ pub use failure::Failure;
 pub use fault::Fault;
 pub use input::{HeldRank, Hello, Input, NewJob, NewVerification, RankReport};
 pub use job::{
-    Broken, BrokenLink, Job, Joiner, Member, Pause, Phase, Reforming, RequestKey, Ring, Trouble, TroubleKind,
+    Broken, BrokenLink, Job, Joiner, Member, Ordered, Pause, Phase, Reforming, RequestKey, Ring, Trouble,
+    TroubleKind, Wait,
 };
 pub use job_state::JobState;
 pub use links::{Apart, Links, Look, Sight};
-pub use orders::Ordered;
 pub use pin::Pin;
 pub use quota::{OverQuota, OwnerLimits, Scarce, Usage};
 pub use reason::ReasonCode;
@@ -108,5 +108,5 @@ pub use stop::{Goal, Stop};
 pub use time::Time;
 pub use timing::{RankTiming, Straggler, Stragglers};
 pub use verification::{Difference, Verification};
-pub use waiting::{BEHIND_ANOTHER, LongestWait, Wait, Waiting};
+pub use waiting::{BEHIND_ANOTHER, LongestWait, Waiting};
 pub use worker::{Capabilities, Doubt, RingPlace, Worker, WorkerState};

@@ -14,20 +14,8 @@ use std::sync::Arc;
 
 use ringtune_shared::ids::Epoch;
 use ringtune_shared::job::{LiveOrder, Order};
-use serde::{Deserialize, Serialize};
 
-use super::job::Job;
-
-/// An order of a job.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Ordered {
-    /// The order.
-    #[serde(flatten)]
-    pub live: LiveOrder,
-    /// The epoch of the ring whose members are told of it. None: its ring has not changed since it came.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub epoch: Option<Epoch>,
-}
+use super::job::{Job, Ordered};
 
 impl Job {
     /// Takes in an order. Gives its number.

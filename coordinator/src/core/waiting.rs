@@ -7,7 +7,7 @@ use std::rc::Rc;
 use ringtune_shared::ids::JobId;
 
 use super::cluster::Cluster;
-use super::job::Job;
+use super::job::{Job, Wait};
 use super::job_state::JobState;
 use super::needs::{Abilities, Needs};
 use super::precedence::Precedence;
@@ -17,25 +17,6 @@ use super::time::Time;
 
 /// Why a job waits that another one keeps waiting, for whoever is not to know which.
 pub const BEHIND_ANOTHER: &str = "waiting for workers: another job comes first";
-
-/// What a job in the queue waits for. Workers are counted that could take it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wait {
-    /// Workers that it needs to start.
-    pub needed: u32,
-    /// Those of one numerics class that are free, at most.
-    pub free: usize,
-    /// Those that there would be if no other job had one.
-    pub usable: usize,
-    /// Jobs before it in the queue.
-    pub ahead: usize,
-    /// The first of the jobs that the free workers are kept for.
-    pub behind: Option<JobId>,
-    /// Since when it waits.
-    pub since: Time,
-    /// When it may start, by what the jobs that run have left to do and what is needed before it. None: nobody can say.
-    pub start: Option<Time>,
-}
 
 /// How long the job waits that waits for longest, of one owner and one numerics class.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -8,6 +8,9 @@ use prometheus::{GaugeVec, Opts};
 
 use crate::core::LongestWait;
 
+/// The class of a job that is bound to none.
+const ANY: &str = "any";
+
 /// Who says it.
 type Ask = Box<dyn Fn() -> Vec<LongestWait> + Send + Sync>;
 
@@ -55,9 +58,10 @@ impl Collector for LongestWaits {
 
     fn collect(&self) -> Vec<MetricFamily> {
         // It was made once before.
-        let (Ok(gauge), Some(ask)) = (gauge(), self.waits.0.get()) else { return Vec::new() };
-        for LongestWait { owner, class, milliseconds } in ask() {
-            let class = class.as_deref().unwrap_or("any");
+        let Ok(gauge) = gauge() else { return Vec::new() };
+        gauge.with_label_values(&["", ANY]).set(0.0);
+        for LongestWait { owner, class, milliseconds } in self.waits.0.get().iter().flat_map(|ask| ask()) {
+            let class = class.as_deref().unwrap_or(ANY);
             gauge.with_label_values(&[owner.as_str(), class]).set(milliseconds as f64 / 1000.0);
         }
         gauge.collect()

@@ -3,7 +3,6 @@
 use std::{collections::BTreeMap, fmt, str::FromStr};
 
 use super::{
-    ClusterSpec,
     queue::{check_label_key, check_label_value},
     text::shortened,
 };
@@ -99,19 +98,6 @@ impl FromStr for Topology {
         };
         check_label_key(key)?;
         Ok(topology(key.to_owned()))
-    }
-}
-
-impl ClusterSpec {
-    /// Its constraints, each once.
-    pub fn needs(&self) -> std::collections::BTreeSet<Constraint> {
-        // A stored job's were checked when it came.
-        self.constraints.iter().filter_map(|text| text.parse().ok()).collect()
-    }
-
-    /// Its topology, if it wants one.
-    pub fn wanted_topology(&self) -> Option<Topology> {
-        self.topology.parse().ok()
     }
 }
 

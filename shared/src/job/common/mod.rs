@@ -2,8 +2,11 @@
 
 mod check;
 
+use std::collections::BTreeSet;
+
 use super::{
-    ModelLocation, OrdersSpec, PredictionType, S3Model, SpecError, Violation, limits, section::section,
+    Constraint, ModelLocation, OrdersSpec, PredictionType, S3Model, SpecError, Topology, Violation, limits,
+    section::section,
 };
 
 /// What jobs of all kinds have.
@@ -72,6 +75,19 @@ section! {
         /// `pack:KEY`: on workers of as few values of label KEY as may be; `spread:KEY`: of as many. Empty: any. Decides no bit.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         topology: String = string.topology(),
+    }
+}
+
+impl ClusterSpec {
+    /// Its constraints, each once.
+    pub fn needs(&self) -> BTreeSet<Constraint> {
+        // A stored job's were checked when it came.
+        self.constraints.iter().filter_map(|text| text.parse().ok()).collect()
+    }
+
+    /// Its topology, if it wants one.
+    pub fn wanted_topology(&self) -> Option<Topology> {
+        self.topology.parse().ok()
     }
 }
 
