@@ -93,7 +93,10 @@ pub fn place(problem: &Problem<'_>, free: &impl FreeWorkers) -> Decision {
     let most = problem.world_size as usize;
     let chosen = match &problem.topology {
         None => free.of_class(class, most),
-        Some(topology) => topology::choose(topology, free.of_class(class, usize::MAX), most),
+        Some(topology) => {
+            let value = |one: &Candidate| one.capabilities.labels.get(topology.key()).cloned();
+            topology::choose(topology, free.of_class(class, usize::MAX), value, most)
+        }
     };
     let mut notes = Vec::new();
     if chosen.len() < problem.world_size as usize {

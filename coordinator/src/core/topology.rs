@@ -4,15 +4,20 @@ use std::collections::BTreeMap;
 
 use ringtune_shared::job::Topology;
 
-use super::scheduler::Candidate;
+/// Workers by their value of the label.
+type Groups<W> = BTreeMap<Option<String>, Vec<W>>;
 
 /// At most so many of `free`, in rank order: workers with the same value of the label are neighbours. Those without the label
 /// count as one more value, which is packed last.
-pub(super) fn choose(topology: &Topology, free: Vec<Candidate>, most: usize) -> Vec<Candidate> {
-    let mut groups: BTreeMap<Option<String>, Vec<Candidate>> = BTreeMap::new();
-    for candidate in free {
-        let value = candidate.capabilities.labels.get(topology.key()).cloned();
-        groups.entry(value).or_default().push(candidate);
+pub(super) fn choose<W>(
+    topology: &Topology,
+    free: Vec<W>,
+    value: impl Fn(&W) -> Option<String>,
+    most: usize,
+) -> Vec<W> {
+    let mut groups: Groups<W> = BTreeMap::new();
+    for worker in free {
+        groups.entry(value(&worker)).or_default().push(worker);
     }
     match topology {
         Topology::Pack(_) => pack(&mut groups, most),
@@ -22,7 +27,7 @@ pub(super) fn choose(topology: &Topology, free: Vec<Candidate>, most: usize) -> 
 }
 
 /// Takes from as few groups as may be: from the smallest that has enough, or else from the largest.
-fn pack(groups: &mut BTreeMap<Option<String>, Vec<Candidate>>, most: usize) {
+fn pack<W>(groups: &mut Groups<W>, most: usize) {
     let mut sizes: Vec<(bool, usize, Option<String>)> =
         groups.iter().map(|(value, workers)| (value.is_some(), workers.len(), value.clone())).collect();
     // The largest last, those with the label behind those without.
@@ -44,7 +49,7 @@ fn pack(groups: &mut BTreeMap<Option<String>, Vec<Candidate>>, most: usize) {
 }
 
 /// Takes one of each group in turn, of larger groups first.
-fn spread(groups: &mut BTreeMap<Option<String>, Vec<Candidate>>, most: usize) {
+fn spread<W>(groups: &mut Groups<W>, most: usize) {
     let mut order: Vec<(usize, Option<String>)> =
         groups.iter().map(|(value, workers)| (workers.len(), value.clone())).collect();
     order.sort_by(|one, other| (other.0, &one.1).cmp(&(one.0, &other.1)));
@@ -67,31 +72,15 @@ fn spread(groups: &mut BTreeMap<Option<String>, Vec<Candidate>>, most: usize) {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use proptest::prelude::*;
-    use ringtune_shared::ids::WorkerId;
 
     use super::*;
-    use crate::core::worker::Capabilities;
 
-    /// Workers of these racks; 0: it has no label.
-    fn workers(racks: &[u8]) -> Vec<Candidate> {
-        let worker = |(number, rack): (usize, &u8)| Candidate {
-            worker: WorkerId::new(),
-            host_name: format!("host-{number:02}"),
-            capabilities: Arc::new(Capabilities {
-                labels: (*rack > 0).then(|| ("rack".to_owned(), format!("r{rack}"))).into_iter().collect(),
-                ..Capabilities::default()
-            }),
-        };
-        racks.iter().enumerate().map(worker).collect()
-    }
-
+    /// The racks of the workers that are chosen of those of these racks; 0: it has no label.
     fn racks(topology: &str, free: &[u8], most: usize) -> Vec<String> {
-        let chosen = choose(&topology.parse().unwrap(), workers(free), most);
-        let rack = |one: &Candidate| one.capabilities.labels.get("rack").cloned().unwrap_or_default();
-        chosen.iter().map(rack).collect()
+        let rack = |rack: &u8| (*rack > 0).then(|| format!("r{rack}"));
+        let chosen = choose(&topology.parse().unwrap(), free.to_vec(), rack, most);
+        chosen.iter().map(|one| rack(one).unwrap_or_default()).collect()
     }
 
     #[test]

@@ -6,10 +6,20 @@ use ringtune_coordinator::core::{
     Account, ArtifactRecord, Down, Effects, Failure, Job, JobState, Recovered, StepRecord, Write,
 };
 use ringtune_shared::ids::{ContentHash, JobId, WorkerId};
-use ringtune_shared::job::LiveOrder;
+use ringtune_shared::job::{LiveOrder, Order};
 use ringtune_worker::session::Assignment;
 
-use crate::{chain, coordinator::short, life::rate_of, world::World};
+use crate::{chain, coordinator::short, world::World};
+
+/// The learning rate of a step, by what was ordered.
+pub(crate) fn rate_of(step: u64, orders: &[LiveOrder]) -> f64 {
+    let holds = |order: &&LiveOrder| order.settled.is_some_and(|after| after < step);
+    let newest = orders.iter().filter(holds).max_by_key(|order| (order.settled, order.number));
+    match newest.map(|order| &order.order) {
+        Some(Order::LearningRate(rate)) => *rate,
+        _ => 1e-3,
+    }
+}
 
 /// State that survives the coordinator.
 #[derive(Default)]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ringtune_shared::{
     ids::Epoch,
-    job::{LiveOrder, Order},
+    job::LiveOrder,
     ring::{EntryPlan, RingView, Standing, block_of},
 };
 use ringtune_worker::{
@@ -14,6 +14,7 @@ use ringtune_worker::{
 
 use crate::{
     chain::{self, State},
+    check::rate_of,
     events::{Event, RingKey},
     faults::Planted,
     files::Files,
@@ -53,16 +54,6 @@ pub(crate) enum At {
     Waiting,
     /// Its files are on their way; then this is its last word.
     Finish(RankEvent),
-}
-
-/// The learning rate of a step, by what was ordered.
-pub(crate) fn rate_of(step: u64, orders: &[LiveOrder]) -> f64 {
-    let holds = |order: &&LiveOrder| order.settled.is_some_and(|after| after < step);
-    let newest = orders.iter().filter(holds).max_by_key(|order| (order.settled, order.number));
-    match newest.map(|order| &order.order) {
-        Some(Order::LearningRate(rate)) => *rate,
-        _ => 1e-3,
-    }
 }
 
 /// A rank's life.

@@ -27,6 +27,7 @@ mod rounds;
 mod sharded_steps;
 mod sharding;
 mod shares;
+mod shown;
 mod state;
 mod step;
 mod tensors;

@@ -15,7 +15,7 @@ use ringtune_sources::LocalModel;
 use tokio::task::JoinHandle;
 
 use super::{
-    LearnedParameters, Model, Options, Outlet, Which,
+    LearnedParameters, Model, Options, Outlet,
     exchange::{Exchange, Spares, StepSums},
     sharding::Sharding,
     shares::Held,
@@ -24,7 +24,7 @@ use super::{
     unnamed_file::UnnamedFile,
 };
 use crate::{
-    engine::{AlignedFloats, Applied, EmbeddingRows, EngineError, EngineHandle, OptimizerStep, Shows},
+    engine::{AlignedFloats, Applied, EmbeddingRows, EngineError, EngineHandle, OptimizerStep},
     http::Metrics,
     rank::{Durations, Error, Rank},
     rank_state::{RankState, TakenState},
@@ -33,9 +33,6 @@ use crate::{
     train::{self, AdamWOptions, Selection, mean_loss},
     training::{Course, Origin, Previews, Recovered, Shown, StepJudged, Trainee, measure, step_summary},
 };
-
-/// Bytes of the best parameters that are given to the engine at once.
-const CHUNK: usize = 1 << 20;
 
 /// What is learned by one rank. The parameters are the engine's.
 #[derive(Debug)]
@@ -161,30 +158,6 @@ impl<M: Model> ParameterTrainee<M> {
         let gradient = self.durations.timed(&self.engine, gradient).await?;
         let seconds = gradient.forward_seconds + gradient.backward_seconds;
         Ok(Passed { loss: gradient.loss, seconds, ended: Instant::now() })
-    }
-
-    /// What is judged and shown is what the job's result would be now: the average, where one is kept.
-    async fn show_result(&self) -> Result<(), Error> {
-        let average = self.model.average_decay(1).is_some();
-        let shows = if average { Shows::Average } else { Shows::Parameters };
-        self.engine.show(shows).await.map_err(Error::of_engine)
-    }
-
-    /// The best parameters come from their file; the engine's own stay as they are.
-    async fn show_best(&self, learned: &LearnedParameters) -> Result<(), Error> {
-        self.engine.show(Shows::Given).await.map_err(Error::of_engine)?;
-        let (engine, learned) = (self.engine.clone(), learned.clone());
-        let give = move || {
-            for (number, tensor) in learned.parameters(Which::Best) {
-                for offset in (0..tensor.bytes()).step_by(CHUNK) {
-                    let mut bytes = vec![0; (tensor.bytes() - offset).min(CHUNK as u64) as usize];
-                    learned.read(number, offset, &mut bytes)?;
-                    engine.give_shown(tensor.name(), offset, bytes).map_err(Error::of_engine)?;
-                }
-            }
-            Ok(())
-        };
-        ringtune_shared::tasks::spawn_blocking(give).await?
     }
 
     /// Of one microbatch, for rates of step `step`. `number`: of the optimizer's steps.

@@ -9,6 +9,7 @@ pub mod state;
 mod status_line;
 pub mod types;
 mod wire;
+mod words;
 
 pub use link::LinkOptions;
 pub use orders::{EndOrder, RankControl, RankOrders};

@@ -14,11 +14,11 @@ use ringtune_shared::{
 use super::{
     looking::Question,
     state::{Event, HeldRank, Message},
-    types::{Assignment, Level, NextRing, Phase, Progress, ProgressStage, RankKey, StepSummary},
+    types::{Assignment, NextRing, Progress, RankKey, StepSummary},
+    words::{fault, log_level, phase, progress_stage},
 };
 use crate::{
     engine::Precision,
-    fault::Fault,
     ring::{Traffic, Trouble, TroubleKind},
 };
 
@@ -302,25 +302,6 @@ fn rank_progress(rank: Option<usize>, progress: &Progress) -> v1::RankProgress {
     }
 }
 
-fn log_level(level: Level) -> v1::LogLevel {
-    match level {
-        Level::Info => v1::LogLevel::Info,
-        Level::Warn => v1::LogLevel::Warn,
-        Level::Error => v1::LogLevel::Error,
-    }
-}
-
-fn progress_stage(stage: ProgressStage) -> v1::ProgressStage {
-    match stage {
-        ProgressStage::Fetch => v1::ProgressStage::Fetch,
-        ProgressStage::Download => v1::ProgressStage::Download,
-        ProgressStage::Load => v1::ProgressStage::Load,
-        ProgressStage::Encode => v1::ProgressStage::Encode,
-        ProgressStage::Draw => v1::ProgressStage::Draw,
-        ProgressStage::Write => v1::ProgressStage::Write,
-    }
-}
-
 fn traffic(traffic: Traffic) -> v1::RingTraffic {
     v1::RingTraffic {
         hidden_exchange_seconds: traffic.hidden_seconds,
@@ -350,35 +331,6 @@ fn step_report(step: &StepSummary) -> v1::StepReport {
     }
 }
 
-/// For every coordinator, and more exactly for those that know that.
-fn fault(fault: Option<Fault>) -> (v1::RankFault, v1::RankBlame) {
-    use v1::{RankBlame, RankFault};
-    match fault {
-        None => (RankFault::Unspecified, RankBlame::Unspecified),
-        Some(Fault::Job) => (RankFault::Job, RankBlame::Unspecified),
-        Some(Fault::Node) => (RankFault::Node, RankBlame::Unspecified),
-        Some(Fault::Machine) => (RankFault::Access, RankBlame::Machine),
-        Some(Fault::Coordinator) => (RankFault::Node, RankBlame::Coordinator),
-        Some(Fault::Link) => (RankFault::Node, RankBlame::Link),
-        Some(Fault::Nobody) => (RankFault::Node, RankBlame::Nobody),
-        Some(Fault::Checkpoint) => (RankFault::Checkpoint, RankBlame::Unspecified),
-        Some(Fault::Access) => (RankFault::Access, RankBlame::Unspecified),
-    }
-}
-
-fn phase(phase: Phase) -> v1::RankPhase {
-    match phase {
-        Phase::Preparing => v1::RankPhase::Preparing,
-        Phase::Ready => v1::RankPhase::Ready,
-        Phase::Training => v1::RankPhase::Training,
-        Phase::Waiting => v1::RankPhase::Waiting,
-        Phase::Done => v1::RankPhase::Done,
-        Phase::Finished => v1::RankPhase::Finished,
-        Phase::Failed => v1::RankPhase::Failed,
-        Phase::Stopped => v1::RankPhase::Stopped,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use ringtune_proto::convert::spec_to_wire;
@@ -388,6 +340,7 @@ mod tests {
     };
 
     use super::*;
+    use crate::session::types::Phase;
 
     const TRACE: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 

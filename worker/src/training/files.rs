@@ -344,6 +344,14 @@ impl TrainingFiles {
     }
 }
 
+/// Why rank 0's files are not written, or no longer get to the coordinator. Never ends while they are and do.
+pub(super) async fn failure_of(files: &mut Option<TrainingFiles>) -> Error {
+    match files {
+        Some(files) => files.failure().await,
+        None => future::pending().await,
+    }
+}
+
 /// Writes the job file and begins those that grow with every step. `events_from`: the first step, where events are wanted.
 /// Blocks.
 fn begin(

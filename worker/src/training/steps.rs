@@ -1,9 +1,6 @@
 //! The loop: step, validate, preview, keep.
 
-use std::{
-    future::{self, Future},
-    time::SystemTime,
-};
+use std::{future::Future, time::SystemTime};
 
 use ringtune_shared::{
     ids::{ContentHash, Epoch},
@@ -13,7 +10,7 @@ use ringtune_shared::{
 use ringtune_traces::Open;
 
 use super::{
-    files::TrainingFiles,
+    files::{TrainingFiles, failure_of},
     judging::{StepTaken, judge, previews, say_early_stop, update, validate},
     reports::Reports,
     settled::{Settled, compare},
@@ -492,13 +489,5 @@ impl<T: Trainee> Training<T> {
         if rank.assignment.re_forms {
             self.reports.add(summary);
         }
-    }
-}
-
-/// Why rank 0's files are not written, or no longer get to the coordinator. Never ends while they are and do.
-async fn failure_of(files: &mut Option<TrainingFiles>) -> Error {
-    match files {
-        Some(files) => files.failure().await,
-        None => future::pending().await,
     }
 }

@@ -15,8 +15,8 @@ use super::{
     first_rows, material, named,
     network::{NetworkModel, NetworkResults, Trace},
     open_tokenizer,
-    prepare::{Fetched, check_timesteps, wanted_samples},
-    previews_of, read_words, schedule, wanted, wanted_class, wanted_concepts, wanted_source,
+    prepare::{Fetched, check_timesteps, schedules, wanted_samples},
+    previews_of, read_words, wanted, wanted_class, wanted_concepts, wanted_source,
 };
 use crate::{
     base_model::{self, Loaded, base_model_name},
@@ -31,7 +31,6 @@ use crate::{
     parameters::{Options, ParameterTrainee, Prepared},
     rank::{Error, Rank},
     session::Assignment,
-    train::LrSchedule,
     training::{self, Course, Origin, PreviewPlan, Start},
 };
 
@@ -203,20 +202,6 @@ impl Ready {
         };
         prepared.with(model).into_trainee(rank).await
     }
-}
-
-/// The schedules of a job's rates, the first of which is `train.learning_rate` itself. `others`: where they are not that one.
-///
-/// # Errors
-/// A schedule that its steps have no room for.
-pub(in crate::kinds) fn schedules(
-    assignment: &Assignment,
-    train: &TrainSpec,
-    others: [Option<f64>; 2],
-) -> Result<[LrSchedule; 3], Error> {
-    let [first, second, third] =
-        [None, others[0], others[1]].map(|own| schedule(&assignment.spec, train, own));
-    Ok([first?, second?, third?])
 }
 
 /// What a network's files say of themselves. `job`: what of it decides bits.

@@ -9,7 +9,7 @@ use ringtune_shared::job::{
 };
 use serde_json::json;
 
-use super::{Samples, captioned::schedules};
+use super::{Samples, prepare::schedules};
 use crate::{
     engine::{EmbeddingRows, EngineError, EngineHandle, Microbatch, PassSummary},
     output::{self, TraceFolder},

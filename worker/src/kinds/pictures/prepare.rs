@@ -27,6 +27,7 @@ use crate::{
     inputs::{Common, Framing, PictureFolder, Pictures, PicturesFrom, Posteriors, look_up, materialise},
     latents::Shelf,
     rank::{Error, Rank},
+    session::Assignment,
     train::{AdamWOptions, BatchOptions, LrOptions, LrSchedule},
     training::{Expanded, Named, PreviewPlan, WantedPreviews},
     while_wanted,
@@ -324,6 +325,20 @@ pub(in crate::kinds) fn schedule(
         schedule = schedule.then(first, curve(train, shape, rate * scale)?);
     }
     Ok(schedule)
+}
+
+/// The schedules of a job's rates, the first of which is `train.learning_rate` itself. `others`: where they are not that one.
+///
+/// # Errors
+/// A schedule that its steps have no room for.
+pub(in crate::kinds) fn schedules(
+    assignment: &Assignment,
+    train: &TrainSpec,
+    others: [Option<f64>; 2],
+) -> Result<[LrSchedule; 3], Error> {
+    let [first, second, third] =
+        [None, others[0], others[1]].map(|own| schedule(&assignment.spec, train, own));
+    Ok([first?, second?, third?])
 }
 
 fn curve(train: &TrainSpec, curve: LrScheduler, base: f64) -> Result<LrSchedule, Error> {
