@@ -153,11 +153,11 @@ pub struct QueueSettings {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LimitSettings {
-    /// How many jobs may wait in the queue.
+    /// How many jobs may wait in the queue, paused ones included.
     ///
     /// Allowed: 1 to 1000000.
     pub queued_jobs: usize,
-    /// How many jobs of one owner may wait in the queue; 0: as many as those of all owners together.
+    /// How many jobs of one owner may wait in the queue, paused ones included; 0: as many as those of all owners together.
     ///
     /// Allowed: 0 to 1000000.
     pub owner_queued_jobs: usize,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use ringtune_proto::v1::JobState;
+use ringtune_proto::v1::{JobState, QueueSpec};
 use ringtune_tests::{
     Sandbox,
     swarm::{Coordinator, JobList, Options, Swarm, paced_job, quick_job},
@@ -32,11 +32,17 @@ async fn a_killed_coordinator_costs_a_swarm_no_step_no_job_and_no_worker() -> Re
     let mut jobs = coordinator.jobs();
     let mut paced = Vec::new();
     for number in 0..PACED_JOBS {
-        paced.push(jobs.create(paced_job(RANKS, PACED_STEPS), format!("paced-{number}")).await?);
+        paced.push(
+            jobs.create(paced_job(RANKS, PACED_STEPS), QueueSpec::default(), format!("paced-{number}"))
+                .await?,
+        );
     }
     let mut all = paced.clone();
     for number in 0..QUICK_JOBS {
-        all.push(jobs.create(quick_job(RANKS, QUICK_STEPS), format!("quick-{number}")).await?);
+        all.push(
+            jobs.create(quick_job(RANKS, QUICK_STEPS), QueueSpec::default(), format!("quick-{number}"))
+                .await?,
+        );
     }
 
     // 2. In the middle of it the coordinator is killed.

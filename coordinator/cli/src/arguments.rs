@@ -74,6 +74,8 @@ pub enum Command {
     /// Show what runs and what waits, in the order in which it comes, and why
     #[command(after_help = QUEUE)]
     Queue(AskArguments),
+    /// Show how much you have of what the coordinator limits, and may have
+    Limits(LimitsArguments),
     /// Delete ended jobs, with their history and artifacts
     Delete(DeleteArguments),
     /// List the workers
@@ -298,6 +300,26 @@ pub struct DeleteArguments {
     /// The jobs: their ids, 4 or more digits of an id's beginning or end, names, or `last` (the newest that is no verification)
     #[arg(value_name = "JOB", required = true)]
     pub jobs: Vec<JobReference>,
+    /// Which coordinator, and how to print.
+    #[command(flatten)]
+    pub ask: AskArguments,
+}
+
+/// Arguments of `limits`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  ringtune limits
+  ringtune limits ada                     what ada has; you see others' if you see all jobs
+  ringtune limits --output json | jq '.limits[] | select(.used == .allowed)'
+
+NOW counts ranks of rings that run or form, jobs that wait or are paused, and files that you
+uploaded or that your jobs made. ALLOWED is `any` where there is no limit. Whoever runs the
+coordinator changes a limit by its setting.")]
+pub struct LimitsArguments {
+    /// Whose [default: yours]; where the coordinator asks nobody who they are: the owner that a job file names
+    #[arg(value_name = "OWNER", default_value = "", hide_default_value = true)]
+    pub owner: String,
     /// Which coordinator, and how to print.
     #[command(flatten)]
     pub ask: AskArguments,

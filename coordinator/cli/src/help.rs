@@ -43,10 +43,11 @@ has the same bits as without the pause. Asking again changes nothing.
 
 /// Of `queue`.
 pub(crate) const QUEUE: &str = "\
-RANKS: those that a job has, of those that it wants; or needs, to those that it wants. SINCE: how
-long it runs or waits. Jobs that wait stand in their order: priority first, then who has used less
-of the cluster, then age. When one may start follows from what the jobs that run have left to do,
-at their pace, and from what those before it need.
+RANKS: those that a job has, of those that it wants; of one that waits, those that it needs, and
+those that it wants where these are more. SINCE: how long it runs or waits. Jobs that wait stand in
+their order: priority first, then who has used less of the cluster, then age. When one may start
+follows from what the jobs that run have left to do, at their pace, and from what those before it
+need.
 
   ringtune queue
   watch -n 10 ringtune queue
@@ -55,8 +56,9 @@ at their pace, and from what those before it need.
 /// Of `workers`.
 pub(crate) const WORKERS: &str = "\
 A worker is IDLE (connected and free), BUSY (in a ring) or LOST (its session broke; its ring may
-go on); `draining`: it gets no new job. THREADS are those of a rank, of all cores; GIB is memory;
-BF16, whether the processor computes in it; ADDRESS is where ring neighbours dial.";
+go on); `draining`: it gets no new job; `resting`: it gets none for a while, as ranks of several
+owners failed on it. THREADS are those of a rank, of all cores; GIB is memory; BF16, whether the
+processor computes in it; ADDRESS is where ring neighbours dial. Labels are in --output json.";
 
 /// Of `drain`.
 pub(crate) const DRAIN: &str = "\

@@ -228,6 +228,10 @@ pub struct WorkerObject {
     connect_time: String,
     last_heartbeat_time: String,
     draining: bool,
+    labels: BTreeMap<String, String>,
+    /// None: it may get ranks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rest_until_time: Option<String>,
 }
 
 impl From<&v1::Worker> for WorkerObject {
@@ -254,7 +258,41 @@ impl From<&v1::Worker> for WorkerObject {
             connect_time: time_text(worker.connect_time.as_ref()),
             last_heartbeat_time: time_text(worker.last_heartbeat_time.as_ref()),
             draining: worker.draining,
+            labels: worker.labels.clone(),
+            rest_until_time: worker.rest_until_time.as_ref().map(|time| time_text(Some(time))),
         }
+    }
+}
+
+/// What an owner has of what is limited, as a line of JSON.
+#[derive(Debug, Serialize)]
+pub struct LimitsObject {
+    r#type: &'static str,
+    owner: String,
+    limits: Vec<LimitObject>,
+}
+
+/// One limit.
+#[derive(Debug, Serialize)]
+struct LimitObject {
+    setting: String,
+    what: String,
+    /// None: it does not add up.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    used: Option<i64>,
+    /// None: any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    allowed: Option<i64>,
+}
+
+impl From<&v1::GetLimitsResponse> for LimitsObject {
+    fn from(answer: &v1::GetLimitsResponse) -> Self {
+        let limits = answer.limits.iter().cloned();
+        let limit = |limit| {
+            let v1::Limit { setting, what, used, allowed } = limit;
+            LimitObject { setting, what, used, allowed }
+        };
+        Self { r#type: "limits", owner: answer.owner.clone(), limits: limits.map(limit).collect() }
     }
 }
 

@@ -258,7 +258,8 @@ fn help_teaches_by_example() {
     assert!(help.status.success());
     for command in [
         "run", "up", "submit", "list", "status", "watch", "cancel", "workers", "fetch", "generate", "doctor",
-        "login", "logout", "whoami", "token", "cert", "ca",
+        "login", "logout", "whoami", "token", "cert", "ca", "pause", "resume", "order", "fork", "queue",
+        "limits",
     ] {
         assert!(text.contains(&format!("\n  {command} ")), "{command} is missing in: {text}");
     }

@@ -82,7 +82,7 @@ const SENDERS: Who = Who::Roles(&[Submitter, Worker, Admin]);
 const ALL: Who = Who::Roles(&[Submitter, Worker, Observer, Admin]);
 
 /// Methods of the gRPC port.
-pub const GRPC: [Row; 38] = [
+pub const GRPC: [Row; 39] = [
     change("/ringtune.v1.AccessService/Join", Who::Everybody),
     change("/ringtune.v1.AccessService/RenewCertificate", Who::Certified),
     read("/ringtune.v1.AccessService/WhoAmI", Who::Known),
@@ -111,6 +111,7 @@ pub const GRPC: [Row; 38] = [
     own(read("/ringtune.v1.ClusterService/ListWorkers", PEOPLE)),
     own(read("/ringtune.v1.ClusterService/GetWorker", PEOPLE)),
     read("/ringtune.v1.ClusterService/GetCluster", PEOPLE),
+    own(read("/ringtune.v1.ClusterService/GetLimits", PEOPLE)),
     change("/ringtune.v1.ClusterService/DrainWorker", ADMINS),
     change("/ringtune.v1.ClusterService/UndrainWorker", ADMINS),
     often(own(change("/ringtune.v1.ArtifactService/Upload", SENDERS))),

@@ -83,7 +83,7 @@ mod worker;
 // entry copies the nodes above it.
 use rpds::{RedBlackTreeMapSync as SharedMap, RedBlackTreeSetSync as SharedSet};
 
-pub use cluster::{Cluster, Limits, Options, Recovered};
+pub use cluster::{Cluster, Limits, Options, OwnerLoad, Recovered};
 pub use effect::{Action, Assignment, Down, Effects, EnterRing, LookAtLinks, OtherEpoch, Reformed, Write};
 pub use failure::Failure;
 pub use fault::Fault;

@@ -10,14 +10,16 @@ pub const REQUEST_OWNER: char = '\u{1f}';
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// The queue is at its limit.
-    #[error("{limit} jobs are queued or paused, which is the limit: cancel one or wait until one starts")]
+    #[error(
+        "{limit} jobs are queued or paused, which is the limit (limits.queued_jobs): cancel one or wait until one starts"
+    )]
     QueueFull {
         /// The limit.
         limit: usize,
     },
-    /// As many jobs of this owner are queued as may be.
+    /// As many jobs of this owner are queued or paused as may be.
     #[error(
-        "{limit} jobs of {owner:?} are queued, which is the limit (limits.owner_queued_jobs): cancel one or wait until one starts"
+        "{limit} jobs of {owner:?} are queued or paused, which is the limit (limits.owner_queued_jobs): cancel one or wait until one starts"
     )]
     OwnerQueueFull {
         /// Whose.

@@ -13,7 +13,7 @@ use super::reach::sees;
 use super::status::FailedRequest;
 use super::{Api, outbound};
 use crate::access::Call;
-use crate::core::{JobState, Worker, WorkerState};
+use crate::core::{JobState, Limits, OwnerLimits, OwnerLoad, Usage, Worker, WorkerState};
 use crate::service::Error;
 
 #[derive(Clone)]
@@ -79,6 +79,21 @@ impl ClusterService for Cluster {
             protocol_max: WORKER_PROTOCOLS.max,
         }))
     }
+
+    async fn get_limits(
+        &self,
+        request: Request<v1::GetLimitsRequest>,
+    ) -> Result<Response<v1::GetLimitsResponse>, Status> {
+        let call = call_of(&request);
+        let (owner, themselves) =
+            call.asks_about(request.into_inner().owner).map_err(|denied| self.0.deny(denied))?;
+        let files = self.0.quotas.usage(&owner).await.map_err(FailedRequest::from)?;
+        let most = self.0.submitter_priority;
+        let priority = if themselves { call.highest_priority(most) } else { most };
+        let cluster = self.0.handle.cluster();
+        let limits = limits(&cluster.options().limits, cluster.load_of(&owner), priority, files);
+        Ok(Response::new(v1::GetLimitsResponse { owner, limits }))
+    }
 }
 
 impl Cluster {
@@ -98,6 +113,43 @@ impl Cluster {
             _ => shown,
         }
     }
+}
+
+/// What one owner has of what is limited, and may have. `files`: none where nobody counts them.
+fn limits(
+    limits: &Limits,
+    load: OwnerLoad,
+    priority: u32,
+    files: Option<(Usage, OwnerLimits)>,
+) -> Vec<v1::Limit> {
+    let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+    let limit = |setting: &str, what: &str, used: Option<u64>, allowed: u64| v1::Limit {
+        setting: setting.to_owned(),
+        what: what.to_owned(),
+        used: used.map(number),
+        allowed: Some(allowed).filter(|allowed| *allowed > 0 || used.is_none()).map(number),
+    };
+    let mut all = vec![
+        limit("limits.owner_ranks", "ranks", Some(load.ranks.into()), limits.owner_ranks.into()),
+        limit(
+            "limits.owner_queued_jobs",
+            "jobs in the queue",
+            Some(load.queued as u64),
+            limits.owner_queued_jobs as u64,
+        ),
+        limit(
+            "limits.queued_jobs",
+            "jobs in the queue, of all owners",
+            Some(load.queued_of_all as u64),
+            limits.queued_jobs as u64,
+        ),
+        limit("queue.submitter_priority", "priority of a job", None, priority.into()),
+    ];
+    if let Some((used, allowed)) = files {
+        all.push(limit("limits.owner_bytes", "bytes of files", Some(used.bytes), allowed.bytes));
+        all.push(limit("limits.owner_files", "files", Some(used.files), allowed.files));
+    }
+    all
 }
 
 fn worker_id(text: &str) -> Result<WorkerId, FailedRequest> {

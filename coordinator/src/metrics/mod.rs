@@ -328,7 +328,7 @@ fn method_of(path: &str) -> &str {
 }
 
 /// Every method of the five services.
-const METHODS: [&str; 34] = [
+const METHODS: [&str; 35] = [
     "CreateJob",
     "VerifyJob",
     "GetJob",
@@ -347,6 +347,7 @@ const METHODS: [&str; 34] = [
     "DrainWorker",
     "UndrainWorker",
     "GetCluster",
+    "GetLimits",
     "Upload",
     "Download",
     "ListArtifacts",

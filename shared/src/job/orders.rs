@@ -96,7 +96,7 @@ pub enum Order {
     Stop,
     /// The state, and what is learned, are kept as files.
     Snapshot,
-    /// Pictures of this prompt, or what the language model makes of it.
+    /// Pictures of this prompt.
     Sample(String),
 }
 

@@ -10,6 +10,7 @@ use std::{
 };
 
 use anyhow::Result;
+use ringtune_proto::v1;
 use ringtune_tests::swarm::{JobList, quick_job};
 use tokio::task::JoinSet;
 
@@ -17,6 +18,8 @@ use crate::{arguments::RANKS, probes::Samples};
 
 /// Steps of the jobs that wait and then pass through.
 pub(crate) const QUICK_STEPS: i64 = 3;
+/// Whose the jobs are.
+const OWNERS: usize = 200;
 /// Jobs on the pages that are read.
 const PAGE: i32 = 50;
 /// Between two readings of the list.
@@ -82,12 +85,26 @@ async fn create_some(mut jobs: JobList, next: Arc<AtomicUsize>, plan: Plan) -> L
             return load;
         }
         let start = Instant::now();
-        match jobs.create(quick_job(RANKS as i64, QUICK_STEPS), format!("quick-{number}")).await {
+        let (spec, request) = (quick_job(RANKS as i64, QUICK_STEPS), format!("quick-{number}"));
+        match jobs.create(spec, queue_of(number), request).await {
             Ok(_) => load.created += 1,
             Err(error) => load.note("CreateJob", &error),
         }
         load.create.0.push(start.elapsed());
     }
+}
+
+/// Whose a job is, and how urgent: of a hundred one may take ranks from others.
+fn queue_of(number: usize) -> v1::QueueSpec {
+    let priority = match number % 100 {
+        0 => 200,
+        1..10 => 99,
+        10..40 => 50,
+        _ => 0,
+    };
+    // Not the same owners for all of a priority.
+    let owner = format!("owner-{}", number * 7 / 5 % OWNERS);
+    v1::QueueSpec { owner, priority, ..v1::QueueSpec::default() }
 }
 
 /// The first page, the one behind it, the first again.

@@ -6,7 +6,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
-use ringtune_proto::v1::JobState;
+use ringtune_proto::v1::{self, JobState};
 use ringtune_tests::{
     Sandbox,
     swarm::{Coordinator, Options, Swarm, paced_job},
@@ -116,7 +116,7 @@ impl<'a> Bench<'a> {
         let mut jobs = self.coordinator()?.jobs();
         for number in 0..self.arguments.rings {
             let job = paced_job(RANKS as i64, ENDLESS);
-            self.rings.push(jobs.create(job, format!("ring-{number}")).await?);
+            self.rings.push(jobs.create(job, v1::QueueSpec::default(), format!("ring-{number}")).await?);
         }
         let all_step = || async {
             Ok(self.rings.iter().all(|job| self.swarm.ledger().last_step(job) > 0).then_some(()))

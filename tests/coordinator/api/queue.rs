@@ -1,5 +1,7 @@
 //! Owner, labels and priority of jobs: accepted, shown, refused.
 
+use std::collections::BTreeMap;
+
 use ringtune_proto::v1::{self, JobReason, JobState};
 use tonic::{Code, Status};
 
@@ -125,5 +127,37 @@ async fn the_same_request_with_another_queue_is_another_request() {
         assert_eq!(refused.code(), Code::AlreadyExists);
         assert!(refused.message().contains("another spec or queue"), "{refused:?}");
     }
+    coordinator.stop().await;
+}
+
+#[tokio::test]
+async fn an_owner_has_so_many_jobs_in_the_queue_and_no_more_paused_ones_included() {
+    let coordinator = Coordinator::fresh_with(|settings| settings.limits.owner_queued_jobs = 2).await;
+    let adas = async || create(&coordinator, "star", queue("ada", 0, &[]), "").await;
+    let limits = async |owner: &str| {
+        let request = v1::GetLimitsRequest { owner: owner.to_owned() };
+        let answer = coordinator.cluster().get_limits(request).await.unwrap().into_inner();
+        assert_eq!(answer.owner, owner);
+        let limit = |limit: v1::Limit| (limit.setting, (limit.used, limit.allowed));
+        answer.limits.into_iter().map(limit).collect::<BTreeMap<_, _>>()
+    };
+    let first = adas().await.unwrap();
+    coordinator.jobs().pause_job(v1::PauseJobRequest { job_id: first.job_id.clone() }).await.unwrap();
+    adas().await.unwrap();
+    create(&coordinator, "star", queue("bob", 0, &[]), "").await.unwrap();
+    let refused = adas().await.unwrap_err();
+    assert_eq!(refused.code(), Code::ResourceExhausted);
+    assert!(refused.message().contains("limits.owner_queued_jobs"), "{refused:?}");
+
+    let of_ada = limits("ada").await;
+    assert_eq!(of_ada["limits.owner_queued_jobs"], (Some(2), Some(2)));
+    assert_eq!(of_ada["limits.queued_jobs"], (Some(3), Some(20_000)));
+    assert_eq!(of_ada["limits.owner_ranks"], (Some(0), None));
+    // Nobody is asked who they are.
+    assert_eq!(of_ada["queue.submitter_priority"], (None, Some(1000)));
+    assert_eq!(limits("bob").await["limits.owner_queued_jobs"], (Some(1), Some(2)));
+
+    coordinator.cancel(&first.job_id).await.unwrap();
+    adas().await.unwrap();
     coordinator.stop().await;
 }

@@ -58,8 +58,14 @@ impl JobList {
     ///
     /// # Errors
     /// The coordinator's.
-    pub async fn create(&mut self, spec: v1::JobSpec, request_id: String) -> Result<String> {
-        let request = v1::CreateJobRequest { spec: Some(spec), request_id, ..Default::default() };
+    pub async fn create(
+        &mut self,
+        spec: v1::JobSpec,
+        queue: v1::QueueSpec,
+        request_id: String,
+    ) -> Result<String> {
+        let queue = Some(queue);
+        let request = v1::CreateJobRequest { spec: Some(spec), queue, request_id, ..Default::default() };
         let created = self.0.create_job(request).await?.into_inner();
         Ok(created.job.context("CreateJob answers without a job")?.job_id)
     }

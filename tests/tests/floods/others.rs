@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
+use ringtune_proto::v1::QueueSpec;
 use ringtune_tests::{
     Bystander, Door,
     swarm::{JobList, paced_job},
@@ -28,7 +29,7 @@ pub(crate) struct Others {
 /// Queues a job that nobody takes.
 async fn create(jobs: &mut JobList) -> Result<Duration> {
     let begun = Instant::now();
-    jobs.create(paced_job(RANKS, 1), Uuid::new_v4().to_string()).await?;
+    jobs.create(paced_job(RANKS, 1), QueueSpec::default(), Uuid::new_v4().to_string()).await?;
     Ok(begun.elapsed())
 }
 

@@ -16,6 +16,13 @@ impl Client {
             .await
     }
 
+    /// What an owner has of what is limited, and may have. `owner`: empty for the caller.
+    pub async fn get_limits(&self, owner: &str) -> Result<v1::GetLimitsResponse, ClientError> {
+        let request = v1::GetLimitsRequest { owner: owner.to_owned() };
+        self.ask("ask for the limits", request, async |request| self.cluster().get_limits(request).await)
+            .await
+    }
+
     /// The first events of a job but for its steps, at most `limit`.
     pub async fn list_events(&self, job: Uuid, limit: usize) -> Result<Vec<v1::JobEvent>, ClientError> {
         let mut events = Vec::new();

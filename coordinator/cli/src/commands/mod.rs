@@ -61,6 +61,7 @@ pub async fn dispatch(command: Command, interrupts: &Interrupts) -> Result<(), E
         Command::Order(arguments) => Box::pin(orders::order(arguments)),
         Command::Fork(arguments) => return Box::pin(orders::fork(arguments, interrupts)).await,
         Command::Queue(arguments) => Box::pin(orders::queue(arguments)),
+        Command::Limits(arguments) => Box::pin(queries::limits(arguments)),
         Command::Delete(arguments) => Box::pin(queries::delete(arguments)),
         Command::Workers(arguments) => Box::pin(queries::workers(arguments)),
         Command::Drain(arguments) => Box::pin(queries::drain(arguments, true)),

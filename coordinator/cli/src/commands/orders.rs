@@ -171,8 +171,8 @@ fn ranks(job: &v1::Job) -> String {
     let wanted = cluster.world_size.unwrap_or(1);
     match (&job.ring, &job.waiting) {
         (Some(ring), _) => format!("{}/{wanted}", ring.members.len()),
-        (None, Some(waiting)) => format!("{}-{wanted}", waiting.needed),
-        (None, None) => wanted.to_string(),
+        (None, Some(waiting)) if i64::from(waiting.needed) < wanted => format!("{}-{wanted}", waiting.needed),
+        (None, _) => wanted.to_string(),
     }
 }
 

@@ -16,13 +16,15 @@ use super::{
     title,
 };
 use crate::{
-    arguments::{CancelArguments, DeleteArguments, JobArguments, ListArguments, WorkerArguments},
+    arguments::{
+        CancelArguments, DeleteArguments, JobArguments, LimitsArguments, ListArguments, WorkerArguments,
+    },
     client::named,
     common_arguments::AskArguments,
     error::Error,
     job_file::Label,
-    objects::{DeletedObject, JobObject, StatusObject, WorkerObject},
-    output::{Output, remark, time_text},
+    objects::{DeletedObject, JobObject, LimitsObject, StatusObject, WorkerObject},
+    output::{Output, remark, size_text, time_text},
     progress::timing_text,
 };
 
@@ -182,6 +184,34 @@ pub(super) async fn workers(arguments: AskArguments) -> Result<(), Error> {
     print_table(output, &table)
 }
 
+/// `ringtune limits`.
+pub(super) async fn limits(arguments: LimitsArguments) -> Result<(), Error> {
+    let output = Output::new(arguments.ask.output.output);
+    let answer = client_of(&arguments.ask.coordinator).await?.get_limits(&arguments.owner).await?;
+    if output.is_json() {
+        return Ok(output.json(&LimitsObject::from(&answer))?);
+    }
+    let mut table = table(&["WHAT", "NOW", "ALLOWED", "BY THE SETTING"]);
+    for limit in &answer.limits {
+        let number = |number: i64| match limit.setting.as_str() {
+            "limits.owner_bytes" => size_text(number),
+            _ => number.to_string(),
+        };
+        table.add_row([
+            limit.what.clone(),
+            limit.used.map_or_else(|| "-".to_owned(), number),
+            limit.allowed.map_or_else(|| "any".to_owned(), number),
+            limit.setting.clone(),
+        ]);
+    }
+    for column in [1, 2] {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    print_table(output, &table)
+}
+
 /// `ringtune drain` and `ringtune undrain`.
 pub(super) async fn drain(arguments: WorkerArguments, draining: bool) -> Result<(), Error> {
     let output = Output::new(arguments.ask.output.output);
@@ -197,10 +227,11 @@ pub(super) async fn drain(arguments: WorkerArguments, draining: bool) -> Result<
     Ok(())
 }
 
-/// "IDLE", or "BUSY, draining".
+/// "IDLE", "BUSY, draining", or "IDLE, resting".
 fn worker_state(worker: &v1::Worker) -> String {
     let draining = if worker.draining { ", draining" } else { "" };
-    format!("{}{draining}", worker_state_name(worker.state()))
+    let resting = if worker.rest_until_time.is_some() { ", resting" } else { "" };
+    format!("{}{draining}{resting}", worker_state_name(worker.state()))
 }
 
 /// A job for people, one fact a line; `timings`: what the steps of its ranks take.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use ringtune_security::{Caller as Seen, Cluster, Role, TokenId};
 use ringtune_shared::ids::WorkerId;
+use ringtune_shared::job::HIGHEST_PRIORITY;
 
 use super::table::{Row, Who};
 use crate::core::{REQUEST_OWNER, Time};
@@ -273,6 +274,33 @@ impl Call {
         self.only_of().is_none_or(|only| only == owner)
     }
 
+    /// The owner that the caller asks about, and whether that is the caller. `given`: what the request says.
+    ///
+    /// # Errors
+    /// It is somebody else, and the caller sees only their own jobs.
+    pub fn asks_about(&self, given: String) -> Result<(String, bool), Denied> {
+        let Caller::Known(known) = &self.caller else { return Ok((given, true)) };
+        if given.is_empty() || given == known.name {
+            return Ok((known.name.clone(), true));
+        }
+        match self.sees(&given) {
+            true => Ok((given, false)),
+            false => {
+                let text =
+                    format!("owner: got {given:?}; allowed: {:?}, or nothing; you are {known}", known.name);
+                Err(Denied::new(Reason::Owner, text))
+            }
+        }
+    }
+
+    /// The highest priority that the caller may give a job. `most`: what a submitter may give.
+    pub fn highest_priority(&self, most: u32) -> u32 {
+        match &self.caller {
+            Caller::Known(known) if known.role != Role::Admin => most,
+            _ => HIGHEST_PRIORITY,
+        }
+    }
+
     /// Whose a new job is, where `given` is what the request says.
     ///
     /// # Errors
@@ -296,7 +324,7 @@ impl Call {
     /// It is more, and the caller is no admin.
     pub fn check_priority(&self, given: u32, most: u32) -> Result<(), Denied> {
         match &self.caller {
-            Caller::Known(known) if known.role != Role::Admin && given > most => {
+            Caller::Known(known) if given > self.highest_priority(most) => {
                 let text = format!(
                     "queue.priority: got {given}; allowed: 0 to {most}, by the coordinator's setting \
                      queue.submitter_priority; you are {known}"

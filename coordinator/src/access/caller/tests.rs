@@ -21,7 +21,7 @@ fn every_reason_is_counted_from_the_start() {
 }
 
 /// Who may call it: e everybody, r whoever may renew, w worker, s submitter, o observer, a admin.
-const MAY: [(&str, &str); 53] = [
+const MAY: [(&str, &str); 54] = [
     ("Join", "ewsoa"),
     ("RenewCertificate", "wsoa"),
     ("WhoAmI", "wsoa"),
@@ -49,6 +49,7 @@ const MAY: [(&str, &str); 53] = [
     ("ListWorkers", "soa"),
     ("GetWorker", "soa"),
     ("GetCluster", "soa"),
+    ("GetLimits", "soa"),
     ("DrainWorker", "a"),
     ("UndrainWorker", "a"),
     ("Upload", "wsa"),
@@ -159,6 +160,23 @@ fn a_new_job_is_its_callers_unless_an_admin_says_otherwise() {
     assert!(denied.text.starts_with("queue.owner: got \"bob\"; allowed: \"ada\""), "{denied}");
     assert_eq!(owner(Caller::Open, ""), Ok(String::new()));
     assert_eq!(owner(Caller::Open, "bob"), Ok("bob".to_owned()));
+}
+
+#[test]
+fn who_sees_only_their_own_jobs_asks_about_nobody_else() {
+    let about = |caller: Caller, given: &str| call(caller, true).asks_about(given.to_owned());
+    let [submitter, observer, admin] =
+        [Role::Submitter, Role::Observer, Role::Admin].map(|role| Caller::Known(known(role)));
+    for caller in [&submitter, &observer, &admin] {
+        assert_eq!(about(caller.clone(), ""), Ok(("ada".to_owned(), true)));
+    }
+    for caller in [&observer, &admin] {
+        assert_eq!(about(caller.clone(), "bob"), Ok(("bob".to_owned(), false)));
+    }
+    let denied = about(submitter.clone(), "bob").unwrap_err();
+    assert!(denied.text.starts_with("owner: got \"bob\"; allowed: \"ada\""), "{denied}");
+    let highest = |caller| call(caller, true).highest_priority(99);
+    assert_eq!([submitter, admin, Caller::Open].map(highest), [99, 1000, 1000]);
 }
 
 #[test]

@@ -7,6 +7,7 @@ mod rings;
 mod short;
 mod standings;
 
+pub use standings::OwnerLoad;
 use std::cmp::Reverse;
 use std::sync::Arc;
 

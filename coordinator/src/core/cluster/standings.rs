@@ -2,9 +2,21 @@
 
 use super::Cluster;
 use crate::core::job::Job;
+use crate::core::job_state::JobState;
 use crate::core::precedence::{Precedence, Standing};
 use crate::core::shares::Account;
 use crate::core::time::Time;
+
+/// How much there is of what [`crate::core::Limits`] limits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OwnerLoad {
+    /// Jobs in the queue, paused ones included, of all owners.
+    pub queued_of_all: usize,
+    /// Jobs of the owner in the queue, paused ones included.
+    pub queued: usize,
+    /// Ranks of the owner.
+    pub ranks: u32,
+}
 
 impl Cluster {
     /// The job's place in the order of those that wait.
@@ -22,6 +34,26 @@ impl Cluster {
         match self.options.limits.owner_ranks {
             0 => u32::MAX,
             limit => limit.saturating_sub(self.shares.held(owner)),
+        }
+    }
+
+    /// Jobs in the queue, those of an owner among them, and the ranks that the owner has.
+    pub fn load_of(&self, owner: &str) -> OwnerLoad {
+        OwnerLoad {
+            queued_of_all: self.count_jobs(JobState::Queued) + self.count_jobs(JobState::Paused),
+            queued: self.queue.jobs_of(owner) + self.paused_of(owner),
+            ranks: self.shares.held(owner),
+        }
+    }
+
+    fn paused_of(&self, owner: &str) -> usize {
+        // Few jobs are paused, and mostly none.
+        match self.count_jobs(JobState::Paused) {
+            0 => 0,
+            _ => {
+                let paused = self.jobs.values().filter(|job| job.state == JobState::Paused);
+                paused.filter(|job| job.queue.owner == owner).count()
+            }
         }
     }
 

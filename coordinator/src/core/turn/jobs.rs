@@ -50,12 +50,12 @@ impl Turn<'_> {
             }
         }
         let limits = self.cluster.options.limits;
-        let waiting = self.cluster.count_jobs(JobState::Queued) + self.cluster.count_jobs(JobState::Paused);
-        if waiting >= limits.queued_jobs {
+        let (owner, limit) = (&new.queue.owner, limits.owner_queued_jobs);
+        let load = self.cluster.load_of(owner);
+        if load.queued_of_all >= limits.queued_jobs {
             return Err(Refusal::QueueFull { limit: limits.queued_jobs });
         }
-        let (owner, limit) = (&new.queue.owner, limits.owner_queued_jobs);
-        if limit > 0 && self.cluster.queue.jobs_of(owner) >= limit {
+        if limit > 0 && load.queued >= limit {
             return Err(Refusal::OwnerQueueFull { owner: owner.clone(), limit });
         }
         let (ranks, needed) = (limits.owner_ranks, new.spec.common.cluster.min_world_size);
