@@ -72,6 +72,11 @@ uuid_id! {
 }
 
 uuid_id! {
+    /// A sweep: several jobs of one job file. Ids made later sort later (UUID version 7).
+    SweepId, "a sweep id: a lower-case UUID with hyphens", now_v7
+}
+
+uuid_id! {
     /// A worker, as kept in its state folder (UUID version 4).
     WorkerId, "a worker id: a lower-case UUID with hyphens", new_v4
 }

@@ -18,7 +18,7 @@ use crate::{
     help::{DRAIN, EXAMPLES, PAUSE, QUEUE, STATUS, WORKERS},
     job_file::Label,
     lora_arguments::LoraCommand,
-    order_arguments::{ForkArguments, OrderArguments},
+    order_arguments::{ForkArguments, OrderArguments, SweepArguments},
     references::{JobReference, WorkerReference},
     run_arguments::{RecoverArguments, RunArguments, UpArguments},
     slurm_arguments::SlurmCommand,
@@ -50,6 +50,8 @@ pub enum Command {
     Cloud(CloudCommand),
     /// Give a job to a coordinator; prints its job id
     Submit(SubmitArguments),
+    /// Show the jobs of a sweep, what differs between them, and which is the best
+    Sweep(SweepArguments),
     /// List jobs, newest first unless --order-by says otherwise
     List(ListArguments),
     /// Show one job
@@ -146,11 +148,12 @@ Examples:
   ringtune submit --watch dicoo.toml         stays until the job ends; exits with its outcome
   ringtune submit --watch -o out dicoo.toml  and saves its files, also of a job that failed
   ringtune submit --again dicoo --set train.seed=7
+  ringtune submit dicoo.toml --set sweep.train.seed=1..8    eight jobs; prints the sweep's id
 
 The command uploads the images to the coordinator. The workers read the model folder:
 its path must be the same on each of them.")]
 pub struct SubmitArguments {
-    /// The job file
+    /// The job file; one with [sweep] makes several jobs
     #[arg(value_name = "JOB.toml", required_unless_present = "again")]
     pub job: Option<PathBuf>,
     /// Instead of a job file: this earlier job again, with --set and --label put into it
@@ -187,7 +190,7 @@ Examples:
   ringtune list --state queued --order-by 'priority desc'
   ringtune list --label project=dicoo --filter 'owner=ada AND kind=generate'
 
-Fields of --filter: state, name, owner, priority, kind, labels.KEY. Put a value in double quotes
+Fields of --filter: state, name, owner, priority, kind, sweep, labels.KEY. Put a value in double quotes
 if it has other characters than letters, digits and . _ / : @ + -")]
 pub struct ListArguments {
     /// Only jobs in this state (may be repeated)

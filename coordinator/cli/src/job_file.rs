@@ -1,6 +1,7 @@
 //! The job file: read, checked, and its paths made absolute.
 
 use std::{
+    collections::BTreeMap,
     fmt::Write as _,
     fs, io,
     path::{Component, Path, PathBuf},
@@ -14,7 +15,10 @@ use ringtune_proto::{
 use ringtune_shared::{
     files::TOKENS_WITHOUT_MANIFEST,
     ids::CONTENT_URI_PREFIX,
-    job::{self, HubModel, JobRequest, JobSpec, ModelLocation, QueueSpec, Setting, SpecError, check_labels},
+    job::{
+        self, HubModel, JobRequest, JobSpec, ModelLocation, QueueSpec, Requested, Setting, SpecError,
+        SweepRequest, check_labels,
+    },
 };
 
 use crate::diffusers_arguments::{self, Translated, Untranslatable};
@@ -107,6 +111,43 @@ impl FromStr for Label {
     }
 }
 
+/// What a job file asks for.
+#[derive(Debug)]
+pub enum Asked {
+    /// One job.
+    Job(Box<JobFile>),
+    /// Several.
+    Sweep(SweepFile),
+}
+
+/// The jobs of a file with `[sweep]`.
+#[derive(Debug)]
+pub struct SweepFile {
+    /// In their order.
+    pub points: Vec<PointFile>,
+    /// After each round the worse half ends.
+    pub halving: bool,
+}
+
+/// One job of a sweep.
+#[derive(Debug)]
+pub struct PointFile {
+    /// What is its own: values by their options' full names.
+    pub settings: BTreeMap<String, String>,
+    /// The job.
+    pub file: JobFile,
+}
+
+impl Asked {
+    /// Its jobs.
+    pub fn jobs_mut(&mut self) -> Vec<&mut JobFile> {
+        match self {
+            Self::Job(file) => vec![file],
+            Self::Sweep(sweep) => sweep.points.iter_mut().map(|point| &mut point.file).collect(),
+        }
+    }
+}
+
 /// A job as its file describes it.
 #[derive(Debug, Clone)]
 pub struct JobFile {
@@ -122,13 +163,29 @@ impl JobFile {
     /// Reads a job file, puts `settings` into it and checks the whole; all mistakes are reported at once. Relative
     /// paths are relative to the file, also those of settings.
     pub fn read(path: &Path, settings: &[Setting]) -> Result<Self, JobFileError> {
-        let unreadable = |source| JobFileError::Unreadable { path: path.to_owned(), source };
-        let text = fs::read_to_string(path).map_err(unreadable)?;
-        let absolute = std::path::absolute(path).map_err(unreadable)?;
-        let folder = absolute.parent().unwrap_or(Path::new("/"));
+        let (text, folder) = open(path)?;
         job::parse_job_request(&text, settings)
-            .and_then(|request| Self::resolve(request, folder))
+            .and_then(|request| Self::resolve(request, &folder))
             .map_err(|source| JobFileError::Invalid { path: path.to_owned(), source })
+    }
+
+    /// As [`Self::read`], of a file that may ask for several jobs.
+    pub fn read_all(path: &Path, settings: &[Setting]) -> Result<Asked, JobFileError> {
+        let (text, folder) = open(path)?;
+        let invalid = |source| JobFileError::Invalid { path: path.to_owned(), source };
+        match job::parse_job_file(&text, settings).map_err(invalid)? {
+            Requested::Job(request) => {
+                Ok(Asked::Job(Box::new(Self::resolve(*request, &folder).map_err(invalid)?)))
+            }
+            Requested::Sweep(SweepRequest { points, halving }) => {
+                let points = points.into_iter().map(|point| {
+                    let file = Self::resolve(point.request, &folder)?;
+                    Ok(PointFile { settings: point.settings, file })
+                });
+                let points = points.collect::<Result<_, _>>().map_err(invalid)?;
+                Ok(Asked::Sweep(SweepFile { points, halving }))
+            }
+        }
     }
 
     /// The job that a command line of another program's script stands for, with `settings` put into it, its paths relative to
@@ -231,6 +288,14 @@ impl JobFile {
         spec.change_paths(without_parents);
         Ok(Self { spec, queue, folder: folder.to_owned() })
     }
+}
+
+/// The text of a job file, and the folder that it is in.
+fn open(path: &Path) -> Result<(String, PathBuf), JobFileError> {
+    let unreadable = |source| JobFileError::Unreadable { path: path.to_owned(), source };
+    let text = fs::read_to_string(path).map_err(unreadable)?;
+    let absolute = std::path::absolute(path).map_err(unreadable)?;
+    Ok((text, absolute.parent().unwrap_or(Path::new("/")).to_owned()))
 }
 
 fn current_folder() -> Result<PathBuf, JobFileError> {

@@ -40,6 +40,7 @@ pub mod references;
 pub mod run_arguments;
 pub mod slurm_arguments;
 pub mod sources;
+pub mod sweep_objects;
 pub mod timing_objects;
 pub mod traces;
 

@@ -15,6 +15,7 @@ use uuid::Uuid;
 use crate::{
     client::SavedArtifact,
     output::time_text,
+    sweep_objects::{SweepPlaceObject, ValidationObject},
     timing_objects::{RankTimingObject, TrafficObject},
 };
 
@@ -43,6 +44,10 @@ pub struct JobObject {
     verification: Option<VerificationObject>,
     #[serde(skip_serializing_if = "Option::is_none")]
     waiting: Option<WaitingObject>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sweep: Option<SweepPlaceObject>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    validation: Option<ValidationObject>,
     create_time: String,
     start_time: String,
     end_time: String,
@@ -165,6 +170,8 @@ impl From<&v1::Job> for JobObject {
             ring: ring.map(RingObject::from),
             verification: job.verification.as_ref().map(VerificationObject::from),
             waiting: job.waiting.as_ref().map(WaitingObject::from),
+            sweep: job.sweep.as_ref().map(SweepPlaceObject::from),
+            validation: job.validation.as_ref().map(ValidationObject::from),
             create_time: time_text(job.create_time.as_ref()),
             start_time: time_text(job.start_time.as_ref()),
             end_time: time_text(job.end_time.as_ref()),

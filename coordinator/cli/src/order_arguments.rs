@@ -1,4 +1,4 @@
-//! The command line of what users do with jobs that run or wait: `order`, `fork` and `queue`.
+//! The command line of what users do with jobs that run or wait: `order`, `fork` and `sweep`.
 
 use clap::Args;
 use ringtune_shared::job::Setting;
@@ -71,6 +71,38 @@ pub struct ForkArguments {
     /// Follow the fork until it ends
     #[arg(long)]
     pub watch: bool,
+    /// Which coordinator, and how to print.
+    #[command(flatten)]
+    pub ask: AskArguments,
+}
+
+/// Arguments of `sweep`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  ringtune submit sweep.toml && ringtune sweep last
+  ringtune sweep last --output json | jq -r .best_job_id
+  ringtune sweep 41b7eb6d --cancel
+
+A job file with [sweep] makes one job for each combination of values:
+  [sweep]
+  train.learning_rate = [1e-4, 5e-4]
+  train.seed = \"1..4\"
+  halving = true
+
+With `halving` the jobs wait for each other at rungs, without workers; the half with the lower
+validation loss goes on, and the others end (OUT). VALIDATION is the validation loss of what the job
+leaves: of the best state with select_best, of the last one otherwise; * marks the lowest.")]
+pub struct SweepArguments {
+    /// The sweep: its id, 4 or more digits of the id's beginning or end, its name, `last`, or one of its jobs
+    #[arg(value_name = "SWEEP")]
+    pub sweep: JobReference,
+    /// Stop all of its jobs that have not ended
+    #[arg(long)]
+    pub cancel: bool,
+    /// Kept with these jobs
+    #[arg(long, value_name = "TEXT", default_value = "cancelled by the user", requires = "cancel")]
+    pub reason: String,
     /// Which coordinator, and how to print.
     #[command(flatten)]
     pub ask: AskArguments,

@@ -45,6 +45,21 @@ fn visit(spec: &mut JobSpec, mut act: impl FnMut(Sort, &str, &mut String)) {
     }
 }
 
+/// What of a job is uploaded, and how it is used: jobs in which this is equal have the same contents.
+pub fn contents_of(spec: &JobSpec) -> String {
+    format!("{:?} {:?}", places(spec), spec.image_uses())
+}
+
+/// Puts the contents of `uploaded`, of which [`contents_of`] was equal, in a job.
+pub fn take_contents(spec: &mut JobSpec, uploaded: &JobSpec) {
+    let mut uploaded = places(uploaded).into_iter();
+    visit(spec, |_, _, place| {
+        if let Some(uploaded) = uploaded.next() {
+            *place = uploaded;
+        }
+    });
+}
+
 fn places(spec: &JobSpec) -> Vec<String> {
     let mut places = Vec::new();
     visit(&mut spec.clone(), |_, _, place| places.push(place.clone()));

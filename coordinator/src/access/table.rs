@@ -82,7 +82,7 @@ const SENDERS: Who = Who::Roles(&[Submitter, Worker, Admin]);
 const ALL: Who = Who::Roles(&[Submitter, Worker, Observer, Admin]);
 
 /// Methods of the gRPC port.
-pub const GRPC: [Row; 39] = [
+pub const GRPC: [Row; 42] = [
     change("/ringtune.v1.AccessService/Join", Who::Everybody),
     change("/ringtune.v1.AccessService/RenewCertificate", Who::Certified),
     read("/ringtune.v1.AccessService/WhoAmI", Who::Known),
@@ -95,6 +95,9 @@ pub const GRPC: [Row; 39] = [
     change("/ringtune.v1.AccessService/RotateAuthority", ADMINS),
     change("/ringtune.v1.AccessService/RetireAuthority", ADMINS),
     own(change("/ringtune.v1.JobService/CreateJob", USERS)),
+    own(change("/ringtune.v1.JobService/CreateSweep", USERS)),
+    own(read("/ringtune.v1.JobService/GetSweep", PEOPLE)),
+    own(change("/ringtune.v1.JobService/CancelSweep", USERS)),
     own(change("/ringtune.v1.JobService/VerifyJob", USERS)),
     own(change("/ringtune.v1.JobService/CancelJob", USERS)),
     own(change("/ringtune.v1.JobService/OrderJob", USERS)),

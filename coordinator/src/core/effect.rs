@@ -7,7 +7,7 @@ use ringtune_shared::job::{JobSpec, LiveOrder, MixedPrecision};
 use ringtune_shared::trace::TraceContext;
 use ringtune_shared::version::Agreement;
 
-use super::job::Job;
+use super::job::{Job, Validation};
 use super::record::{ArtifactRecord, JobEvent, Progress, StepRecord};
 use super::session::SessionId;
 use super::shares::Account;
@@ -94,6 +94,8 @@ pub enum Write {
         step: u64,
         /// The loss of the last step.
         loss: Option<f64>,
+        /// The validation loss of its result so far.
+        validation: Option<Validation>,
         /// The sequence number of the newest event.
         last_sequence: u64,
         /// Files kept so far.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ringtune_shared::checkpoint::Resumed;
-use ringtune_shared::ids::{ContentHash, Epoch, JobId, WorkerId};
+use ringtune_shared::ids::{ContentHash, Epoch, JobId, SweepId, WorkerId};
 use ringtune_shared::job::{JobSpec, Order, QueueSpec};
 use ringtune_shared::trace::TraceContext;
 use ringtune_shared::version::Dialect;
@@ -14,6 +14,7 @@ use super::links::Sight;
 use super::pin::Pin;
 use super::record::{ArtifactRecord, LogLevel, Progress, StepRecord};
 use super::session::{Sender, SessionId};
+use super::sweeps::SweepPlace;
 use super::timing::RankTiming;
 use super::verification::Verification;
 use super::worker::Capabilities;
@@ -25,6 +26,15 @@ pub enum Input {
     CreateJob(NewJob),
     /// A user asks for steps of a job to be computed again.
     VerifyJob(Box<NewVerification>),
+    /// A user asks for several jobs at once.
+    CreateSweep(Vec<NewJob>),
+    /// A user wants all jobs of a sweep to stop.
+    CancelSweep {
+        /// The sweep.
+        sweep: SweepId,
+        /// As the user gave it; may be empty.
+        reason: String,
+    },
     /// A user wants a job to stop.
     CancelJob {
         /// The job.
@@ -146,6 +156,8 @@ pub struct NewJob {
     pub resumed: Option<Resumed>,
     /// The call that makes it, if that is traced.
     pub trace: Option<TraceContext>,
+    /// Its place in its sweep, if it is of one.
+    pub sweep: Option<SweepPlace>,
 }
 
 /// A verification that passed all checks.

@@ -13,9 +13,10 @@ use super::failure::Failure;
 use super::job_state::JobState;
 use super::links::Links;
 use super::pin::Pin;
-use super::record::Checkpoint;
+use super::record::{AnyFloat, Checkpoint, StepRecord};
 use super::refusal::Refusal;
 use super::stop::Stop;
+use super::sweeps::SweepPlace;
 use super::time::Time;
 use super::verification::Verification;
 
@@ -65,6 +66,10 @@ pub struct Job {
     pub step: u64,
     /// The loss of the last step.
     pub loss: Option<f64>,
+    /// The validation loss of its result so far.
+    pub validation: Option<Validation>,
+    /// Its place in its sweep, if it is of one.
+    pub sweep: Option<Arc<SweepPlace>>,
     /// The sequence number of the newest event.
     pub last_sequence: u64,
     /// Files kept so far, counting a replaced one again.
@@ -121,6 +126,16 @@ impl Job {
         self.ring.as_ref().is_some_and(|ring| ring.pauses)
     }
 
+    /// A new step is done: its validation loss is that of the job's result, unless an earlier one was lower and the result is the state
+    /// with the lowest. Of a loss that is no number there is none.
+    pub(super) fn take_validation(&mut self, step: &StepRecord) {
+        let Some(AnyFloat(loss)) = step.validation_loss else { return };
+        let is_beaten = |best: &Validation| best.loss <= loss || loss.is_nan();
+        if !(self.spec.keeps_best() && self.validation.as_ref().is_some_and(is_beaten)) {
+            self.validation = (!loss.is_nan()).then_some(Validation { step: step.step, loss });
+        }
+    }
+
     /// How urgent it is in the queue: its priority, or more than any.
     pub(super) fn urgency(&self) -> u32 {
         if self.overdue { u32::MAX } else { self.queue.priority }
@@ -150,6 +165,15 @@ impl Job {
         }
         job
     }
+}
+
+/// A validation loss.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Validation {
+    /// The step after which it was taken.
+    pub step: u64,
+    /// The loss, a number.
+    pub loss: f64,
 }
 
 /// An order of a job.

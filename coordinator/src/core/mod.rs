@@ -69,6 +69,7 @@ pub mod scheduler;
 mod session;
 mod shares;
 mod stop;
+mod sweeps;
 #[cfg(test)]
 pub(crate) mod testing;
 mod time;
@@ -90,7 +91,7 @@ pub use fault::Fault;
 pub use input::{HeldRank, Hello, Input, NewJob, NewVerification, RankReport};
 pub use job::{
     Broken, BrokenLink, Job, Joiner, Member, Ordered, Pause, Phase, Reforming, RequestKey, Ring, Trouble,
-    TroubleKind, Wait,
+    TroubleKind, Validation, Wait,
 };
 pub use job_state::JobState;
 pub use links::{Apart, Links, Look, Sight};
@@ -105,6 +106,7 @@ pub use refusal::{REQUEST_OWNER, Refusal};
 pub use session::{Sender, SessionId};
 pub use shares::{Account, Fairness};
 pub use stop::{Goal, Stop};
+pub use sweeps::SweepPlace;
 pub use time::Time;
 pub use timing::{RankTiming, Straggler, Stragglers};
 pub use verification::{Difference, Verification};

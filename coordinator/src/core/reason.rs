@@ -33,6 +33,8 @@ pub enum ReasonCode {
     Pausing,
     /// Paused by a user.
     PausedByUser,
+    /// Paused, or about to be: it waits for the other jobs of its sweep.
+    WaitingForSweep,
     /// Succeeded: everything is done.
     Completed,
     /// Succeeded before its last step.
@@ -41,6 +43,8 @@ pub enum ReasonCode {
     StoppedByOrder,
     /// Cancelled by a user.
     CancelledByUser,
+    /// Cancelled: others of its sweep had a lower validation loss.
+    OutOfSweep,
     /// Failed.
     Failed(Failure),
 }
@@ -57,6 +61,7 @@ impl Job {
             }
             JobState::Queued => ReasonCode::WaitingForWorkers,
             JobState::Preparing | JobState::Running if self.is_cancelling() => ReasonCode::Cancelling,
+            JobState::Running | JobState::Paused if self.is_at_rung() => ReasonCode::WaitingForSweep,
             JobState::Preparing | JobState::Running if self.pauses() => ReasonCode::Pausing,
             JobState::Paused => ReasonCode::PausedByUser,
             JobState::Preparing => ReasonCode::Preparing,
@@ -69,6 +74,7 @@ impl Job {
             JobState::Succeeded if self.stopped_early() => ReasonCode::StoppedEarly,
             JobState::Succeeded if self.was_stopped() => ReasonCode::StoppedByOrder,
             JobState::Succeeded => ReasonCode::Completed,
+            JobState::Cancelled if self.is_at_rung() => ReasonCode::OutOfSweep,
             JobState::Cancelled => ReasonCode::CancelledByUser,
             // One that failed under a version that did not keep it: a rank is the likeliest.
             JobState::Failed => ReasonCode::Failed(self.failure.unwrap_or(Failure::Rank)),

@@ -55,6 +55,14 @@ pub enum Refusal {
     /// The job is cancelled, or has failed or done everything, and its ranks are still to end.
     #[error("job {0} is about to end")]
     AboutToEnd(JobId),
+    /// The job is paused for its sweep's sake.
+    #[error(
+        "job {0} waits for the other jobs of its sweep, and goes on by itself if it is one of the best: cancel those that it waits for to have it go on now"
+    )]
+    WaitsForSweep(JobId),
+    /// A sweep without jobs.
+    #[error("a sweep has no jobs")]
+    EmptySweep,
     /// The job's workers cannot go on later from where they are.
     #[error(
         "job {0} runs on workers of an earlier release, which could not go on from where they are: upgrade them, or cancel it"

@@ -37,7 +37,7 @@ pub(crate) fn inversion(more: &str) -> Arc<JobSpec> {
 
 /// A job of nobody.
 pub(crate) fn new_job(id: JobId, spec: Arc<JobSpec>) -> NewJob {
-    NewJob { id, spec, queue: Arc::default(), request: None, resumed: None, trace: None }
+    NewJob { id, spec, queue: Arc::default(), request: None, resumed: None, trace: None, sweep: None }
 }
 
 /// A step of one rank in the first ring, which took no time.

@@ -7,13 +7,14 @@ use ringtune_proto::convert::{
     FieldError, order_from_wire, queue_from_wire, queue_to_wire, spec_from_wire, spec_to_wire,
 };
 use ringtune_proto::v1::{self, job_service_server::JobService};
+use ringtune_shared::checkpoint::Resumed;
 use ringtune_shared::ids::{ContentHash, JobId};
 use ringtune_shared::job::{JobRequest, JobSpec, Order, QueueSpec, parse_job_request};
 use ringtune_shared::trace::TraceContext;
 use tonic::{Request, Response, Status};
 
 use super::access::call_of;
-use super::ids::job_id;
+use super::ids::{job_id, sweep_id};
 use super::reach::redact_for;
 use super::status::{FailedRequest, bad_field, bad_job_file, bad_queue, bad_spec};
 use super::traced::{Making, parent_of};
@@ -52,6 +53,50 @@ impl JobService for Jobs {
                 Err(refused)
             }
         }
+    }
+
+    async fn create_sweep(
+        &self,
+        request: Request<v1::CreateSweepRequest>,
+    ) -> Result<Response<v1::CreateSweepResponse>, Status> {
+        let (call, parent, id) = (call_of(&request), parent_of(&request), JobId::new());
+        let making = Making::begin(&self.0.tracer, parent, id, "CreateSweep");
+        match self.make_sweep(&call, request.into_inner(), id, making.trace).await {
+            Ok(sweep) => {
+                making.done(id);
+                call.about(sweep);
+                let sweep = self.sweep(&call, sweep).await?;
+                Ok(Response::new(v1::CreateSweepResponse { sweep: Some(sweep) }))
+            }
+            Err(refused) => {
+                making.failed();
+                Err(refused)
+            }
+        }
+    }
+
+    async fn get_sweep(
+        &self,
+        request: Request<v1::GetSweepRequest>,
+    ) -> Result<Response<v1::GetSweepResponse>, Status> {
+        let call = call_of(&request);
+        let sweep = self.sweep(&call, sweep_id(&request.into_inner().sweep_id)?).await?;
+        Ok(Response::new(v1::GetSweepResponse { sweep: Some(sweep) }))
+    }
+
+    async fn cancel_sweep(
+        &self,
+        request: Request<v1::CancelSweepRequest>,
+    ) -> Result<Response<v1::CancelSweepResponse>, Status> {
+        let call = call_of(&request);
+        let request = request.into_inner();
+        let id = sweep_id(&request.sweep_id)?;
+        call.about(id);
+        // One out of reach does not exist.
+        self.sweep(&call, id).await?;
+        self.0.handle.cancel_sweep(id, request.reason).await.map_err(FailedRequest::from)?;
+        let sweep = self.sweep(&call, id).await?;
+        Ok(Response::new(v1::CancelSweepResponse { sweep: Some(sweep) }))
     }
 
     async fn verify_job(
@@ -217,7 +262,18 @@ impl Jobs {
             (request.spec, request.queue) = (Some(spec_to_wire(&spec)), Some(queue_to_wire(&queue)));
         }
         let wire = request.spec.unwrap_or_default();
-        let mut queue = queue_from_wire(request.queue).map_err(bad_queue)?;
+        let queue = self.check_queue(call, request.queue)?;
+        let key = request_key(call, request.request_id, &sent(&wire, &queue)).map_err(FailedRequest::from)?;
+        let mut ties = Ties::default();
+        let (spec, resumed) = self.check_spec(&mut ties, wire).await?;
+        let (spec, queue) = (Arc::new(spec), Arc::new(queue));
+        let new = NewJob { id, spec, queue, request: key, resumed, trace, sweep: None };
+        Ok(self.0.references.create_job(new, ties).await.map_err(FailedRequest::from)?)
+    }
+
+    /// The queue's entry of a new job, which the caller may ask for.
+    pub(super) fn check_queue(&self, call: &Call, wire: Option<v1::QueueSpec>) -> Result<QueueSpec, Status> {
+        let mut queue = queue_from_wire(wire).map_err(bad_queue)?;
         queue.owner = call.owner(queue.owner).map_err(|denied| self.0.deny(denied))?;
         let most = self.0.submitter_priority;
         call.check_priority(queue.priority, most).map_err(|denied| self.0.deny(denied))?;
@@ -225,18 +281,23 @@ impl Jobs {
             let problem = format!("got {:?}, which is over; allowed: a time to come", queue.deadline);
             return Err(bad_field(&FieldError::new("queue.deadline", problem)));
         }
-        let key = request_key(call, request.request_id, &wire, &queue).map_err(FailedRequest::from)?;
+        Ok(queue)
+    }
+
+    /// The spec of a new job, and what it goes on from. `ties`: get the contents that it needs.
+    pub(super) async fn check_spec(
+        &self,
+        ties: &mut Ties,
+        wire: v1::JobSpec,
+    ) -> Result<(JobSpec, Option<Resumed>), Status> {
         let mut spec = spec_from_wire(wire).map_err(bad_spec)?;
         spec.check_paths().map_err(bad_spec)?;
-        let mut ties = Ties::default();
         let references = &self.0.references;
-        let images = references.check_images(&mut ties, &spec).await.map_err(FailedRequest::from)?;
+        let images = references.check_images(ties, &spec).await.map_err(FailedRequest::from)?;
         count_steps(&mut spec, images)?;
-        references.check_embeddings(&mut ties, &spec).await.map_err(FailedRequest::from)?;
-        let resumed = references.resumed(&mut ties, &spec).await.map_err(FailedRequest::from)?;
-        let (spec, queue) = (Arc::new(spec), Arc::new(queue));
-        let new = NewJob { id, spec, queue, request: key, resumed, trace };
-        Ok(references.create_job(new, ties).await.map_err(FailedRequest::from)?)
+        references.check_embeddings(ties, &spec).await.map_err(FailedRequest::from)?;
+        let resumed = references.resumed(ties, &spec).await.map_err(FailedRequest::from)?;
+        Ok((spec, resumed))
     }
 }
 
@@ -262,15 +323,8 @@ pub(super) fn check_request_id(id: &str) -> Result<(), FieldError> {
     Ok(())
 }
 
-/// The key of a request: its id and the hash of the spec as sent, and of the queue where it says anything.
-fn request_key(
-    call: &Call,
-    id: String,
-    spec: &v1::JobSpec,
-    queue: &QueueSpec,
-) -> Result<Option<RequestKey>, FieldError> {
-    check_request_id(&id)?;
-    let id = call.own_request(id);
+/// What makes a request for a job another one: the spec as sent, and the queue where it says anything.
+pub(super) fn sent(spec: &v1::JobSpec, queue: &QueueSpec) -> Vec<u8> {
     // Equal specs have equal bytes: their maps are in order.
     let mut sent = spec.encode_to_vec();
     if *queue != QueueSpec::default() {
@@ -286,6 +340,12 @@ fn request_key(
             sent.extend_from_slice(part.as_bytes());
         }
     }
-    let fingerprint = ContentHash::of(&sent);
+    sent
+}
+
+/// The key of a request: its id and the hash of what was sent.
+pub(super) fn request_key(call: &Call, id: String, sent: &[u8]) -> Result<Option<RequestKey>, FieldError> {
+    check_request_id(&id)?;
+    let (id, fingerprint) = (call.own_request(id), ContentHash::of(sent));
     Ok((!id.is_empty()).then_some(RequestKey { id, fingerprint }))
 }

@@ -17,6 +17,7 @@ mod outbound;
 mod outgoing;
 mod reach;
 mod status;
+mod sweeps;
 mod traced;
 mod trust;
 mod verify;

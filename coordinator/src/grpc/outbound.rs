@@ -3,13 +3,13 @@
 use ringtune_proto::convert::{activity_to_wire, live_order_to_wire, queue_to_wire, spec_to_wire, timestamp};
 use ringtune_proto::v1;
 use ringtune_shared::ids::{Epoch, JobId, WorkerId};
-use ringtune_shared::job::JobRequest;
+use ringtune_shared::job::{JobRequest, Rung};
 use ringtune_shared::version::Agreement;
 
 use crate::core::{
     ArtifactRecord, Assignment, Capabilities, Cluster, Difference, Down, EnterRing, EventBody, Failure, Job,
     JobEvent, JobState, LogLevel, Phase, Progress, ProgressStage, RankTiming, ReasonCode, Ring, StepRecord,
-    Time, Traffic, Verification, Wait, Worker, WorkerState,
+    SweepPlace, Time, Traffic, Validation, Verification, Wait, Worker, WorkerState,
 };
 use crate::service::RingTimings;
 
@@ -75,7 +75,65 @@ pub(super) fn job_without_spec(job: &Job) -> v1::Job {
         verification: job.verification.as_ref().map(|one| verification(one, job.compared())),
         waiting: job.wait.as_ref().map(waiting),
         orders: job.orders.iter().map(|order| live_order_to_wire(&order.live)).collect(),
+        sweep: job.sweep.as_deref().map(sweep_place),
+        validation: job.validation.map(validation),
     }
+}
+
+fn sweep_place(place: &SweepPlace) -> v1::SweepPlace {
+    v1::SweepPlace {
+        sweep_id: place.sweep.to_string(),
+        point: small(place.point),
+        points: small(place.points),
+        settings: place.settings.clone(),
+        rungs: rungs(place),
+        passed: small(place.passed),
+    }
+}
+
+fn rungs(place: &SweepPlace) -> Vec<v1::Rung> {
+    let rung = |rung: &Rung| v1::Rung { step: signed(rung.step), keep: small(rung.keep) };
+    place.rungs.iter().map(rung).collect()
+}
+
+fn validation(validation: Validation) -> v1::ValidationLoss {
+    v1::ValidationLoss { step: signed(validation.step), loss: validation.loss }
+}
+
+/// The sweep that these jobs are, in the order of their numbers; none: there is no such job.
+pub(super) fn sweep(jobs: &[Job]) -> Option<v1::Sweep> {
+    let first = jobs.first()?;
+    let place = first.sweep.as_deref()?;
+    let point = |job: &Job| {
+        let place = job.sweep.as_deref()?;
+        Some(v1::SweepPoint {
+            point: small(place.point),
+            job_id: job.id.to_string(),
+            name: job.spec.common.name.clone(),
+            settings: place.settings.clone(),
+            state: job_state(job.state).into(),
+            state_reason: job.reason.clone(),
+            step: signed(job.step),
+            total_steps: signed(job.total_steps()),
+            loss: job.loss,
+            validation: job.validation.map(validation),
+            passed: small(place.passed),
+            reason_code: reason_code(job.reason_code()).into(),
+        })
+    };
+    // What was not good enough has no files.
+    let stands = |job: &&Job| !matches!(job.state, JobState::Failed | JobState::Cancelled);
+    let losses = jobs.iter().filter(stands).filter_map(|job| Some((job.id, job.validation?.loss)));
+    let best = losses.filter(|(_, loss)| !loss.is_nan()).min_by(|one, other| one.1.total_cmp(&other.1));
+    Some(v1::Sweep {
+        sweep_id: place.sweep.to_string(),
+        name: first.spec.common.name.clone(),
+        owner: first.queue.owner.clone(),
+        create_time: Some(time(first.created)),
+        rungs: rungs(place),
+        points: jobs.iter().filter_map(point).collect(),
+        best_job_id: best.map(|(job, _)| job.to_string()).unwrap_or_default(),
+    })
 }
 
 fn waiting(wait: &Wait) -> v1::Waiting {
@@ -122,6 +180,8 @@ fn reason_code(code: ReasonCode) -> v1::JobReason {
         ReasonCode::StoppedEarly => v1::JobReason::StoppedEarly,
         ReasonCode::Pausing => v1::JobReason::Pausing,
         ReasonCode::PausedByUser => v1::JobReason::PausedByUser,
+        ReasonCode::WaitingForSweep => v1::JobReason::WaitingForSweep,
+        ReasonCode::OutOfSweep => v1::JobReason::OutOfSweep,
         ReasonCode::CancelledByUser => v1::JobReason::CancelledByUser,
         ReasonCode::Failed(Failure::Rank) => v1::JobReason::RankFailed,
         ReasonCode::Failed(Failure::WorkerLost) => v1::JobReason::WorkerLost,

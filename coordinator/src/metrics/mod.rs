@@ -328,8 +328,11 @@ fn method_of(path: &str) -> &str {
 }
 
 /// Every method of the five services.
-const METHODS: [&str; 35] = [
+const METHODS: [&str; 38] = [
     "CreateJob",
+    "CreateSweep",
+    "GetSweep",
+    "CancelSweep",
     "VerifyJob",
     "GetJob",
     "ListJobs",

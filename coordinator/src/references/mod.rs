@@ -20,7 +20,7 @@ use ringtune_shared::manifest::{LARGEST_MANIFEST, Manifest};
 use ringtune_shared::state::Hashing;
 
 use crate::contents::{self, Claim, Claims, Contents};
-use crate::core::{ArtifactRecord, Job, NewJob, NewVerification};
+use crate::core::{ArtifactRecord, Job, NewJob, NewVerification, Refusal};
 use crate::quotas::{self, Quotas};
 use crate::service::{self, Handle};
 use crate::store;
@@ -109,6 +109,19 @@ impl References {
         self.tied(&queue.owner, ties, async move { Ok(handle.create_job(new).await?) }).await
     }
 
+    /// Makes the jobs of a sweep, whose contents are tied to them. Gives the first.
+    pub(crate) async fn create_sweep(&self, points: Vec<NewJob>, ties: Ties) -> Result<Arc<Job>, Error> {
+        let handle = self.handle.clone();
+        let Some(first) = points.first() else {
+            return Err(service::Error::from(Refusal::EmptySweep).into());
+        };
+        let owner = first.queue.owner.clone();
+        if let Some(known) = handle.requested(first.request.as_ref()).await? {
+            return Ok(known);
+        }
+        self.tied(&owner, ties, async move { Ok(handle.create_sweep(points).await?) }).await
+    }
+
     /// Makes a verification whose contents are tied to it: they stay when the job that it verifies is deleted.
     pub(crate) async fn verify_job(&self, new: NewVerification, ties: Ties) -> Result<Arc<Job>, Error> {
         let (handle, queue) = (self.handle.clone(), new.job.queue.clone());
@@ -159,6 +172,9 @@ impl References {
     async fn check_manifest(&self, ties: &mut Ties, field: &str, uri: &str) -> Result<u64, FieldError> {
         let refuse = |problem: String| FieldError::new(format!("spec.{field}"), problem);
         let hash = ContentHash::from_uri(uri).map_err(|error| refuse(error.to_string()))?;
+        if let Some((_, files)) = ties.manifests.iter().find(|(known, _)| *known == hash) {
+            return Ok(files.len() as u64);
+        }
         ties.claims.push(self.claims.share(vec![hash]).await);
         let contents = self.contents.clone();
         let read = self.checked(move || read_manifest(&contents, hash)).await;

@@ -178,6 +178,7 @@ mod tests {
             job: job.id,
             step: 0,
             loss: None,
+            validation: None,
             last_sequence,
             artifacts: 0,
             updated: Time(0),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ringtune_shared::ids::{JobId, WorkerId};
+use ringtune_shared::ids::{JobId, SweepId, WorkerId};
 
 use crate::core::{JobState, Refusal};
 use crate::store;
@@ -19,6 +19,9 @@ pub enum Error {
     /// There is no such job.
     #[error("there is no job {0}")]
     NoSuchJob(JobId),
+    /// There is no such sweep.
+    #[error("there is no sweep {0}")]
+    NoSuchSweep(SweepId),
     /// There is no such worker.
     #[error("there is no worker {0}")]
     NoSuchWorker(WorkerId),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use ringtune_shared::ids::{ContentHash, Epoch, JobId, WorkerId};
+use ringtune_shared::ids::{ContentHash, Epoch, JobId, SweepId, WorkerId};
 use ringtune_shared::job::Order;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
@@ -44,13 +44,11 @@ pub(super) struct Arrived {
 
 /// What the loop is told.
 pub(super) enum Command {
-    /// The answer is the job, or only its id where the same request made one that has ended by now.
-    CreateJob(NewJob, Reply<(JobId, Option<Arc<Job>>)>),
-    VerifyJob(Box<NewVerification>, Reply<(JobId, Option<Arc<Job>>)>),
-    CancelJob(JobId, String, Reply<Arc<Job>>),
-    PauseJob(JobId, Reply<Arc<Job>>),
-    ResumeJob(JobId, Reply<Arc<Job>>),
-    OrderJob(JobId, Order, u64, Reply<Arc<Job>>),
+    /// Makes a job. The answer is the job, or only its id where the same request made one that has ended by now.
+    Make(Input, Reply<(JobId, Option<Arc<Job>>)>),
+    /// Changes a job. The answer is the job.
+    Change(JobId, Input, Reply<Arc<Job>>),
+    CancelSweep(SweepId, String, Reply<()>),
     /// An ended job is about to be deleted.
     Forget(Box<Job>, Reply<()>),
     /// A job that had ended so is deleted.
@@ -110,12 +108,10 @@ impl Command {
             Refused::Answered
         }
         match self {
-            Self::CreateJob(_, reply) | Self::VerifyJob(_, reply) => no(reply, error),
-            Self::CancelJob(_, _, reply)
-            | Self::PauseJob(_, reply)
-            | Self::ResumeJob(_, reply)
-            | Self::OrderJob(_, _, _, reply) => no(reply, error),
-            Self::Forget(_, reply)
+            Self::Make(_, reply) => no(reply, error),
+            Self::Change(_, _, reply) => no(reply, error),
+            Self::CancelSweep(_, _, reply)
+            | Self::Forget(_, reply)
             | Self::KeepArtifact(_, reply)
             | Self::DropArtifact(_, _, _, reply)
             | Self::Drain(_, _, reply)
@@ -158,7 +154,20 @@ impl Handle {
         if let Some(known) = self.requested(new.request.as_ref()).await? {
             return Ok(known);
         }
-        self.ask_for_job(|reply| Command::CreateJob(new, reply)).await
+        self.make(Input::CreateJob(new)).await
+    }
+
+    /// Queues all jobs of a sweep or none, or finds those that the same request made before. Gives the first of them.
+    pub async fn create_sweep(&self, points: Vec<NewJob>) -> Result<Arc<Job>, Error> {
+        if let Some(known) = self.requested(points.first().and_then(|first| first.request.as_ref())).await? {
+            return Ok(known);
+        }
+        self.make(Input::CreateSweep(points)).await
+    }
+
+    /// Asks all jobs of a sweep to stop that have not ended. Asking again changes nothing.
+    pub async fn cancel_sweep(&self, sweep: SweepId, reason: String) -> Result<(), Error> {
+        self.ask(|reply| Command::CancelSweep(sweep, reason, reply)).await
     }
 
     /// Queues a job that computes steps of another one again, or finds the one that the same request made before.
@@ -166,7 +175,7 @@ impl Handle {
         if let Some(known) = self.requested(new.job.request.as_ref()).await? {
             return Ok(known);
         }
-        self.ask_for_job(|reply| Command::VerifyJob(Box::new(new), reply)).await
+        self.make(Input::VerifyJob(Box::new(new))).await
     }
 
     /// The job that a request made before. The store alone knows the requests of jobs that ended long ago; those of all
@@ -183,11 +192,8 @@ impl Handle {
         Ok(Some(Arc::new(self.job(job).await?)))
     }
 
-    async fn ask_for_job(
-        &self,
-        command: impl FnOnce(Reply<(JobId, Option<Arc<Job>>)>) -> Command,
-    ) -> Result<Arc<Job>, Error> {
-        let (id, job) = self.ask(command).await?;
+    async fn make(&self, input: Input) -> Result<Arc<Job>, Error> {
+        let (id, job) = self.ask(|reply| Command::Make(input, reply)).await?;
         match job {
             Some(job) => {
                 let mut job = Arc::unwrap_or_clone(job);
@@ -200,7 +206,8 @@ impl Handle {
 
     /// Asks a job to stop; returns it as it is then. One that was cancelled before is returned as it is.
     pub async fn cancel_job(&self, job: JobId, reason: String) -> Result<Arc<Job>, Error> {
-        match self.ask(|reply| Command::CancelJob(job, reason, reply)).await {
+        let input = Input::CancelJob { job, reason };
+        match self.ask(|reply| Command::Change(job, input, reply)).await {
             Err(error) if is_not_active(&error) => {
                 let job = self.job(job).await?;
                 if job.state == JobState::Cancelled { Ok(Arc::new(job)) } else { Err(ended(&job)) }
@@ -211,26 +218,23 @@ impl Handle {
 
     /// Has a job hold no worker until it is resumed; returns it as it is then. Asking again changes nothing.
     pub async fn pause_job(&self, job: JobId) -> Result<Arc<Job>, Error> {
-        let answer = self.ask(|reply| Command::PauseJob(job, reply)).await;
-        self.active(job, answer).await
+        self.change(job, Input::PauseJob(job)).await
     }
 
     /// Has a paused job wait for workers again; returns it as it is then. Asking again changes nothing.
     pub async fn resume_job(&self, job: JobId) -> Result<Arc<Job>, Error> {
-        let answer = self.ask(|reply| Command::ResumeJob(job, reply)).await;
-        self.active(job, answer).await
+        self.change(job, Input::ResumeJob(job)).await
     }
 
     /// Orders something of a job; returns it as it is then, the order last. `after_step`: not before that is done; 0: as soon as it
     /// may be.
     pub async fn order_job(&self, job: JobId, order: Order, after_step: u64) -> Result<Arc<Job>, Error> {
-        let answer = self.ask(|reply| Command::OrderJob(job, order, after_step, reply)).await;
-        self.active(job, answer).await
+        self.change(job, Input::OrderJob { job, order, after_step }).await
     }
 
-    /// An answer about a job that has to be active.
-    async fn active<T>(&self, job: JobId, answer: Result<T, Error>) -> Result<T, Error> {
-        match answer {
+    /// Changes a job that has to be active.
+    async fn change(&self, job: JobId, input: Input) -> Result<Arc<Job>, Error> {
+        match self.ask(|reply| Command::Change(job, input, reply)).await {
             Err(error) if is_not_active(&error) => Err(ended(&self.job(job).await?)),
             answer => answer,
         }

@@ -9,6 +9,7 @@ use ringtune_coordinator::core::{
 use ringtune_shared::ids::{ContentHash, Epoch, JobId, WorkerId};
 
 use crate::samples::{STEPS, file, state_after, step_record};
+use crate::sweeps::validation_loss;
 use crate::world::World;
 
 /// So often a rank looks in vain for a neighbour that hangs, or does not come.
@@ -259,8 +260,9 @@ impl World {
         let heard = *self.heard.entry((job, seat.epoch, step)).or_insert(newest);
         rank.held.step = step;
         rank.misses = 0;
-        let state = Some(state_after(job, step));
-        rank.unsaved.insert(step, StepRecord { epoch: seat.epoch, state, ..step_record(step) });
+        let (state, validation_loss) = (Some(state_after(job, step)), Some(validation_loss(job, step)));
+        rank.unsaved
+            .insert(step, StepRecord { epoch: seat.epoch, state, validation_loss, ..step_record(step) });
         if heard > seat.epoch {
             self.left.insert((me, job, seat.epoch), step);
             rank.ring = None;

@@ -9,6 +9,7 @@
 mod daemons;
 mod invariants;
 mod samples;
+mod sweeps;
 mod thousands;
 mod week;
 mod world;

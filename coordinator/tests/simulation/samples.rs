@@ -57,7 +57,7 @@ pub(crate) fn spec(world_size: i64, min_world_size: i64) -> JobSpec {
 /// A job of nobody.
 pub(crate) fn new_job(id: JobId, spec: JobSpec) -> NewJob {
     let (spec, queue) = (Arc::new(spec), Arc::default());
-    NewJob { id, spec, queue, request: None, resumed: None, trace: None }
+    NewJob { id, spec, queue, request: None, resumed: None, trace: None, sweep: None }
 }
 
 /// A small generator (splitmix64) so that a seed means the same for ever.

@@ -44,7 +44,7 @@ pub(crate) struct World {
     /// After which step a worker left a ring in peace.
     pub(crate) left: BTreeMap<(WorkerId, JobId, Epoch), u64>,
     sessions: u64,
-    names: u64,
+    pub(crate) names: u64,
     inputs: u64,
     /// The disk fails now and then.
     disk_fails: bool,
@@ -94,7 +94,8 @@ impl World {
     pub(crate) fn random_event(&mut self) {
         let who = self.chance.below(WORKERS);
         match self.chance.below(100) {
-            0..6 => self.create(),
+            0..5 => self.create(),
+            5..6 => self.create_sweep(),
             6..9 => self.wish(),
             9..20 => self.connect(who),
             20..23 => self.hang_up(who, true),
@@ -140,6 +141,7 @@ impl World {
         let stuck: Vec<_> = left.filter(|(_, _, reason)| !too_large(reason)).collect();
         assert!(stuck.is_empty(), "never ended: {stuck:?}");
         assert_eq!(self.cluster.count_workers(WorkerState::Idle), WORKERS, "ranks were not let go");
+        self.check_sweeps();
     }
 
     pub(crate) fn summary(&self) -> String {
@@ -429,10 +431,10 @@ impl World {
                     check_rewrite(&before, job);
                     self.check_kept(&before, job);
                 }
-                Write::UpdateProgress { job, step, loss, last_sequence, artifacts, updated } => {
+                Write::UpdateProgress { job, step, loss, validation, last_sequence, artifacts, updated } => {
                     let row = self.disk.jobs.get_mut(job).expect("updated before inserted");
                     assert!(!row.state.is_terminal(), "an ended job changed: {row:?}");
-                    (row.step, row.loss, row.updated) = (*step, *loss, *updated);
+                    (row.step, row.loss, row.validation, row.updated) = (*step, *loss, *validation, *updated);
                     (row.last_sequence, row.artifacts) = (*last_sequence, *artifacts);
                 }
                 Write::AppendEvent(event) => {

@@ -17,6 +17,8 @@ import { compareView } from "./view_compare.js";
 import { jobView } from "./view_job.js";
 import { jobsView, readJobs, readNewest } from "./view_jobs.js";
 import { loginView, showWho } from "./view_login.js";
+import { queueView } from "./view_queue.js";
+import { sweepView } from "./view_sweep.js";
 import { workersView } from "./view_workers.js";
 
 /** Times and ages move so often, in milliseconds. */
@@ -186,6 +188,8 @@ function route() {
   if (app.session === null || app.session.login === "none") return;
   if (chosen.view !== "job") app.stream.follow(null);
   if (chosen.view === "job") showView(jobView(app, chosen));
+  else if (chosen.view === "sweep") showView(sweepView(app, chosen));
+  else if (chosen.view === "queue") showView(queueView(app));
   else if (chosen.view === "workers") showView(workersView(app));
   else if (chosen.view === "compare") showView(compareView(app, chosen));
   else if (chosen.view === "jobs") showView(jobsView(app, chosen));

@@ -12,6 +12,8 @@ export function parse(hash) {
   const parts = path.split("/").filter((part) => part !== "");
   if (parts.length === 0 || (parts.length === 1 && parts[0] === "jobs")) return { view: "jobs", list: parseList(query) };
   if (parts.length === 2 && parts[0] === "jobs") return { view: "job", id: decode(parts[1]) };
+  if (parts.length === 2 && parts[0] === "sweeps") return { view: "sweep", id: decode(parts[1]) };
+  if (parts.length === 1 && parts[0] === "queue") return { view: "queue" };
   if (parts.length === 1 && parts[0] === "workers") return { view: "workers" };
   if (parts.length === 1 && parts[0] === "compare") return { view: "compare", ids: parseIds(query) };
   return { view: "unknown" };
@@ -20,6 +22,8 @@ export function parse(hash) {
 /** The hash of a route. */
 export function format(route) {
   if (route.view === "job") return `#/jobs/${encodeURIComponent(route.id)}`;
+  if (route.view === "sweep") return `#/sweeps/${encodeURIComponent(route.id)}`;
+  if (route.view === "queue") return "#/queue";
   if (route.view === "workers") return "#/workers";
   if (route.view === "compare") return `#/compare?jobs=${route.ids.map(encodeURIComponent).join(",")}`;
   const query = new URLSearchParams();

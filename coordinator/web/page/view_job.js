@@ -167,7 +167,7 @@ function jobHead(app, current) {
   };
   const set = {
     steps: fact("Step"), left: fact("Time left"), pace: fact("Pace"), loss: fact("Loss"), took: fact("Running time"),
-    owner: fact("Owner"), kind: fact("Kind"), precision: fact("Precision"), created: fact("Created"), of: fact("Verifies"),
+    owner: fact("Owner"), kind: fact("Kind"), precision: fact("Precision"), created: fact("Created"), of: fact("Verifies"), sweep: fact("Sweep"), validation: fact("Validation loss"),
     id: fact("Id", "mono"), labels: fact("Labels", "labels"),
   };
   const node = element("div", { class: "jobhead" }, element("div", { class: "line" }, heading, tag, state, actions), reason, bar, facts);
@@ -195,12 +195,22 @@ function jobHead(app, current) {
     set.precision(job.precision === "no" ? "fp32" : visible(job.precision ?? ""));
     set.created(`${dateAndTime(job.createTime)} (${age(now() - millis(job.createTime) / 1000)} ago)`);
     set.of(verification(job));
+    set.sweep(sweepPlace(job));
+    set.validation(job.validation ? `${number(Number(job.validation.loss ?? 0))} after step ${count(job.validation.step)}` : "");
     set.id(job.jobId);
     const texts = labelsOf(job);
     set.labels(texts.length > 0 ? labels(texts) : "");
     can(job);
   }
   return { node, heading, update };
+}
+
+function sweepPlace(job) {
+  const place = job.sweep;
+  if (!place) return "";
+  const settings = Object.entries(place.settings ?? {}).map(([option, value]) => `${option}=${value}`).join(" ");
+  const link = element("a", { href: format({ view: "sweep", id: place.sweepId }) }, `job ${count(place.point)} of ${count(place.points)}`);
+  return [link, isolated(` ${oneLine(settings, 400, "")}`)];
 }
 
 function verification(job) {
@@ -273,8 +283,9 @@ function buttons(app, box, current) {
   }));
   return (job) => {
     const pauses = job.state === "JOB_STATE_PAUSED" || job.reasonCode === "JOB_REASON_PAUSING";
-    show(pause, !hasEnded(job.state) && !pauses);
-    show(resume, pauses);
+    const atRung = job.reasonCode === "JOB_REASON_WAITING_FOR_SWEEP";
+    show(pause, !hasEnded(job.state) && !pauses && !atRung);
+    show(resume, pauses && !atRung);
     show(order, !hasEnded(job.state) && Number(job.totalSteps ?? 0) > 0 && !job.verification);
     show(cancel, !hasEnded(job.state));
     show(remove, hasEnded(job.state));

@@ -1,7 +1,7 @@
 // The table of all jobs.
 import { list, now } from "./api.js";
 import { batched, element, isolated, keep, setAttribute, setText, show } from "./dom.js";
-import { age, dateAndTime, duration, millis, number, oneLine, shortId } from "./format.js";
+import { age, count, dateAndTime, duration, millis, number, oneLine, shortId } from "./format.js";
 import { secondsLeft } from "./eta.js";
 import { labelsOf, ownerOf, pageOf, selectJobs, valuesOf } from "./jobs.js";
 import { cell, jobBadge, jobLink, labels, progressBar, rowHead, setJobBadge, setProgress, table } from "./parts.js";
@@ -178,13 +178,16 @@ function updateRow(row, job, app) {
   setAttribute(born, "title", dateAndTime(job.createTime));
 }
 
-// A verification says of which job.
+// A verification says of which job, a job of a sweep of which sweep.
 function setKind(node, job) {
   const of = job.verification?.jobId;
-  const key = `${jobKind(job)} ${of ?? ""}`;
+  const { sweepId, point, points } = job.sweep ?? {};
+  const key = `${jobKind(job)} ${of ?? ""} ${sweepId ?? ""}`;
   if (node.dataset.shown === key) return;
   node.dataset.shown = key;
-  node.replaceChildren(element("span", { class: of ? "tag" : null }, jobKind(job)), ...(of ? [" of ", jobLink(of, shortId(of))] : []));
+  const sweep = sweepId && element("a", { href: format({ view: "sweep", id: sweepId }) }, `${count(point)} of ${count(points)} in sweep`);
+  node.replaceChildren(element("span", { class: of ? "tag" : null }, jobKind(job)), ...(of ? [" of ", jobLink(of, shortId(of))] : []),
+    ...(sweep ? [" ", sweep] : []));
 }
 
 function pager(choose) {

@@ -32,6 +32,7 @@ mod section;
 mod settings;
 mod steps;
 mod stored;
+mod sweep;
 #[cfg(test)]
 pub(crate) mod tests;
 mod text;
@@ -55,10 +56,11 @@ pub use paths::{JobPath, PathUse};
 pub use queue::{
     HIGHEST_PRIORITY, JobRequest, QueueDraft, QueueSpec, check_label, check_label_key, check_labels,
 };
-pub use read_toml::{parse_job_request, parse_job_toml, parse_job_toml_with};
+pub use read_toml::{parse_job_file, parse_job_request, parse_job_toml, parse_job_toml_with};
 pub use resume_from::{NotAResume, ResumeFrom};
 pub use settings::Setting;
 pub use stored::{STORED_VERSION, StoredSpecError};
+pub use sweep::{MOST_POINTS, PointRequest, Requested, Rung, SweepRequest, rungs};
 
 use std::{mem::take, sync::Arc};
 
@@ -83,7 +85,7 @@ pub struct ImageUse {
 pub fn is_field(text: &str) -> bool {
     let section = text.split(['.', '[']).next().unwrap_or_default();
     let is_name = text.chars().all(|letter| letter.is_ascii_alphanumeric() || "_.[]".contains(letter));
-    let is_section = ["model", "cluster", "debug", "output", "orders", "queue"].contains(&section)
+    let is_section = ["model", "cluster", "debug", "output", "orders", "queue", "sweep"].contains(&section)
         || kinds::sections().any(|known| known == section);
     is_name && is_section && text.contains('.') && !text.contains("..")
 }
@@ -319,6 +321,11 @@ impl JobSpec {
     /// Whether it may be over before its last step.
     pub fn may_stop_early(&self) -> bool {
         self.steps().is_some_and(|steps| steps.early_stop_patience > 0)
+    }
+
+    /// Whether the state with the lowest validation loss is its result.
+    pub fn keeps_best(&self) -> bool {
+        self.steps().is_some_and(|steps| steps.select_best)
     }
 
     /// After every so many steps, and after the last one, its ranks say the hash of their state.

@@ -24,6 +24,8 @@ const APPENDED: &str = "--set";
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Setting {
     given: String,
+    /// Where, in messages.
+    from: &'static str,
     path: Vec<String>,
     value: String,
 }
@@ -38,11 +40,13 @@ impl FromStr for Setting {
     type Err = SpecError;
 
     fn from_str(given: &str) -> Result<Self, SpecError> {
-        read(given).map_err(|problem| {
-            let shown: String = given.chars().take(80).collect();
-            SpecError { violations: vec![Violation::new("", format!("{shown:?}: {problem}"))] }
-        })
+        read(given).map_err(|problem| SpecError { violations: vec![unreadable(given, &problem)] })
     }
+}
+
+fn unreadable(given: &str, problem: &str) -> Violation {
+    let shown: String = given.chars().take(80).collect();
+    Violation::new("", format!("{shown:?}: {problem}"))
 }
 
 fn read(given: &str) -> Result<Setting, String> {
@@ -68,7 +72,7 @@ fn read(given: &str) -> Result<Setting, String> {
         Err(_) => false,
     };
     let value = if is_toml { value.to_owned() } else { quoted(value)? };
-    Ok(Setting { given: given.to_owned(), path, value })
+    Ok(Setting { given: given.to_owned(), from: "--set", path, value })
 }
 
 /// A text as TOML, on one line.
@@ -137,13 +141,20 @@ impl<'settings> Appended<'settings> {
 }
 
 impl Setting {
+    /// One of `[sweep]`; `value` is TOML.
+    pub(super) fn of_sweep(key: &str, value: &str) -> Result<Self, Violation> {
+        let given = format!("{key}={value}");
+        let setting = read(&given).map_err(|problem| unreadable(&given, &problem))?;
+        Ok(Self { from: "[sweep]", ..setting })
+    }
+
     fn origin(&self) -> String {
         const LONGEST: usize = 80;
         let mut shown: String = self.given.chars().take(LONGEST).collect();
         if self.given.chars().count() > LONGEST {
             shown.push('…');
         }
-        format!(" (from --set {shown})")
+        format!(" (from {} {shown})", self.from)
     }
 }
 

@@ -20,6 +20,7 @@ mod rings;
 #[path = "../samples.rs"]
 mod samples;
 mod surface;
+mod sweeps;
 mod tls;
 mod uploads;
 mod verify;

@@ -191,20 +191,26 @@ impl Worker {
     /// Reports a step and waits until it is stored.
     pub(crate) async fn step(&mut self, step: i64) {
         self.say_step(step).await;
+        self.stored(step).await;
+    }
+
+    /// As above, with a validation loss.
+    pub(crate) async fn validated(&mut self, step: i64, loss: f64) {
+        self.say_report(v1::StepReport { validation_loss: Some(loss), ..report_of(step) }).await;
+        self.stored(step).await;
+    }
+
+    async fn stored(&mut self, step: i64) {
         let Down::StepsStored(stored) = self.hear().await.unwrap() else { panic!("not stored") };
         assert_eq!((stored.job_id.as_str(), stored.step), (self.held.job_id.as_str(), step));
         self.held.step = step;
     }
 
     pub(crate) async fn say_step(&self, step: i64) {
-        let report = v1::StepReport {
-            step,
-            loss: 1.0 / step as f64,
-            learning_rate: 1e-4,
-            step_seconds: 0.5,
-            world_size: 1,
-            ..v1::StepReport::default()
-        };
+        self.say_report(report_of(step)).await;
+    }
+
+    async fn say_report(&self, report: v1::StepReport) {
         let (job_id, epoch) = (self.held.job_id.clone(), self.held.epoch);
         self.say(Up::RankStep(v1::RankStep { job_id, epoch, step: Some(report) })).await;
     }
@@ -228,5 +234,16 @@ impl Worker {
     /// Says that it lives, and what it holds.
     pub(crate) async fn heartbeat(&self, held: Vec<v1::HeldRank>) {
         self.say(Up::Heartbeat(v1::Heartbeat { held })).await;
+    }
+}
+
+fn report_of(step: i64) -> v1::StepReport {
+    v1::StepReport {
+        step,
+        loss: 1.0 / step as f64,
+        learning_rate: 1e-4,
+        step_seconds: 0.5,
+        world_size: 1,
+        ..v1::StepReport::default()
     }
 }

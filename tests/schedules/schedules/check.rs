@@ -69,9 +69,9 @@ impl World {
             match write {
                 Write::InsertJob(job) => self.write_job(job),
                 Write::UpdateJob(job) => self.write_job(job),
-                Write::UpdateProgress { job, step, loss, last_sequence, artifacts, updated } => {
+                Write::UpdateProgress { job, step, loss, validation, last_sequence, artifacts, updated } => {
                     let row = self.coordinator.disk.jobs.get_mut(job).expect("a row");
-                    (row.step, row.loss, row.updated) = (*step, *loss, *updated);
+                    (row.step, row.loss, row.validation, row.updated) = (*step, *loss, *validation, *updated);
                     (row.last_sequence, row.artifacts) = (*last_sequence, *artifacts);
                 }
                 Write::AppendEvent(event) => {

@@ -196,7 +196,7 @@ impl World {
         let microbatches = spec.global_microbatches() as usize;
         let right = (0..=STEPS).map(|steps| chain::right(id, steps, microbatches)).collect();
         let queue = Arc::new(QueueSpec { priority, ..QueueSpec::default() });
-        let new = NewJob { id, spec, queue, request: None, resumed: None, trace: None };
+        let new = NewJob { id, spec, queue, request: None, resumed: None, trace: None, sweep: None };
         let wanted = Wanted { id, microbatches, steps: STEPS, right, kept: 0, cancelled: false };
         self.jobs.push(wanted);
         self.accept(Input::CreateJob(new));

@@ -7,6 +7,7 @@ mod link;
 mod lists;
 mod outage;
 mod retry;
+mod sweeps;
 mod upload;
 mod url;
 mod watch;
@@ -341,8 +342,8 @@ impl Client {
         ClientError::Nonsense { doing, url: self.url.clone(), problem: problem.into() }
     }
 
-    fn present(&self, doing: &'static str, job: Option<v1::Job>) -> Result<v1::Job, ClientError> {
-        job.ok_or_else(|| self.nonsense(doing, "an answer without a job"))
+    fn present<T>(&self, doing: &'static str, asked: Option<T>) -> Result<T, ClientError> {
+        asked.ok_or_else(|| self.nonsense(doing, "an answer without what was asked for"))
     }
 }
 

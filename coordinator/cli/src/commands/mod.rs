@@ -23,6 +23,7 @@ mod resolve;
 mod run;
 mod slurm;
 mod submit;
+mod sweeps;
 mod table;
 mod tokens;
 mod up;
@@ -51,6 +52,7 @@ pub async fn dispatch(command: Command, interrupts: &Interrupts) -> Result<(), E
         Command::Slurm(SlurmCommand::Workers(arguments)) => Box::pin(slurm::workers(arguments)),
         Command::Cloud(command) => return Box::pin(cloud::cloud(command, interrupts)).await,
         Command::Submit(arguments) => return Box::pin(submit::submit(arguments, interrupts)).await,
+        Command::Sweep(arguments) => Box::pin(sweeps::sweep(arguments)),
         Command::List(arguments) => Box::pin(queries::list(arguments)),
         Command::Status(arguments) => Box::pin(queries::status(arguments)),
         Command::Watch(arguments) => return Box::pin(watch::watch(arguments, interrupts)).await,

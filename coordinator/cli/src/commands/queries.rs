@@ -255,6 +255,11 @@ fn job_text(job: &v1::Job, timings: &[v1::RankTiming]) -> String {
     lines.push(("priority", queue.priority.to_string()));
     let labels: BTreeMap<String, String> = queue.labels.into_iter().collect();
     lines.extend(labels.iter().map(|(key, value)| ("label", format!("{key}={value}"))));
+    if let Some(v1::SweepPlace { sweep_id, point, points, settings, .. }) = &job.sweep {
+        let settings: Vec<String> =
+            settings.iter().map(|(option, value)| format!("{option}={value}")).collect();
+        lines.push(("sweep", format!("{sweep_id}: {point} of {points}, {}", settings.join(" "))));
+    }
     lines.push(("step", format!("{} of {}", job.step, job.total_steps)));
     if let Some(verification) = &job.verification {
         let v1::Verification { job_id, first_step, last_step, .. } = verification;
@@ -268,6 +273,9 @@ fn job_text(job: &v1::Job, timings: &[v1::RankTiming]) -> String {
     }
     if let Some(loss) = job.loss {
         lines.push(("loss", format!("{loss:.6}")));
+    }
+    if let Some(v1::ValidationLoss { step, loss }) = &job.validation {
+        lines.push(("validation", format!("{loss:.6} after step {step}")));
     }
     if !job.precision.is_empty() {
         lines.push(("precision", job.precision.clone()));

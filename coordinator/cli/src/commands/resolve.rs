@@ -42,6 +42,51 @@ pub(super) async fn job(client: &Client, given: &JobReference) -> Result<Uuid, E
     only_one(&JOBS, name, client.url(), found.collect(), SystemTime::now())
 }
 
+/// The sweep that is meant: by its id, or by a job of it.
+///
+/// # Errors
+/// As of [`job`].
+pub(super) async fn sweep(client: &Client, given: &JobReference) -> Result<Uuid, Error> {
+    let id_of = |job: &v1::Job| job.sweep.as_ref().map(|place| place.sweep_id.clone()).unwrap_or_default();
+    let (name, mut found) = match given {
+        JobReference::Id(id) => {
+            let filter = named("sweep", &id.to_string());
+            let wanted = v1::ListJobsRequest { filter, page_size: 1, ..v1::ListJobsRequest::default() };
+            match client.find_jobs(wanted, 1, |_| true).await?.is_empty() {
+                false => return Ok(*id),
+                true => (id.to_string(), vec![client.get_job(*id).await?]),
+            }
+        }
+        JobReference::Last => {
+            let newest = v1::ListJobsRequest { page_size: 20, ..v1::ListJobsRequest::default() };
+            (LAST.to_owned(), client.find_jobs(newest, 1, |job| job.sweep.is_some()).await?)
+        }
+        JobReference::Like(like) => {
+            let is_meant = |job: &v1::Job| {
+                job.sweep.is_some()
+                    && (like.matches(&id_of(job), own_name(job)) || like.matches(&job.job_id, ""))
+            };
+            // Of all jobs of a sweep one would do.
+            (
+                like.name().to_owned(),
+                client.find_jobs(v1::ListJobsRequest::default(), usize::MAX, is_meant).await?,
+            )
+        }
+    };
+    let mut known = Vec::new();
+    found.retain(|job| {
+        let (id, is_new) = (id_of(job), !known.contains(&id_of(job)));
+        known.push(id.clone());
+        is_new && !id.is_empty()
+    });
+    let found = found.into_iter().map(|job| Candidate {
+        about: title(&job),
+        since: job.create_time,
+        id: id_of(&job),
+    });
+    only_one(&SWEEPS, &name, client.url(), found.collect(), SystemTime::now())
+}
+
 /// The jobs that are meant, each once.
 pub(super) async fn jobs(client: &Client, given: &[JobReference]) -> Result<Vec<Uuid>, Error> {
     let mut meant = Vec::with_capacity(given.len());
@@ -100,6 +145,11 @@ const JOBS: Kind = Kind {
     noun: "job",
     by: "an id, 4 or more digits of its beginning or end, a name, or `last` for the newest that is no verification",
     list: "ringtune list",
+};
+const SWEEPS: Kind = Kind {
+    noun: "sweep",
+    by: "an id, 4 or more digits of its beginning or end, its name, `last`, or one of its jobs",
+    list: "ringtune list --output json",
 };
 const WORKERS: Kind = Kind {
     noun: "worker",

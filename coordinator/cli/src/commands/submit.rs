@@ -19,7 +19,7 @@ use super::{
     fetch::save,
     follow::{Follow, OnInterrupt, Steps, job_id},
     reach::client_of,
-    resolve,
+    resolve, sweeps,
 };
 use crate::{
     arguments::SubmitArguments,
@@ -30,11 +30,12 @@ use crate::{
     error::Error,
     images::ImageFolder,
     interrupt::Interrupts,
-    job_file::{ImageSource, JobFile, JobFileError},
+    job_file::{Asked, ImageSource, JobFile, JobFileError},
     objects::JobObject,
     output::{Output, remark},
-    references::JobReference,
+    references::{JobReference, short_id},
     sources,
+    sweep_objects::SweepObject,
     traces::Traces,
 };
 
@@ -144,8 +145,8 @@ impl CheckedJob {
         })
     }
 
-    /// Uploads the images and the checkpoint, and creates the job.
-    pub(super) async fn submit(&self, client: &Client, request_id: &str) -> Result<v1::Job, Error> {
+    /// Uploads the images and the checkpoint. Gives the job with their addresses.
+    pub(super) async fn upload(&self, client: &Client) -> Result<JobSpec, Error> {
         let mut spec = self.file.spec.clone();
         for ((_, place), images) in spec.image_sources().into_iter().zip(&self.images) {
             if let Some(images) = images {
@@ -168,6 +169,12 @@ impl CheckedJob {
         for content in &self.initializers {
             client.upload(content).await?;
         }
+        Ok(spec)
+    }
+
+    /// Uploads the images and the checkpoint, and creates the job.
+    pub(super) async fn submit(&self, client: &Client, request_id: &str) -> Result<v1::Job, Error> {
+        let spec = self.upload(client).await?;
         let queue = queue_to_wire(&self.file.queue);
         client.create_job(spec_to_wire(&spec), queue, request_id).await.map_err(|source| match source {
             ClientError::NoAnswer { .. } | ClientError::Unreachable { .. } => {
@@ -189,19 +196,27 @@ pub(super) async fn submit(arguments: SubmitArguments, interrupts: &Interrupts) 
     let (mut span, trace) = traces.begin("submit");
     let sent = Box::pin(send(&arguments, trace, interrupts)).await;
     match &sent {
-        Ok((_, job)) => span.set("job", job.job_id.clone()),
+        Ok((_, Sent::Job(job))) => span.set("job", job.job_id.clone()),
+        Ok((_, Sent::Sweep(sweep))) => span.set("sweep", sweep.sweep_id.clone()),
         Err(_) => span.fail(),
     }
     drop(span);
-    let (client, job) = match sent {
-        Ok((client, job)) => {
-            output.data(&job.job_id, &JobObject::from(&job))?;
-            traces.finish().await;
-            (client, job)
+    if let Ok((_, sent)) = &sent {
+        match sent {
+            Sent::Job(job) => output.data(&job.job_id, &JobObject::from(&**job))?,
+            Sent::Sweep(sweep) => output.data(&sweep.sweep_id, &SweepObject::from(sweep))?,
         }
-        Err(error) => {
-            traces.finish().await;
-            return Err(error);
+    }
+    traces.finish().await;
+    let (client, job) = match sent? {
+        (client, Sent::Job(job)) => (client, job),
+        (client, Sent::Sweep(sweep)) if arguments.watch => {
+            return sweeps::follow(&client, &sweep, output, interrupts).await;
+        }
+        (_, Sent::Sweep(sweep)) => {
+            let (jobs, id) = (sweep.points.len(), short_id(&sweep.sweep_id));
+            remark(&format!("{jobs} jobs: `ringtune sweep {id}` shows how far they are"));
+            return Ok(());
         }
     };
     if !arguments.watch {
@@ -220,25 +235,32 @@ pub(super) async fn submit(arguments: SubmitArguments, interrupts: &Interrupts) 
     }
 }
 
-/// Creates the job that the arguments mean.
+/// What was submitted.
+enum Sent {
+    Job(Box<v1::Job>),
+    Sweep(v1::Sweep),
+}
+
+/// Creates what the arguments mean.
 async fn send(
     arguments: &SubmitArguments,
     trace: Option<TraceContext>,
     interrupts: &Interrupts,
-) -> Result<(Client, v1::Job), Error> {
+) -> Result<(Client, Sent), Error> {
+    // 1. What is asked for?
     let client = client_of(&arguments.ask.coordinator).await?.within(trace);
-    let mut file = match (&arguments.job, &arguments.again) {
-        (Some(path), _) => JobFile::read(path, &arguments.set)?,
-        (None, Some(earlier)) => again(&client, earlier, &arguments.set).await?,
+    let mut asked = match (&arguments.job, &arguments.again) {
+        (Some(path), _) => JobFile::read_all(path, &arguments.set)?,
+        (None, Some(earlier)) => Asked::Job(Box::new(again(&client, earlier, &arguments.set).await?)),
         (None, None) => return Err(Error::Usage("which job? give a job file".to_owned())),
     };
-    file.add_labels(&arguments.label)?;
-    if let Some(warning) = file.hub_warning() {
-        remark(&format!("warning: {warning}"));
-    }
-    if let Some(earlier) = &arguments.resume_from {
-        let earlier = resolve::job(&client, earlier).await?;
-        let checkpoint = newest_checkpoint(&client, earlier).await?;
+    let checkpoint = match &arguments.resume_from {
+        Some(earlier) => Some(newest_checkpoint(&client, resolve::job(&client, earlier).await?).await?),
+        None => None,
+    };
+    for file in asked.jobs_mut() {
+        file.add_labels(&arguments.label)?;
+        let Some(checkpoint) = &checkpoint else { continue };
         let Some(place) = file.spec.resume_from_mut() else {
             let kind = file.spec.kind();
             return Err(Error::Usage(format!(
@@ -246,20 +268,37 @@ async fn send(
                 kind.as_str()
             )));
         };
-        *place = checkpoint;
+        place.clone_from(checkpoint);
     }
+    if let Some(warning) = asked.jobs_mut().iter().find_map(|file| file.hub_warning()) {
+        remark(&format!("warning: {warning}"));
+    }
+    // 2. It is checked, and goes to the coordinator with all that it needs.
+    let output = Output::new(arguments.ask.output.output);
+    let request_id = arguments.request_id.clone().unwrap_or_else(|| Uuid::new_v4().to_string());
+    let file = match asked {
+        Asked::Job(file) => *file,
+        Asked::Sweep(_) if arguments.output_dir.is_some() => {
+            return Err(Error::Usage(
+                "--output-dir: the job file makes several jobs; `ringtune fetch` saves the files of one"
+                    .to_owned(),
+            ));
+        }
+        Asked::Sweep(sweep) => {
+            let sweep = sweeps::send(&client, sweep, output, &request_id, interrupts).await?;
+            return Ok((client, Sent::Sweep(sweep)));
+        }
+    };
     let mut checked = tokio::select! {
         checked = CheckedJob::check(file, None) => checked?,
         () = interrupts.first() => return Err(Error::Interrupted("stopped before the job was submitted".to_owned())),
     };
-    let output = Output::new(arguments.ask.output.output);
     checked.complete_class(&client, None, output, interrupts).await?;
-    let request_id = arguments.request_id.clone().unwrap_or_else(|| Uuid::new_v4().to_string());
     let job = tokio::select! {
         job = checked.submit(&client, &request_id) => job?,
         () = interrupts.first() => return Err(Error::Interrupted("stopped before the job was submitted".to_owned())),
     };
-    Ok((client, job))
+    Ok((client, Sent::Job(Box::new(job))))
 }
 
 /// An earlier job, to be submitted again: from the contents that the coordinator has of it.

@@ -6,11 +6,12 @@ use ringtune_proto::{
     convert::{is_terminal, job_state_name},
     v1::{self, JobState, job_event::Event},
 };
+use uuid::Uuid;
 
 use super::{plural, reach::client_of, resolve, submit::follow, title};
 use crate::{
     arguments::WatchArguments,
-    client::ManyNews,
+    client::{Client, ManyNews},
     error::Error,
     interrupt::Interrupts,
     objects::{EventObject, JobObject},
@@ -28,14 +29,25 @@ pub(super) async fn watch(arguments: WatchArguments, interrupts: &Interrupts) ->
         let job = client.get_job(*job).await?;
         return follow(&client, &job, output, interrupts).await;
     }
-    let mut watch = client.watch_many(&jobs);
+    watch_to_the_end(&client, &jobs, arguments.all, output, interrupts).await?.outcome()
+}
+
+/// Follows jobs until all of them have ended; none: all jobs until Ctrl-C. `all`: that is what Ctrl-C is for.
+pub(super) async fn watch_to_the_end(
+    client: &Client,
+    jobs: &[Uuid],
+    all: bool,
+    output: Output,
+    interrupts: &Interrupts,
+) -> Result<Jobs, Error> {
+    let mut watch = client.watch_many(jobs);
     let mut jobs = Jobs::default();
     loop {
         let news = tokio::select! {
             biased;
             news = watch.next() => news?,
             // There is no other end of watching all jobs.
-            () = interrupts.first(), if arguments.all => return Ok(()),
+            () = interrupts.first(), if all => return Ok(jobs),
             () = interrupts.first() => {
                 return Err(Error::Detached("stopped watching; the jobs go on".to_owned()));
             }
@@ -53,14 +65,14 @@ pub(super) async fn watch(arguments: WatchArguments, interrupts: &Interrupts) ->
                 remark(&format!("lost the coordinator ({problem}); trying again"))
             }
             Some(ManyNews::Back) => remark("the coordinator is back"),
-            None => return jobs.outcome(),
+            None => return Ok(jobs),
         }
     }
 }
 
 /// What is known of the jobs that are watched.
 #[derive(Debug, Default)]
-struct Jobs {
+pub(super) struct Jobs {
     /// Those that go on.
     open: HashMap<String, Watched>,
     succeeded: usize,

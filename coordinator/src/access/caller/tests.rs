@@ -21,7 +21,7 @@ fn every_reason_is_counted_from_the_start() {
 }
 
 /// Who may call it: e everybody, r whoever may renew, w worker, s submitter, o observer, a admin.
-const MAY: [(&str, &str); 54] = [
+const MAY: [(&str, &str); 57] = [
     ("Join", "ewsoa"),
     ("RenewCertificate", "wsoa"),
     ("WhoAmI", "wsoa"),
@@ -34,6 +34,9 @@ const MAY: [(&str, &str); 54] = [
     ("RotateAuthority", "a"),
     ("RetireAuthority", "a"),
     ("CreateJob", "sa"),
+    ("CreateSweep", "sa"),
+    ("GetSweep", "soa"),
+    ("CancelSweep", "sa"),
     ("VerifyJob", "sa"),
     ("CancelJob", "sa"),
     ("OrderJob", "sa"),

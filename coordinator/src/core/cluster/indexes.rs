@@ -22,6 +22,7 @@ impl Cluster {
     pub(in crate::core) fn insert_job(&mut self, job: Arc<Job>) {
         self.job_counts[job.state as usize] += 1;
         self.requests.insert(&job);
+        self.enter_sweep(&job);
         self.want(&Needs::of(&job));
         self.short.enter(&job);
         self.rings.enter(&job);
@@ -99,6 +100,7 @@ impl Cluster {
         self.jobs.remove_mut(&id);
         self.job_counts[job.state as usize] -= 1;
         self.requests.ended(&job);
+        self.leave_sweep(&job);
         self.pool.unwant(&Needs::of(&job));
         self.short.leave(&job);
         self.checkpoints.remove_mut(&id);
@@ -291,6 +293,7 @@ impl Cluster {
         same("places", &self.places, &other.places)?;
         same("rings", &self.rings, &other.rings)?;
         same("short rings", &self.short, &other.short)?;
+        same("sweeps", &self.sweeps, &other.sweeps)?;
         for job in self.jobs.values() {
             let newest = self.checkpoints.get(&job.id).and_then(|all| all.first()).map(|(_, newest)| *newest);
             same("newest checkpoint", &job.checkpoint, &newest)?;

@@ -11,7 +11,7 @@ pub use standings::OwnerLoad;
 use std::cmp::Reverse;
 use std::sync::Arc;
 
-use ringtune_shared::ids::{ContentHash, JobId, WorkerId};
+use ringtune_shared::ids::{ContentHash, JobId, SweepId, WorkerId};
 use ringtune_shared::version::Dialect;
 
 use self::latecomers::Latecomers;
@@ -197,6 +197,8 @@ pub struct Cluster {
     /// The checkpoints that are there, of jobs that have any, the newest first; of two of one step, the user's.
     pub(super) checkpoints: SharedMap<JobId, SharedMap<(Reverse<u64>, bool), Checkpoint>>,
     pub(super) requests: Requests,
+    /// The jobs of each sweep that have not ended.
+    pub(super) sweeps: SharedMap<SweepId, SharedSet<JobId>>,
     /// Jobs by state, in the order of [`JobState::ALL`].
     pub(super) job_counts: [usize; JobState::ALL.len()],
     /// Something changed that may let a queued job start.
@@ -230,6 +232,7 @@ impl Cluster {
             hashes: SharedMap::default(),
             checkpoints: SharedMap::default(),
             requests: Requests::default(),
+            sweeps: SharedMap::default(),
             job_counts: [0; JobState::ALL.len()],
             placement_due: true,
             knows_workers_from: if recovered.last_number > 0 { patience } else { Time::default() },

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use ringtune_shared::ids::JobId;
 
 use super::Turn;
-use super::stops::PAUSED;
 use crate::core::effect::Write;
 use crate::core::input::{NewJob, NewVerification};
 use crate::core::job::Job;
@@ -30,17 +29,25 @@ const MOST_SHOWN: usize = 20;
 impl Turn<'_> {
     /// Queues a job, unless the same request did so before: then that job is the answer.
     pub(super) fn create_job(&mut self, new: NewJob) -> Result<JobId, Refusal> {
-        self.queue_new(new, None)
+        self.queue_new(vec![new], None)
     }
 
     /// As above, for a verification.
     pub(super) fn verify_job(&mut self, new: NewVerification) -> Result<JobId, Refusal> {
-        self.queue_new(new.job, Some((new.verification, new.pin)))
+        self.queue_new(vec![new.job], Some((new.verification, new.pin)))
     }
 
-    /// `again`: what it computes again, and what that was computed on.
-    fn queue_new(&mut self, new: NewJob, again: Option<(Verification, Arc<Pin>)>) -> Result<JobId, Refusal> {
-        if let Some(request) = &new.request {
+    /// Queues all of these jobs of one owner or none, unless the request of the first did so before; gives the first. `again`: what
+    /// they compute again, and what that was computed on.
+    pub(super) fn queue_new(
+        &mut self,
+        news: Vec<NewJob>,
+        again: Option<(Verification, Arc<Pin>)>,
+    ) -> Result<JobId, Refusal> {
+        // 1. Is it there already, and is there room for it?
+        let Some(first) = news.first() else { return Err(Refusal::EmptySweep) };
+        let (id, count) = (first.id, news.len());
+        if let Some(request) = &first.request {
             match self.cluster.requests.find(request) {
                 Some((job, true)) => return Ok(job),
                 Some((job, false)) => {
@@ -50,23 +57,32 @@ impl Turn<'_> {
             }
         }
         let limits = self.cluster.options.limits;
-        let (owner, limit) = (&new.queue.owner, limits.owner_queued_jobs);
+        let (owner, limit) = (&first.queue.owner, limits.owner_queued_jobs);
         let load = self.cluster.load_of(owner);
-        if load.queued_of_all >= limits.queued_jobs {
+        if load.queued_of_all + count > limits.queued_jobs {
             return Err(Refusal::QueueFull { limit: limits.queued_jobs });
         }
-        if limit > 0 && load.queued >= limit {
+        if limit > 0 && load.queued + count > limit {
             return Err(Refusal::OwnerQueueFull { owner: owner.clone(), limit });
         }
-        let (ranks, needed) = (limits.owner_ranks, new.spec.common.cluster.min_world_size);
+        let needed = news.iter().map(|new| new.spec.common.cluster.min_world_size).max().unwrap_or_default();
+        let ranks = limits.owner_ranks;
         if ranks > 0 && again.is_none() && needed > ranks {
             return Err(Refusal::TooManyRanks { needed, limit: ranks });
         }
+        // 2. Could they run?
+        let jobs: Vec<Job> = news.into_iter().map(|new| self.new_job(new, again.clone())).collect();
+        self.check_needs(&jobs)?;
+        // 3. They are queued.
+        jobs.into_iter().for_each(|job| self.enqueue_new(job));
+        Ok(id)
+    }
+
+    fn new_job(&self, new: NewJob, again: Option<(Verification, Arc<Pin>)>) -> Job {
         let (verification, pin) = again.unzip();
-        let number = self.cluster.last_number + 1;
-        let mut job = Job {
+        Job {
             id: new.id,
-            number,
+            number: 0,
             spec: new.spec,
             queue: new.queue,
             request: new.request,
@@ -80,6 +96,8 @@ impl Turn<'_> {
             started: None,
             ended: None,
             loss: None,
+            validation: None,
+            sweep: new.sweep.map(Arc::new),
             last_sequence: 1,
             artifacts: 0,
             rings: 0,
@@ -99,9 +117,12 @@ impl Turn<'_> {
             preempted: false,
             waits_since: Time::default(),
             overdue: false,
-        };
-        self.check_needs(&job)?;
-        self.cluster.last_number = number;
+        }
+    }
+
+    fn enqueue_new(&mut self, mut job: Job) {
+        self.cluster.last_number += 1;
+        job.number = self.cluster.last_number;
         // What it waits for at first. Later on that is computed when somebody asks.
         job.reason = match choose_class(&problem(&job), &self.cluster.open_to(&job)) {
             Ok(_) => "submitted".to_owned(),
@@ -112,12 +133,19 @@ impl Turn<'_> {
         let job = Arc::new(job);
         self.effects.writes.extend([Write::InsertJob(job.clone()), Write::AppendEvent(event)]);
         self.cluster.insert_job(job);
-        Ok(new.id)
     }
 
-    /// Refuses a job that would wait for ever, as no worker that is known could take it.
-    fn check_needs(&self, job: &Job) -> Result<(), Refusal> {
-        let needs = Needs::of(job);
+    /// Refuses jobs of which one would wait for ever, as no worker that is known could take it.
+    fn check_needs(&self, jobs: &[Job]) -> Result<(), Refusal> {
+        let all: BTreeSet<Needs> = jobs.iter().map(Needs::of).collect();
+        let room = |needs| self.cluster.pool.has_room_for(needs, (MOST_NEEDS + 1).saturating_sub(all.len()));
+        if !all.iter().all(room) {
+            return Err(Refusal::TooManyNeeds { limit: MOST_NEEDS });
+        }
+        all.iter().try_for_each(|needs| self.check_constraints(needs))
+    }
+
+    fn check_constraints(&self, needs: &Needs) -> Result<(), Refusal> {
         let Some(constraints) = needs.constraints() else { return Ok(()) };
         let known = || self.cluster.workers().map(|worker| Abilities::of(worker));
         let is_met = known().any(|abilities| needs.are_met(&abilities));
@@ -131,10 +159,7 @@ impl Turn<'_> {
             };
             return Err(Refusal::NobodyFits { constraints, known });
         }
-        match self.cluster.pool.has_room_for(&needs, MOST_NEEDS) {
-            true => Ok(()),
-            false => Err(Refusal::TooManyNeeds { limit: MOST_NEEDS }),
-        }
+        Ok(())
     }
 
     /// A queued job ends at once; an active one when its ranks stopped or their time is over.
@@ -142,6 +167,13 @@ impl Turn<'_> {
     pub(super) fn cancel_job(&mut self, id: JobId, reason: &str) -> Result<(), Refusal> {
         let reason = self.cut(reason);
         let said = if reason.is_empty() { "cancelled by request".to_owned() } else { reason };
+        // That its sweep has no place for it is not why it ends.
+        self.set_score(id, None);
+        self.give_up(id, said)
+    }
+
+    /// Cancels a job, for a reason in words.
+    pub(super) fn give_up(&mut self, id: JobId, said: String) -> Result<(), Refusal> {
         let Some(job) = self.cluster.jobs.get(&id) else { return Err(Refusal::NotActive(id)) };
         if job.stop.as_ref().is_some_and(|stop| stop.goal.state() == JobState::Cancelled) {
             return Ok(());
@@ -170,7 +202,7 @@ impl Turn<'_> {
             return Ok(());
         }
         let Some(ring) = &job.ring else {
-            self.set_state(id, JobState::Paused, PAUSED.to_owned());
+            self.set_state(id, JobState::Paused, job.why_it_pauses());
             return Ok(());
         };
         if job.state == JobState::Running && !ring.reforms() {
@@ -180,7 +212,8 @@ impl Turn<'_> {
         if let Some(job) = self.job_mut(id) {
             job.reason = "pausing".to_owned();
         }
-        self.record(id, EventBody::note(LogLevel::Info, "pause requested"));
+        let said = if job.is_at_rung() { job.why_it_pauses() } else { "pause requested".to_owned() };
+        self.record(id, EventBody::note(LogLevel::Info, said));
         if job.state == JobState::Running {
             self.look_at_ring(id);
             return Ok(());
@@ -189,7 +222,7 @@ impl Turn<'_> {
             // Nobody failed: it counts as no try.
             job.tries = job.tries.saturating_sub(1);
         }
-        self.stop_job(id, Goal::queued(PAUSED));
+        self.stop_job(id, Goal::queued(job.why_it_pauses()));
         Ok(())
     }
 
@@ -197,6 +230,9 @@ impl Turn<'_> {
     /// again changes nothing.
     pub(super) fn resume_job(&mut self, id: JobId) -> Result<(), Refusal> {
         let Some(job) = self.cluster.jobs.get(&id).cloned() else { return Err(Refusal::NotActive(id)) };
+        if job.is_at_rung() {
+            return Err(Refusal::WaitsForSweep(id));
+        }
         if job.state == JobState::Paused {
             self.set_state(id, JobState::Queued, "resumed".to_owned());
         } else if job.pauses() {

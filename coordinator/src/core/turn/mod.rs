@@ -14,13 +14,14 @@ mod ranks;
 mod reforms;
 mod sessions;
 mod stops;
+mod sweeps;
 mod ticks;
 mod verification;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use ringtune_shared::ids::{Epoch, JobId, WorkerId};
+use ringtune_shared::ids::{Epoch, JobId, SweepId, WorkerId};
 
 use super::cluster::{Cluster, Want};
 use super::effect::{Action, Down, Effects, Write};
@@ -55,6 +56,8 @@ struct Turn<'a> {
     changed: BTreeMap<JobId, Change>,
     /// Jobs that ended in this turn.
     ended: BTreeMap<JobId, Arc<Job>>,
+    /// Sweeps of which a job came to its rung or ended.
+    sweeps: BTreeSet<SweepId>,
 }
 
 /// How much of a job changed.
@@ -71,7 +74,7 @@ impl<'a> Turn<'a> {
     fn new(cluster: &'a mut Cluster, now: Time) -> Self {
         let now = now.max(cluster.latest);
         let (effects, changed, ended) = (Effects::default(), BTreeMap::new(), BTreeMap::new());
-        Self { cluster, now, effects, changed, ended }
+        Self { cluster, now, effects, changed, ended, sweeps: BTreeSet::new() }
     }
 
     /// Takes in `input`.
@@ -80,6 +83,8 @@ impl<'a> Turn<'a> {
         match input {
             Input::CreateJob(new) => about = Some(self.create_job(new)?),
             Input::VerifyJob(new) => about = Some(self.verify_job(*new)?),
+            Input::CreateSweep(points) => about = Some(self.create_sweep(points)?),
+            Input::CancelSweep { sweep, reason } => self.cancel_sweep(sweep, &reason)?,
             Input::CancelJob { job, reason } => {
                 self.cancel_job(job, &reason)?;
                 about = Some(job);
@@ -141,6 +146,7 @@ impl<'a> Turn<'a> {
     }
 
     fn finish(mut self, about: Option<JobId>) -> Effects {
+        self.judge_sweeps();
         self.cluster.latest = self.now;
         for (id, change) in &self.changed {
             let Some(job) = self.ended.get(id).or_else(|| self.cluster.jobs.get(id)) else { continue };
@@ -150,6 +156,7 @@ impl<'a> Turn<'a> {
                     job: job.id,
                     step: job.step,
                     loss: job.loss,
+                    validation: job.validation,
                     last_sequence: job.last_sequence,
                     artifacts: job.artifacts,
                     updated: job.updated,

@@ -19,7 +19,7 @@ use crate::store::lists::{JobFilter, JobKey, JobOrder, JobPlace, JobQuery};
 const PAGE: (u32, u32) = (50, 500);
 /// Jobs that are read at once. One may take a mebibyte.
 const PORTION: u32 = 32;
-const FIELDS: &str = "state, name, owner, priority, kind, labels.KEY";
+const FIELDS: &str = "state, name, owner, priority, kind, sweep, labels.KEY";
 const STATES: &str = "QUEUED, PREPARING, RUNNING, PAUSED, SUCCEEDED, FAILED, CANCELLED";
 const ORDERS: [(&str, JobOrder); 3] =
     [("create_time", JobOrder::Creation), ("priority", JobOrder::Priority), ("name", JobOrder::Name)];
@@ -71,6 +71,7 @@ fn read_filter(mut states: Option<Vec<JobState>>, mut filter: Filter) -> Result<
         owner: filter.text("owner"),
         priority: filter.value("priority", "0 to 1000", |text| text.parse().ok())?,
         kind: filter.value("kind", &JobKind::allowed(), |text| text.parse().ok())?,
+        sweep: filter.value("sweep", "a sweep's id", |text| text.parse().ok())?,
         labels: filter.labels()?,
     };
     filter.finish(FIELDS)?;
@@ -78,7 +79,7 @@ fn read_filter(mut states: Option<Vec<JobState>>, mut filter: Filter) -> Result<
 }
 
 /// Only jobs that the caller reaches.
-fn within_reach(call: &Call, mut filter: JobFilter) -> JobFilter {
+pub(in crate::grpc) fn within_reach(call: &Call, mut filter: JobFilter) -> JobFilter {
     if let Some(only) = call.only_of() {
         // In the name of another one there is nothing.
         if filter.owner.as_deref().is_some_and(|owner| owner != only) {

@@ -4,7 +4,7 @@ mod access;
 mod artifacts;
 mod events;
 mod filter;
-mod jobs;
+pub(super) mod jobs;
 mod order;
 mod pages;
 mod steps;

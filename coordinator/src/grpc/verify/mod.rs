@@ -73,7 +73,7 @@ impl Jobs {
         references.check_images(&mut ties, &spec).await.map_err(|error| gone(id, error))?;
         references.check_embeddings(&mut ties, &spec).await.map_err(|error| gone(id, error))?;
         let (spec, queue) = (Arc::new(spec), original.queue.clone());
-        let job = NewJob { id: verification_id, spec, queue, request: key, resumed, trace };
+        let job = NewJob { id: verification_id, spec, queue, request: key, resumed, trace, sweep: None };
         let verification = Verification { job: id, first_step, last_step, difference: None };
         Ok(references.verify_job(NewVerification { job, verification, pin }, ties).await?)
     }

@@ -25,38 +25,19 @@ impl Loop {
                     batch.opened.push((session, Session { worker, out }));
                 }
             }
-            Command::CreateJob(new, reply) => {
-                let id = new.id;
-                batch.request(at, Input::CreateJob(new), reply, move |found, state| {
-                    Ok((found.0.unwrap_or(id), newest(found, state)))
+            Command::Make(input, reply) => {
+                batch.request(at, input, reply, |(id, job), state| {
+                    let id = id.ok_or(Error::ShuttingDown)?;
+                    Ok((id, newest((Some(id), job), state)))
                 });
             }
-            Command::VerifyJob(new, reply) => {
-                let id = new.job.id;
-                batch.request(at, Input::VerifyJob(new), reply, move |found, state| {
-                    Ok((found.0.unwrap_or(id), newest(found, state)))
-                });
-            }
-            Command::CancelJob(job, reason, reply) => {
-                let input = Input::CancelJob { job, reason };
+            Command::Change(job, input, reply) => {
                 batch.request(at, input, reply, move |found, state| {
                     newest(found, state).ok_or(Error::NoSuchJob(job))
                 });
             }
-            Command::PauseJob(job, reply) => {
-                batch.request(at, Input::PauseJob(job), reply, move |found, state| {
-                    newest(found, state).ok_or(Error::NoSuchJob(job))
-                });
-            }
-            Command::ResumeJob(job, reply) => {
-                batch.request(at, Input::ResumeJob(job), reply, move |found, state| {
-                    newest(found, state).ok_or(Error::NoSuchJob(job))
-                });
-            }
-            Command::OrderJob(job, order, after_step, reply) => {
-                batch.request(at, Input::OrderJob { job, order, after_step }, reply, move |found, state| {
-                    newest(found, state).ok_or(Error::NoSuchJob(job))
-                });
+            Command::CancelSweep(sweep, reason, reply) => {
+                batch.request(at, Input::CancelSweep { sweep, reason }, reply, |_, _| Ok(()));
             }
             Command::KeepArtifact(artifact, reply) => {
                 let input = Input::KeepArtifact { artifact };

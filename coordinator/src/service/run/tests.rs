@@ -8,8 +8,8 @@ use ringtune_shared::ids::{ContentHash, Epoch, JobId};
 
 use super::*;
 use crate::core::{
-    Capabilities, Down, HeldRank, Hello, Limits, NewJob, Phase, RankReport, Refusal, RequestKey, StepRecord,
-    testing,
+    Capabilities, Down, HeldRank, Hello, Input, Limits, NewJob, Phase, RankReport, Refusal, RequestKey,
+    StepRecord, testing,
 };
 use crate::faulty_store::FaultyStore;
 use crate::store::conformance::queued_job;
@@ -220,7 +220,7 @@ async fn a_request_that_was_looked_up_too_early_still_makes_one_job() {
     let first = handle.create_job(new_job(Some("once"))).await.unwrap();
     handle.cancel_job(first.id, String::new()).await.unwrap();
     // As if both had been looked up before there was a job: the store is not asked.
-    let ask = |new| handle.ask(|reply| super::super::handle::Command::CreateJob(new, reply));
+    let ask = |new| handle.ask(|reply| super::super::handle::Command::Make(Input::CreateJob(new), reply));
     let (id, job) = ask(new_job(Some("once"))).await.unwrap();
     assert_eq!((id, job), (first.id, None));
     let mut other = new_job(Some("once"));

@@ -6,9 +6,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use ringtune_shared::checkpoint::{Numerics, Resumed};
-use ringtune_shared::ids::{ContentHash, Epoch, JobId, WorkerId};
+use ringtune_shared::ids::{ContentHash, Epoch, JobId, SweepId, WorkerId};
 use ringtune_shared::job::{
-    JobDraft, JobSpec, MixedPrecision, ModelDraft, QueueSpec, pictures::DataDraft,
+    JobDraft, JobSpec, MixedPrecision, ModelDraft, QueueSpec, Rung, pictures::DataDraft,
     pictures::concepts::WordDraft,
 };
 use ringtune_shared::trace::TraceContext;
@@ -17,8 +17,9 @@ use super::lists::{ArtifactQuery, JobFilter, JobOrder, JobQuery};
 use super::{SqliteStore, Store};
 use crate::core::testing::{file, step_record};
 use crate::core::{
-    Account, ArtifactRecord, BrokenLink, Checkpoint, EventBody, Failure, Goal, Job, JobEvent, JobState,
-    Joiner, Links, LogLevel, Member, Phase, Pin, Reforming, RequestKey, Ring, StepRecord, Stop, Time, Write,
+    Account, AnyFloat, ArtifactRecord, BrokenLink, Checkpoint, EventBody, Failure, Goal, Job, JobEvent,
+    JobState, Joiner, Links, LogLevel, Member, Phase, Pin, Reforming, RequestKey, Ring, StepRecord, Stop,
+    SweepPlace, Time, Validation, Write,
 };
 
 /// What [`run`] left in the store.
@@ -70,6 +71,8 @@ pub(crate) fn queued_job(number: u64) -> Arc<Job> {
         ended: None,
         step: 0,
         loss: None,
+        validation: None,
+        sweep: None,
         last_sequence: 0,
         artifacts: 0,
         rings: 0,
@@ -90,6 +93,19 @@ pub(crate) fn queued_job(number: u64) -> Arc<Job> {
         waits_since: Time::default(),
         overdue: false,
     })
+}
+
+/// The numbers of a job that change all the time.
+pub(crate) fn progress_of(job: &Job) -> Write {
+    Write::UpdateProgress {
+        job: job.id,
+        step: job.step,
+        loss: job.loss,
+        validation: job.validation,
+        last_sequence: job.last_sequence,
+        artifacts: job.artifacts,
+        updated: job.updated,
+    }
 }
 
 /// Writes and reads everything that a store has, on an empty store.
@@ -136,6 +152,16 @@ async fn jobs_are_kept(store: &dyn Store) -> Job {
     job.trace = Some(TraceContext::root());
     let labels = [("team".to_owned(), "red".to_owned())].into();
     job.queue = Arc::new(QueueSpec { owner: "ada".to_owned(), priority: 7, labels, ..QueueSpec::default() });
+    let mut place = SweepPlace {
+        sweep: SweepId::new(),
+        point: 2,
+        points: 3,
+        settings: [("train.seed".to_owned(), "7".to_owned())].into(),
+        rungs: vec![Rung { step: 6, keep: 2 }],
+        passed: 0,
+        score: None,
+    };
+    job.sweep = Some(Arc::new(place.clone()));
     store.commit(&[Write::InsertJob(Arc::new(job.clone()))]).await.expect("insert");
     assert_eq!(store.job(job.id).await.expect("job"), Some(job.clone()));
     assert_eq!(store.job(JobId::new()).await.expect("job"), None);
@@ -158,6 +184,8 @@ async fn jobs_are_kept(store: &dyn Store) -> Job {
     job.checkpoint = Some(Checkpoint { step: 6, epoch: Epoch(2), hash: fingerprint, recovery: true });
     job.updated = Time(12);
     job.failure = Some(Failure::WorkerLost);
+    place.score = Some(AnyFloat(0.5));
+    job.sweep = Some(Arc::new(place));
     (job.rings, job.tries) = (3, 2);
     let member = |gone| Member {
         worker: WorkerId::new(),
@@ -190,10 +218,8 @@ async fn jobs_are_kept(store: &dyn Store) -> Job {
     assert_eq!(store.job(job.id).await.expect("job"), Some(job.clone()));
 
     (job.step, job.loss, job.last_sequence, job.artifacts, job.updated) = (8, None, 30, 2, Time(13));
-    let (step, loss, last_sequence, artifacts) = (job.step, job.loss, job.last_sequence, job.artifacts);
-    let updated = job.updated;
-    let progress = Write::UpdateProgress { job: job.id, step, loss, last_sequence, artifacts, updated };
-    store.commit(&[progress]).await.expect("update the progress");
+    job.validation = Some(Validation { step: 8, loss: 0.25 });
+    store.commit(&[progress_of(&job)]).await.expect("update the progress");
     assert_eq!(store.job(job.id).await.expect("job"), Some(job.clone()));
     job
 }

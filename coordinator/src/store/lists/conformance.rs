@@ -1,13 +1,18 @@
 //! What every store must do for lists, as one suite for all of them. Panics where one does not.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ringtune_shared::ids::{ContentHash, JobId};
+use ringtune_shared::ids::{ContentHash, JobId, SweepId};
 use ringtune_shared::job::JobKind;
 
 use super::{ArtifactQuery, EventQuery, JobFilter, JobOrder, JobQuery};
-use crate::core::{ArtifactRecord, EventBody, EventKind, Job, JobEvent, JobState, LogLevel, Time, Write};
+use crate::core::{
+    ArtifactRecord, EventBody, EventKind, Job, JobEvent, JobState, LogLevel, SweepPlace, Time, Write,
+};
 use crate::store::{Store, conformance};
+
+const SWEEP: SweepId = SweepId(uuid::Uuid::from_u128(7));
 
 /// Lists what it writes, by everything that lists know, on an empty store.
 pub(crate) async fn run(store: &dyn Store) {
@@ -33,6 +38,12 @@ async fn write_jobs(store: &dyn Store) -> Vec<Job> {
         queue.owner = if number % 2 == 0 { "ada".to_owned() } else { String::new() };
         queue.labels.insert("even".to_owned(), (number % 2 == 0).to_string());
         queue.labels.insert("all/of.them".to_owned(), "x \"y\"".to_owned());
+        if number % 7 == 3 {
+            let (point, points, settings) = (number as u32, 30, BTreeMap::new());
+            let (rungs, passed, score) = (Vec::new(), 0, None);
+            let place = SweepPlace { sweep: SWEEP, point, points, settings, rungs, passed, score };
+            job.sweep = Some(Arc::new(place));
+        }
         if number % 3 == 0 {
             job.state = JobState::Running;
         }
@@ -77,12 +88,16 @@ async fn jobs_are_filtered(store: &dyn Store) {
     let both = labels(&[("even", "false"), ("all/of.them", "x \"y\"")]);
     assert_eq!(numbers(store, both).await, of(|number| number % 2 == 1));
     assert!(numbers(store, labels(&[("even", "false"), ("odd", "true")])).await.is_empty());
+    let sweep = |sweep| JobFilter { sweep: Some(sweep), ..any() };
+    assert_eq!(numbers(store, sweep(SWEEP)).await, of(|number| number % 7 == 3));
+    assert!(numbers(store, sweep(SweepId::new())).await.is_empty());
     let all = JobFilter {
         states: Some(vec![JobState::Queued]),
         name: Some("c".to_owned()),
         owner: Some("ada".to_owned()),
         priority: Some(1),
         kind: Some(JobKind::TextualInversion),
+        sweep: None,
         labels: labels(&[("even", "true")]).labels,
     };
     assert_eq!(numbers(store, all).await, [22]);

@@ -9,7 +9,7 @@ pub(super) mod conformance;
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
-use ringtune_shared::ids::JobId;
+use ringtune_shared::ids::{JobId, SweepId};
 use ringtune_shared::job::JobKind;
 
 use crate::core::{EventKind, Job, JobState, Time};
@@ -42,6 +42,8 @@ pub struct JobFilter {
     pub priority: Option<u32>,
     /// Of this kind.
     pub kind: Option<JobKind>,
+    /// Of this sweep.
+    pub sweep: Option<SweepId>,
     /// With these labels.
     pub labels: BTreeMap<String, String>,
 }

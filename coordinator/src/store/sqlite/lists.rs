@@ -43,14 +43,15 @@ impl Query {
 
 /// Puts new jobs where lists look for them.
 pub(super) async fn insert_jobs(connection: &mut SqliteConnection, jobs: &[&Job]) -> Result<(), Error> {
-    let into = "INSERT INTO job_list (number, state, name, kind, owner, priority) ";
+    let into = "INSERT INTO job_list (number, state, name, kind, owner, priority, sweep) ";
     insert(connection, into, jobs, |row, job| {
         row.push_bind(integer(job.number))
             .push_bind(job.state.as_str())
             .push_bind(job.spec.common.name.as_str())
             .push_bind(job.spec.kind().as_str())
             .push_bind(job.queue.owner.as_str())
-            .push_bind(i64::from(job.queue.priority));
+            .push_bind(i64::from(job.queue.priority))
+            .push_bind(job.sweep.as_ref().map(|place| place.sweep.to_string()));
     })
     .await?;
     let labels = jobs.iter().flat_map(|job| job.queue.labels.iter().map(|label| (job.number, label)));
@@ -139,6 +140,9 @@ fn filter_jobs(page: &mut Query, filter: &JobFilter) -> Result<(), Error> {
     }
     if let Some(kind) = filter.kind {
         page.word(" AND kind = ?", kind.as_str())?;
+    }
+    if let Some(sweep) = filter.sweep {
+        page.word(" AND sweep = ?", &sweep.to_string())?;
     }
     for (key, value) in &filter.labels {
         page.word(" AND number IN (SELECT number FROM job_labels WHERE key = ?", key)?;

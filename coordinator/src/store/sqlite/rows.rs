@@ -12,14 +12,15 @@ use tracing::error;
 
 use crate::core::{
     ArtifactRecord, EventBody, Job, JobEvent, JobState, Links, Ordered, RequestKey, Ring, StepRecord, Time,
+    Validation,
 };
 use crate::store::Error;
 
 /// What a query of jobs begins with: the columns that [`job`] reads. Rows of the other two tables may be missing in a
 /// damaged database.
 pub(super) const SELECT_JOBS: &str = "SELECT jobs.job_id, jobs.number, request_id, request_fingerprint, state, \
-     reason, created, started, ended, rings, tries, ring, pin, stop, checkpoint, verification, orders, preempted, trace, resumed, queue, failure, version, spec, \
-     step, loss, last_sequence, artifacts, updated \
+     reason, created, started, ended, rings, tries, ring, pin, stop, checkpoint, verification, orders, preempted, sweep, trace, resumed, queue, failure, version, spec, \
+     step, loss, validation_step, validation_loss, last_sequence, artifacts, updated \
      FROM jobs LEFT JOIN job_specs ON job_specs.number = jobs.number \
      LEFT JOIN job_progress ON job_progress.job_id = jobs.job_id";
 
@@ -137,6 +138,10 @@ pub(super) fn job(row: &SqliteRow) -> Result<Job, Error> {
         ended: optional_time(row, "ended")?,
         step: counter(row, "step")?,
         loss: row.try_get("loss")?,
+        validation: optional_counter(row, "validation_step")?
+            .zip(row.try_get("validation_loss")?)
+            .map(|(step, loss)| Validation { step, loss }),
+        sweep: optional("sweep")?.map(|text| from_json("jobs.sweep", text)).transpose()?.map(Arc::new),
         last_sequence: counter(row, "last_sequence")?,
         artifacts: counter(row, "artifacts")?,
         // A ring of an older version was not counted yet.
@@ -181,6 +186,8 @@ fn stand_in(row: &SqliteRow, error: &Error, known: &Damaged) -> Option<Job> {
         ended: optional_time(row, "ended").unwrap_or_default(),
         step: counter(row, "step").unwrap_or_default(),
         loss: None,
+        validation: None,
+        sweep: None,
         last_sequence: counter(row, "last_sequence").unwrap_or_default(),
         artifacts: counter(row, "artifacts").unwrap_or_default(),
         rings: 0,

@@ -6,7 +6,7 @@ use sqlx::{AssertSqlSafe, Row};
 use crate::store::Error;
 
 /// Every schema there ever was, each as the steps from the one before it.
-pub(super) const SCHEMAS: [&str; 12] = [
+pub(super) const SCHEMAS: [&str; 13] = [
     include_str!("schema_1.sql"),
     include_str!("schema_2.sql"),
     include_str!("schema_3.sql"),
@@ -19,6 +19,7 @@ pub(super) const SCHEMAS: [&str; 12] = [
     include_str!("schema_10.sql"),
     include_str!("schema_11.sql"),
     include_str!("schema_12.sql"),
+    include_str!("schema_13.sql"),
 ];
 
 /// Makes what is missing, step by step, each step whole or not at all.

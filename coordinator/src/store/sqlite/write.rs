@@ -10,7 +10,7 @@ use sqlx::{Connection as _, QueryBuilder, Sqlite, SqliteConnection};
 use super::lists;
 use super::portions::{insert, portions};
 use super::rows::{integer, to_json};
-use crate::core::{Account, ArtifactRecord, EventBody, Job, JobEvent, StepRecord, Time, Write};
+use crate::core::{Account, ArtifactRecord, EventBody, Job, JobEvent, StepRecord, Time, Validation, Write};
 use crate::store::Error;
 
 /// What changes of a job with each step.
@@ -18,6 +18,7 @@ use crate::store::Error;
 struct Progress {
     step: u64,
     loss: Option<f64>,
+    validation: Option<Validation>,
     last_sequence: u64,
     artifacts: u64,
     updated: Time,
@@ -25,8 +26,8 @@ struct Progress {
 
 impl Progress {
     fn of(job: &Job) -> Self {
-        let Job { step, loss, last_sequence, artifacts, updated, .. } = *job;
-        Self { step, loss, last_sequence, artifacts, updated }
+        let Job { step, loss, validation, last_sequence, artifacts, updated, .. } = *job;
+        Self { step, loss, validation, last_sequence, artifacts, updated }
     }
 }
 
@@ -65,10 +66,11 @@ impl<'a> Changes<'a> {
                     rows.insert(job.id, job);
                     changes.progress.insert(job.id, Progress::of(job));
                 }
-                Write::UpdateProgress { job, step, loss, last_sequence, artifacts, updated } => {
-                    let (step, loss, last_sequence) = (*step, *loss, *last_sequence);
-                    let (artifacts, updated) = (*artifacts, *updated);
-                    changes.progress.insert(*job, Progress { step, loss, last_sequence, artifacts, updated });
+                Write::UpdateProgress { job, step, loss, validation, last_sequence, artifacts, updated } => {
+                    let (step, loss, validation) = (*step, *loss, *validation);
+                    let (last_sequence, artifacts, updated) = (*last_sequence, *artifacts, *updated);
+                    let progress = Progress { step, loss, validation, last_sequence, artifacts, updated };
+                    changes.progress.insert(*job, progress);
                 }
                 Write::AppendStep(job, step) => changes.steps.push((*job, step)),
                 Write::AppendEvent(event) => changes.events.push(event),
@@ -177,6 +179,7 @@ fn is_new(job: &Job) -> bool {
         && job.checkpoint.is_none()
         && job.verification.is_none()
         && job.orders.is_empty()
+        && job.sweep.is_none()
         && !job.preempted
 }
 
@@ -201,7 +204,7 @@ async fn refer(
 
 async fn update_job(connection: &mut SqliteConnection, job: &Job) -> Result<(), Error> {
     let query = "UPDATE jobs SET state = ?, reason = ?, started = ?, ended = ?, rings = ?, tries = ?, ring = ?, pin = ?, \
-                 stop = ?, checkpoint = ?, failure = ?, verification = ?, orders = ?, preempted = ? WHERE job_id = ?";
+                 stop = ?, checkpoint = ?, failure = ?, verification = ?, orders = ?, preempted = ?, sweep = ? WHERE job_id = ?";
     sqlx::query(query)
         .bind(job.state.as_str())
         .bind(job.reason.as_str())
@@ -217,6 +220,7 @@ async fn update_job(connection: &mut SqliteConnection, job: &Job) -> Result<(), 
         .bind(job.verification.as_ref().map(|one| to_json("jobs.verification", one)).transpose()?)
         .bind((!job.orders.is_empty()).then(|| to_json("jobs.orders", &*job.orders)).transpose()?)
         .bind(job.preempted)
+        .bind(job.sweep.as_ref().map(|place| to_json("jobs.sweep", &**place)).transpose()?)
         .bind(job.id.to_string())
         .execute(&mut *connection)
         .await?;
@@ -227,6 +231,8 @@ fn bind_progress(row: &mut Separated<'_, Sqlite, &'static str>, (job, progress):
     row.push_bind(job.to_string())
         .push_bind(integer(progress.step))
         .push_bind(progress.loss)
+        .push_bind(progress.validation.map(|validation| integer(validation.step)))
+        .push_bind(progress.validation.map(|validation| validation.loss))
         .push_bind(integer(progress.last_sequence))
         .push_bind(integer(progress.artifacts))
         .push_bind(progress.updated.0);
@@ -236,7 +242,7 @@ async fn insert_progress(
     connection: &mut SqliteConnection,
     rows: &[(&JobId, &Progress)],
 ) -> Result<(), Error> {
-    let into = "INSERT INTO job_progress (job_id, step, loss, last_sequence, artifacts, updated) ";
+    let into = "INSERT INTO job_progress (job_id, step, loss, validation_step, validation_loss, last_sequence, artifacts, updated) ";
     insert(connection, into, rows, bind_progress).await
 }
 
@@ -246,8 +252,8 @@ async fn update_progress(
 ) -> Result<(), Error> {
     for portion in portions(rows) {
         let mut query = QueryBuilder::<Sqlite>::new(
-            "UPDATE job_progress SET step = new.column2, loss = new.column3, last_sequence = new.column4, \
-             artifacts = new.column5, updated = new.column6 FROM (",
+            "UPDATE job_progress SET step = new.column2, loss = new.column3, validation_step = new.column4, \
+             validation_loss = new.column5, last_sequence = new.column6, artifacts = new.column7, updated = new.column8 FROM (",
         );
         query.push_values(portion, |mut row, item| bind_progress(&mut row, item));
         query.push(") AS new WHERE job_progress.job_id = new.column1");

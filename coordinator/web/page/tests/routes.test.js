@@ -9,6 +9,8 @@ test("addresses come back as they were", () => {
     { view: "job", id: "0e1c2b9a-1111-4222-8333-444455556666" },
     { view: "job", id: "a/../b?c#d" },
     { view: "workers" },
+    { view: "queue" },
+    { view: "sweep", id: "a/../b?c#d" },
     { view: "compare", ids: ["a", "b,&c", "d"] },
     { view: "compare", ids: [] },
   ];

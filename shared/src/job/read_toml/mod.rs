@@ -11,9 +11,10 @@ use crate::suggest;
 
 use super::{
     ClusterDraft, DebugDraft, JobDraft, JobKind, JobRequest, JobSpec, ModelDraft, OrdersDraft, OutputDraft,
-    QueueDraft, QueueSpec, SpecError, Violation, kinds, pictures,
+    PointRequest, QueueDraft, QueueSpec, Requested, SpecError, SweepRequest, Violation, kinds, pictures,
     reader::{Keys, Reader, Section, line_of},
     settings::{Appended, Setting},
+    sweep::{self, SweepTable},
 };
 
 /// A job file may have this many bytes: enough for all templates at their limits.
@@ -34,24 +35,82 @@ pub fn parse_job_toml_with(text: &str, settings: &[Setting]) -> Result<JobSpec, 
 
 /// As [`parse_job_toml_with`], with what the file says of the queue.
 pub fn parse_job_request(text: &str, settings: &[Setting]) -> Result<JobRequest, SpecError> {
+    let appended = append(text, settings)?;
+    read_job(&appended, &place(&appended)?)
+}
+
+/// As [`parse_job_request`], of a file that may ask for several jobs.
+pub fn parse_job_file(text: &str, settings: &[Setting]) -> Result<Requested, SpecError> {
+    // 1. What is to be swept?
+    let appended = append(text, settings)?;
+    let mut document = place(&appended)?;
+    let Some(section) = document.remove(sweep::SECTION) else {
+        return Ok(Requested::Job(Box::new(read_job(&appended, &document)?)));
+    };
+    let table = SweepTable::read(&appended.text, &section).map_err(|mut violations| {
+        violations.iter_mut().for_each(|violation| appended.name_origin(violation));
+        SpecError { violations }
+    })?;
+    let points = table.points().map_err(|violation| SpecError { violations: vec![violation] })?;
+    // 2. One job for each combination. What is wrong with all of them is said once.
+    let (mut requests, mut violations) = (Vec::with_capacity(points.len()), Vec::new());
+    for (values, names) in points {
+        let settings = [settings, &values].concat();
+        let appended = append(text, &settings)?;
+        let mut document = place(&appended)?;
+        document.remove(sweep::SECTION);
+        match read_job(&appended, &document) {
+            Ok(request) => requests.push(PointRequest { settings: names, request }),
+            Err(error) => {
+                let known = |one: &Violation| {
+                    violations
+                        .iter()
+                        .any(|known: &Violation| known.field == one.field && known.line == one.line)
+                };
+                let new: Vec<Violation> = error.violations.into_iter().filter(|one| !known(one)).collect();
+                violations.extend(new);
+            }
+        }
+    }
+    if !violations.is_empty() {
+        return Err(SpecError { violations });
+    }
+    // 3. Can they be compared? How many steps they have may not be known yet.
+    let halving = table.halving;
+    let specs: Vec<&JobSpec> = requests.iter().map(|point| &point.request.spec).collect();
+    if halving && !specs.iter().any(|spec| spec.needs_image_count()) {
+        sweep::rungs(&specs, 0)?;
+    }
+    Ok(Requested::Sweep(SweepRequest { points: requests, halving }))
+}
+
+/// The text with settings behind it.
+fn append<'settings>(text: &str, settings: &'settings [Setting]) -> Result<Appended<'settings>, SpecError> {
     if text.len() > LARGEST_FILE {
         let problem = format!("the job file has {} bytes; allowed: at most {LARGEST_FILE}", text.len());
         return Err(SpecError { violations: vec![Violation::new("", problem)] });
     }
     // The file by itself first: what is appended must neither hide nor move its mistakes.
     let alone = parse_document(text)?;
-    let appended = Appended::new(text, &alone, settings);
+    Ok(Appended::new(text, &alone, settings))
+}
+
+/// The document, with its settings in their places.
+fn place<'text>(appended: &'text Appended<'_>) -> Result<DeTable<'text>, SpecError> {
     let mut document = parse_document(&appended.text)?;
     appended.put_in_place(&mut document).map_err(|violation| SpecError { violations: vec![violation] })?;
+    Ok(document)
+}
 
+fn read_job(appended: &Appended<'_>, document: &DeTable<'_>) -> Result<JobRequest, SpecError> {
     let mut reader = Reader::new(&appended.text, pictures::FOREIGN_KEYS);
-    let (draft, queue) = reader.job(&document);
+    let (draft, queue) = reader.job(document);
     let Reader { mut violations, lines, .. } = reader;
     let (spec, queue) = match (JobSpec::from_draft(draft), QueueSpec::from_draft(queue)) {
         (Ok(spec), Ok(queue)) if violations.is_empty() => return Ok(JobRequest { spec, queue }),
         (spec, queue) => (spec.err(), queue.err()),
     };
-    let mistyped = mistyped_sections(&document);
+    let mistyped = mistyped_sections(document);
     for mut violation in spec.into_iter().chain(queue).flat_map(|error| error.violations) {
         // A field whose type is wrong came here as missing: one complaint is enough.
         if violations.iter().any(|earlier| earlier.field == violation.field) {
@@ -128,6 +187,14 @@ impl Reader<'_> {
         self.refuse_unknown(section);
 
         draft.concepts = self.tables(&mut top, "concepts").unwrap_or_default();
+
+        if let Some(several) = self.take(&mut top, sweep::SECTION) {
+            let problem =
+                "makes several jobs, and one is wanted here; allowed: for `ringtune submit` and CreateSweep";
+            let line = Some(line_of(self.text, several.span()));
+            let field = sweep::SECTION.to_owned();
+            self.violations.push(Violation { field, problem: problem.to_owned(), line });
+        }
 
         self.refuse_unknown(top);
         (draft, queue)

@@ -114,7 +114,9 @@ impl Turn<'_> {
         if let Some(job) = self.progress_mut(id) {
             job.step = step.step;
             job.loss = Some(step.loss);
+            job.take_validation(&step);
         }
+        self.look_at_rung(id, &step);
         if let Some(state) = step.state {
             self.cluster.put_hash(id, step.step, state);
         }

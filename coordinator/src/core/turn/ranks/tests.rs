@@ -204,9 +204,10 @@ fn a_step_writes_only_the_numbers_that_it_changes() {
     let sequence = ring.cluster.job(ring.job).unwrap().last_sequence;
     let [Write::AppendStep(..), Write::AppendEvent(..), progress] = &writes[..] else { panic!("{writes:?}") };
     let (job, step, loss) = (ring.job, 2, Some(0.5));
+    let (validation, artifacts, updated) = (None, 0, ring.now);
     assert_eq!(
         *progress,
-        Write::UpdateProgress { job, step, loss, last_sequence: sequence, artifacts: 0, updated: ring.now }
+        Write::UpdateProgress { job, step, loss, validation, last_sequence: sequence, artifacts, updated }
     );
 }
 

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use ringtune_shared::ids::{Epoch, JobId, WorkerId};
 
 use super::Turn;
-use super::stops::PAUSED;
 use crate::core::deadlines::Subject;
 use crate::core::effect::{Down, EnterRing};
 use crate::core::failure::Failure;
@@ -137,8 +136,10 @@ impl Turn<'_> {
                 let members = self.ring(id).into_iter().flat_map(|ring| ring.members.clone());
                 let mut takers =
                     members.into_iter().filter_map(|member| self.taker(member.yields_to).cloned());
-                if self.ring(id).is_some_and(|ring| ring.pauses) {
-                    self.stop_job(id, Goal::queued(PAUSED));
+                if let Some(why) =
+                    self.cluster.jobs.get(&id).filter(|job| job.pauses()).map(|job| job.why_it_pauses())
+                {
+                    self.stop_job(id, Goal::queued(why));
                     return;
                 }
                 let taker = takers.next();

@@ -9,9 +9,6 @@ use crate::core::failure::Failure;
 use crate::core::job_state::JobState;
 use crate::core::stop::{Goal, Stop};
 
-/// Why a job is paused.
-pub(super) const PAUSED: &str = "paused by request";
-
 impl Turn<'_> {
     /// Tells the ranks of a job to keep what they have and to stop. When all have, or their time is over, the job becomes
     /// what the goal says. It takes the place of a goal that there was. Nothing happens where the job may not become that.
@@ -66,7 +63,7 @@ impl Turn<'_> {
             return;
         };
         let (to, reason) = match job.pauses() {
-            true => (JobState::Paused, PAUSED.to_owned()),
+            true => (JobState::Paused, job.why_it_pauses()),
             false => (JobState::Queued, self.cut(reason)),
         };
         // The ring says it.
@@ -96,6 +93,7 @@ impl Turn<'_> {
         self.drop_recovery_points(id, u64::MAX);
         self.dissolve_ring(id, &reason);
         if let Some(job) = self.cluster.remove_job(id) {
+            self.sweeps.extend(job.sweep.iter().map(|place| place.sweep));
             self.ended.insert(id, job);
         }
     }

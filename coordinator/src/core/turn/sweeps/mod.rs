@@ -1,0 +1,86 @@
+//! Jobs that were asked for at once: see [`crate::core::sweeps`].
+
+use std::sync::Arc;
+
+use ringtune_shared::ids::{JobId, SweepId};
+
+use super::Turn;
+use crate::core::input::NewJob;
+use crate::core::record::{AnyFloat, EventBody, LogLevel, StepRecord};
+use crate::core::refusal::Refusal;
+use crate::core::sweeps::{SweepPlace, Verdict, judge};
+
+impl Turn<'_> {
+    /// Queues all jobs of a sweep or none, unless the same request did so before. Gives the first of them. All have the same owner.
+    pub(super) fn create_sweep(&mut self, points: Vec<NewJob>) -> Result<JobId, Refusal> {
+        self.queue_new(points, None)
+    }
+
+    /// Cancels all jobs of a sweep that have not ended.
+    pub(super) fn cancel_sweep(&mut self, sweep: SweepId, reason: &str) -> Result<(), Refusal> {
+        let jobs: Vec<JobId> = self.cluster.jobs_of_sweep(sweep).map(|job| job.id).collect();
+        jobs.into_iter().try_for_each(|job| self.cancel_job(job, reason))
+    }
+
+    /// A new step of a job is stored: it may have come to a rung of its sweep.
+    pub(super) fn look_at_rung(&mut self, id: JobId, step: &StepRecord) {
+        let Some(place) = self.cluster.jobs.get(&id).and_then(|job| job.sweep.clone()) else { return };
+        let arrives = place.rung().is_some_and(|rung| place.score.is_none() && step.step >= rung.step);
+        if arrives {
+            let loss = step.validation_loss.map(|AnyFloat(loss)| loss).filter(|loss| !loss.is_nan());
+            self.set_score(id, Some(AnyFloat(loss.unwrap_or(f64::INFINITY))));
+            self.sweeps.insert(place.sweep);
+        }
+    }
+
+    /// Decides on the sweeps of which a job came to its rung or ended.
+    pub(super) fn judge_sweeps(&mut self) {
+        while let Some(sweep) = self.sweeps.pop_first() {
+            match judge(self.cluster.jobs_of_sweep(sweep)) {
+                None => {}
+                // One that is about to end is none of those that are left; workers of release 0.2.0 do not pause: their job goes on
+                // until the others have come as far.
+                Some(Verdict::Wait(jobs)) => jobs.into_iter().for_each(|job| drop(self.pause_job(job))),
+                Some(Verdict::Halve { rung, kept, dropped }) => {
+                    let (all, best) = (kept.len() + dropped.len(), kept.len());
+                    let after = format!("of the {all} jobs of its sweep after step {}", rung.step);
+                    for (job, loss) in kept {
+                        self.pass_rung(
+                            job,
+                            &format!("validation loss {loss}: among the best {best} {after}"),
+                        );
+                    }
+                    for (job, loss) in dropped {
+                        let reason = format!("validation loss {loss}: not among the best {best} {after}");
+                        // It has not ended.
+                        let _ = self.give_up(job, reason);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Has a job wait at its rung, or no longer.
+    pub(super) fn set_score(&mut self, id: JobId, score: Option<AnyFloat>) {
+        let Some(place) = self.cluster.jobs.get(&id).and_then(|job| job.sweep.clone()) else { return };
+        if place.score != score
+            && let Some(job) = self.job_mut(id)
+        {
+            job.sweep = Some(Arc::new(SweepPlace { score, ..(*place).clone() }));
+        }
+    }
+
+    fn pass_rung(&mut self, id: JobId, said: &str) {
+        let Some(place) = self.cluster.jobs.get(&id).and_then(|job| job.sweep.clone()) else { return };
+        if let Some(job) = self.job_mut(id) {
+            let (passed, score) = (place.passed + 1, None);
+            job.sweep = Some(Arc::new(SweepPlace { passed, score, ..(*place).clone() }));
+        }
+        self.record(id, EventBody::note(LogLevel::Info, said));
+        // It is among those that have not ended.
+        let _ = self.resume_job(id);
+    }
+}
+
+#[cfg(test)]
+mod tests;
