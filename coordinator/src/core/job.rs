@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ringtune_shared::checkpoint::Resumed;
 use ringtune_shared::ids::{ContentHash, Epoch, JobId, WorkerId};
-use ringtune_shared::job::{JobSpec, LiveOrder, QueueSpec};
+use ringtune_shared::job::{JobSpec, LiveOrder, ModelSpec, QueueSpec};
 use ringtune_shared::trace::TraceContext;
 use serde::{Deserialize, Serialize};
 
@@ -76,8 +76,10 @@ pub struct Job {
     pub artifacts: u64,
     /// Rings formed for it so far, which is the epoch of the newest one.
     pub rings: u64,
-    /// Rings that were formed for it since it last did a new step: see `Options::tries`.
+    /// Rings that were formed for it since it last did a new step: see [`QueueSpec::worker_retries`].
     pub tries: u64,
+    /// Errors of its own after which it was tried again.
+    pub errors: u64,
     /// Its ring, while it is Preparing or Running.
     pub ring: Option<Arc<Ring>>,
     /// What all its rings have in common, once the first one was formed, unless none of them started; kept after the end.
@@ -134,6 +136,17 @@ impl Job {
         if !(self.spec.keeps_best() && self.validation.as_ref().is_some_and(is_beaten)) {
             self.validation = (!loss.is_nan()).then_some(Validation { step: step.step, loss });
         }
+    }
+
+    /// Rings that are formed for it at most without a new step, while they fail by no fault of its own.
+    pub(super) fn most_tries(&self) -> u64 {
+        u64::from(self.queue.worker_retries) + 1
+    }
+
+    /// What its ranks load first: its base model, of that revision and variant.
+    pub fn model(&self) -> String {
+        let ModelSpec { base, revision, variant, .. } = &self.spec.common.model;
+        [base.as_str(), revision, variant].join("\n")
     }
 
     /// How urgent it is in the queue: its priority, or more than any.

@@ -82,6 +82,8 @@ pub(super) struct Situation {
     pub(super) rings: u64,
     /// Rings that are formed at most without a new step.
     pub(super) tries: u64,
+    /// It may be tried again after an error of its own.
+    pub(super) may_err: bool,
     /// Some workers keep from it what it asks for, and there are enough others that have not said so.
     pub(super) others: bool,
     /// Its ring goes on from a checkpoint that the job made itself.
@@ -105,6 +107,8 @@ pub(super) enum Verdict {
     OlderCheckpoint,
     /// As Queue, for other workers: that is no try.
     Elsewhere,
+    /// The job goes back to the queue after an error of its own, which is counted.
+    AfterError,
     /// As Queue, but the job has had all the rings that it may have, or no worker is left that could take it: it fails.
     GiveUp(Failure),
     /// The job fails.
@@ -125,7 +129,7 @@ pub(super) enum Verdict {
 /// | RankFailed, RankStopped: node's fault | ended | queue, or Rank | lost             | fail Rank          |
 /// | RankFailed, RankStopped: the coordinator's, a link's, nobody's | ended | queue, or Rank | lost | fail Rank |
 /// | RankFailed, RankStopped: the machine's, its settings' | ended | elsewhere, or Rank | lost | fail Rank |
-/// | RankFailed, RankStopped: other fault  | ended | fail Rank      | fail Rank         | fail Rank          |
+/// | RankFailed, RankStopped: other fault  | ended | after error, or fail Rank | likewise | likewise          |
 /// | RankFailed: the checkpoint's fault    | ended | older checkpoint | lost            | fail Rank          |
 /// | NeighbourLost               | ended    | wait                  | lost              | wait               |
 /// | Unexplained, a worker away  | wait     | queue, or WorkerLost  | lost              | fail WorkerLost    |
@@ -165,6 +169,7 @@ pub(super) fn decide(loss: Loss, job: Situation) -> Verdict {
         | Loss::BackWithout { .. }
         | Loss::Unexplained { away: true } => again_or(Failure::WorkerLost),
         Loss::RankFailed(fault) | Loss::RankStopped(fault) => match fault.follows().cure {
+            Cure::None if job.may_err => Verdict::AfterError,
             Cure::None => Verdict::Fail(Failure::Rank),
             // Of a checkpoint that is known no more, or of none: another ring may do better.
             Cure::AnotherRing | Cure::OtherWorkers | Cure::OtherMachines | Cure::OlderCheckpoint => {
@@ -178,7 +183,7 @@ pub(super) fn decide(loss: Loss, job: Situation) -> Verdict {
 #[cfg(test)]
 mod tests {
     use Failure::{NeighbourLost, Rank, WorkerLost};
-    use Verdict::{Assign, Elsewhere, Ended, Fail, GiveUp, Lost, OlderCheckpoint, Queue, Wait};
+    use Verdict::{AfterError, Assign, Elsewhere, Ended, Fail, GiveUp, Lost, OlderCheckpoint, Queue, Wait};
 
     use super::*;
 
@@ -229,6 +234,7 @@ mod tests {
                 reforms: false,
                 rings,
                 tries: 3,
+                may_err: false,
                 others: true,
                 resumes: true,
             };
@@ -241,6 +247,14 @@ mod tests {
                 let expected = if rings < 3 { preparing } else { at_the_last_try };
                 assert_eq!(decided(JobState::Preparing, rings, false), expected, "{loss:?}, ring {rings}");
                 assert_eq!(decided(JobState::Running, rings, false), running, "{loss:?}, ring {rings}");
+                // What would end it for its own fault does not, while it may err; nothing else is another.
+                let errs = Situation { may_err: true, ..situation(JobState::Running, rings) };
+                let is_own = matches!(
+                    loss,
+                    Loss::RankFailed(Fault::Job | Fault::Unknown)
+                        | Loss::RankStopped(Fault::Job | Fault::Unknown)
+                );
+                assert_eq!(decide(loss, errs), if is_own { AfterError } else { running }, "{loss:?}");
                 let reforms = Situation { reforms: true, ..situation(JobState::Running, rings) };
                 assert_eq!(decide(loss, reforms), re_forming, "{loss:?}, ring {rings} re-forms");
                 assert_eq!(decide(loss, Situation { stopping: true, ..reforms }), stopping, "{loss:?}");
@@ -252,7 +266,9 @@ mod tests {
     fn a_checkpoint_that_is_not_the_jobs_own_costs_a_try() {
         let (state, tries) = (JobState::Preparing, 3);
         let (stopping, reforms, others, resumes) = (false, false, true, false);
-        let situation = |rings| Situation { state, stopping, reforms, rings, tries, others, resumes };
+        let may_err = true;
+        let situation =
+            |rings| Situation { state, stopping, reforms, rings, tries, may_err, others, resumes };
         let loss = Loss::RankFailed(Fault::Checkpoint);
         assert_eq!(decide(loss, situation(1)), Queue);
         assert_eq!(decide(loss, situation(3)), GiveUp(Rank));
@@ -266,8 +282,16 @@ mod tests {
             .into_iter()
             .chain([Loss::RankStopped(Fault::Access)])
         {
-            let situation =
-                |state, reforms| Situation { state, stopping, reforms, rings: 1, tries: 3, others, resumes };
+            let situation = |state, reforms| Situation {
+                state,
+                stopping,
+                reforms,
+                rings: 1,
+                tries: 3,
+                may_err: true,
+                others,
+                resumes,
+            };
             assert_eq!(decide(loss, situation(JobState::Preparing, reforms)), GiveUp(Rank));
             assert_eq!(decide(loss, situation(JobState::Running, true)), Lost);
         }

@@ -41,8 +41,7 @@ pub trait FreeWorkers {
     /// Every numerics class that has any, in the order of their names, and how many it has.
     fn classes(&self) -> impl Iterator<Item = (&str, usize)>;
 
-    /// The first `most` workers of a class in rank order: by host name, so that those of one host are neighbours, then
-    /// by id.
+    /// `most` workers of a class, those first that are to be taken first.
     fn of_class(&self, class: &str, most: usize) -> Vec<Candidate>;
 }
 
@@ -92,7 +91,12 @@ pub fn place(problem: &Problem<'_>, free: &impl FreeWorkers) -> Decision {
     };
     let most = problem.world_size as usize;
     let chosen = match &problem.topology {
-        None => free.of_class(class, most),
+        None => {
+            let mut chosen = free.of_class(class, most);
+            // Neighbours are to be of one host.
+            chosen.sort_by(|one, other| (&one.host_name, one.worker).cmp(&(&other.host_name, other.worker)));
+            chosen
+        }
         Some(topology) => {
             let value = |one: &Candidate| one.capabilities.labels.get(topology.key()).cloned();
             topology::choose(topology, free.of_class(class, usize::MAX), value, most)

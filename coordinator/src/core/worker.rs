@@ -104,6 +104,8 @@ pub struct Worker {
     pub doubts: Vec<Doubt>,
     /// Whose job it failed at last by what may be its own fault.
     pub suspected_by: Option<String>,
+    /// The model that it loaded last: see [`Job::model`](super::Job::model). Not stored.
+    pub model: Option<String>,
 }
 
 /// A worker failed at jobs of one owner by what may be its own fault, or that of those jobs. That is no reason to take it from

@@ -329,11 +329,16 @@ pub(super) fn sent(spec: &v1::JobSpec, queue: &QueueSpec) -> Vec<u8> {
     let mut sent = spec.encode_to_vec();
     if *queue != QueueSpec::default() {
         let priority = queue.priority.to_string();
+        let retries = [queue.worker_retries, queue.error_retries].map(|retries| retries.to_string());
         let mut parts = vec![queue.owner.as_str(), priority.as_str()];
         parts.extend(queue.labels.iter().flat_map(|(key, value)| [key.as_str(), value.as_str()]));
         let max_seconds = queue.max_seconds.to_string();
         if !queue.deadline.is_empty() || queue.max_seconds > 0 {
             parts.extend([queue.deadline.as_str(), max_seconds.as_str()]);
+        }
+        let usual = QueueSpec::default();
+        if (queue.worker_retries, queue.error_retries) != (usual.worker_retries, usual.error_retries) {
+            parts.extend(retries.iter().map(String::as_str));
         }
         for part in parts {
             sent.extend_from_slice(&(part.len() as u64).to_be_bytes());

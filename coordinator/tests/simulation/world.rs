@@ -52,7 +52,7 @@ pub(crate) struct World {
     cuts: BTreeSet<(WorkerId, WorkerId)>,
 }
 
-pub(crate) fn options() -> Options {
+fn options() -> Options {
     let limits = Limits { queued_jobs: 6, ..Limits::default() };
     Options { limits, longest_rest: 60_000, spare: 40_000, ..Options::default() }
 }

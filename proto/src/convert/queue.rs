@@ -17,6 +17,8 @@ pub fn queue_from_wire(wire: Option<v1::QueueSpec>) -> Result<QueueSpec, SpecErr
         labels: wire.labels,
         deadline: given(wire.deadline),
         max_seconds: Some(wire.max_seconds),
+        worker_retries: wire.worker_retries,
+        error_retries: Some(wire.error_retries),
     })
 }
 
@@ -29,6 +31,10 @@ pub fn queue_to_wire(queue: &QueueSpec) -> v1::QueueSpec {
         priority: i32::try_from(queue.priority).unwrap_or(i32::MAX),
         deadline: queue.deadline.clone(),
         max_seconds: i64::try_from(queue.max_seconds).unwrap_or(i64::MAX),
+        // Said where it is another number than usual: an entry that says nothing stays empty.
+        worker_retries: (queue.worker_retries != QueueSpec::default().worker_retries)
+            .then_some(i64::from(queue.worker_retries)),
+        error_retries: i64::from(queue.error_retries),
     }
 }
 
@@ -44,6 +50,8 @@ mod tests {
             priority: 7,
             deadline: "2026-12-24T18:00:00Z".to_owned(),
             max_seconds: 60,
+            worker_retries: Some(0),
+            error_retries: 3,
         };
         let queue = queue_from_wire(Some(wire.clone())).unwrap();
         assert_eq!(

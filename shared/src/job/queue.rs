@@ -18,6 +18,10 @@ const MOST_LABELS: usize = 32;
 const LONGEST_LABEL: usize = 63;
 /// A hundred years.
 const MOST_SECONDS: u64 = 3_155_760_000;
+/// How often a job is tried again at most.
+const MOST_RETRIES: u64 = 1000;
+/// Unless a job says something else.
+const WORKER_RETRIES: u32 = 2;
 /// The greatest priority.
 pub const HIGHEST_PRIORITY: u32 = 1000;
 
@@ -43,7 +47,7 @@ impl JobRequest {
 
 /// Whose a job is, how it is found again, and how urgent it is. What was made by [`QueueSpec::from_draft`] has been
 /// checked.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct QueueSpec {
     /// Whose it is. Where the coordinator asks who calls: the caller's name, and only an admin may give another one.
@@ -59,6 +63,13 @@ pub struct QueueSpec {
     /// in between included; 0: however long it takes.
     #[serde(skip_serializing_if = "is_zero")]
     pub max_seconds: u64,
+    /// How often it is tried again in a row, without a new step in between, where workers are lost or fail by no fault of its own,
+    /// 0 to 1000. Default 2.
+    #[serde(skip_serializing_if = "is_two")]
+    pub worker_retries: u32,
+    /// How often in all it is tried again after an error of its own, from its newest checkpoint, 0 to 1000. Default 0.
+    #[serde(skip_serializing_if = "is_none")]
+    pub error_retries: u32,
     /// At most 32. A key has 1 to 63 of a-z, 0-9 and `. _ / -`, the first a letter or a digit; a value at most 63
     /// printable characters.
     pub labels: BTreeMap<String, String>,
@@ -73,10 +84,43 @@ pub struct QueueDraft {
     pub labels: BTreeMap<String, String>,
     pub deadline: Option<String>,
     pub max_seconds: Option<i64>,
+    pub worker_retries: Option<i64>,
+    pub error_retries: Option<i64>,
+}
+
+impl Default for QueueSpec {
+    fn default() -> Self {
+        Self {
+            owner: String::new(),
+            priority: 0,
+            deadline: String::new(),
+            max_seconds: 0,
+            worker_retries: WORKER_RETRIES,
+            error_retries: 0,
+            labels: BTreeMap::new(),
+        }
+    }
 }
 
 fn is_zero(number: &u64) -> bool {
     *number == 0
+}
+
+fn is_none(retries: &u32) -> bool {
+    *retries == 0
+}
+
+fn is_two(retries: &u32) -> bool {
+    *retries == WORKER_RETRIES
+}
+
+/// A whole number from 0 to `most`. One that is none of these is a violation of `field`.
+fn whole(violations: &mut Vec<Violation>, field: &str, given: i64, most: u64) -> u64 {
+    let number = u64::try_from(given).ok().filter(|number| *number <= most);
+    if number.is_none() {
+        violations.push(Violation::new(field, format!("got {given}; allowed: 0 to {most}")));
+    }
+    number.unwrap_or_default()
 }
 
 impl QueueSpec {
@@ -90,12 +134,16 @@ impl QueueSpec {
         if let Err(problem) = names::check(&owner, LONGEST_OWNER) {
             violations.push(Violation::new("queue.owner", problem));
         }
-        let given = draft.priority.unwrap_or_default();
-        let priority = u32::try_from(given).ok().filter(|priority| *priority <= HIGHEST_PRIORITY);
-        if priority.is_none() {
-            let problem = format!("got {given}; allowed: 0 to {HIGHEST_PRIORITY}");
-            violations.push(Violation::new("queue.priority", problem));
-        }
+        let mut number = |field: &str, given: Option<i64>, usual: u64, most: u64| {
+            let usual = i64::try_from(usual).unwrap_or(i64::MAX);
+            whole(&mut violations, field, given.unwrap_or(usual), most)
+        };
+        let small = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
+        let priority = small(number("queue.priority", draft.priority, 0, u64::from(HIGHEST_PRIORITY)));
+        let usual = u64::from(WORKER_RETRIES);
+        let worker_retries = small(number("queue.worker_retries", draft.worker_retries, usual, MOST_RETRIES));
+        let error_retries = small(number("queue.error_retries", draft.error_retries, 0, MOST_RETRIES));
+        let max_seconds = number("queue.max_seconds", draft.max_seconds, 0, MOST_SECONDS);
         violations.extend(check_labels("queue.labels", &draft.labels));
         let deadline = draft.deadline.unwrap_or_default();
         if !deadline.is_empty() && humantime::parse_rfc3339(&deadline).is_err() {
@@ -103,15 +151,11 @@ impl QueueSpec {
             let problem = format!("got {given:?}; allowed: a time in UTC, as in \"2026-12-24T18:00:00Z\"");
             violations.push(Violation::new("queue.deadline", problem));
         }
-        let given = draft.max_seconds.unwrap_or_default();
-        let max_seconds = u64::try_from(given).ok().filter(|seconds| *seconds <= MOST_SECONDS);
-        if max_seconds.is_none() {
-            let problem = format!("got {given}; allowed: 0 to {MOST_SECONDS}");
-            violations.push(Violation::new("queue.max_seconds", problem));
-        }
-        let (priority, max_seconds) = (priority.unwrap_or_default(), max_seconds.unwrap_or_default());
+        let labels = draft.labels;
         match violations.is_empty() {
-            true => Ok(Self { owner, priority, labels: draft.labels, deadline, max_seconds }),
+            true => {
+                Ok(Self { owner, priority, labels, deadline, max_seconds, worker_retries, error_retries })
+            }
             false => Err(SpecError { violations }),
         }
     }
@@ -261,6 +305,14 @@ mod tests {
         }
         let wrong = QueueDraft { max_seconds: Some(-1), ..QueueDraft::default() };
         assert_eq!(refused(wrong), ["queue.max_seconds: got -1; allowed: 0 to 3155760000"]);
+        let wrong =
+            QueueDraft { worker_retries: Some(-1), error_retries: Some(1001), ..QueueDraft::default() };
+        let allowed = "allowed: 0 to 1000";
+        let said = [
+            format!("queue.worker_retries: got -1; {allowed}"),
+            format!("queue.error_retries: got 1001; {allowed}"),
+        ];
+        assert_eq!(refused(wrong), said);
     }
 
     #[test]
@@ -268,6 +320,7 @@ mod tests {
         let mut queue = QueueSpec::from_draft(draft(&[("a.b/c", "x \"y\"")])).unwrap();
         queue.owner = "ada".to_owned();
         (queue.priority, queue.max_seconds) = (7, 60);
+        (queue.worker_retries, queue.error_retries) = (0, 3);
         queue.deadline = "2026-12-24T18:00:00Z".to_owned();
         for queue in [queue, QueueSpec::default()] {
             let request = JobRequest { spec: job_with("", ""), queue };

@@ -67,8 +67,6 @@ pub(crate) fn options() -> Options {
         apart: 600,
         longest_apart: 3_000,
         head: 1_500,
-        // Here they are not to run out.
-        tries: 1_000,
         ..Options::default()
     }
 }

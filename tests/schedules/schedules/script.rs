@@ -195,7 +195,8 @@ impl World {
         let spec = spec(world, least);
         let microbatches = spec.global_microbatches() as usize;
         let right = (0..=STEPS).map(|steps| chain::right(id, steps, microbatches)).collect();
-        let queue = Arc::new(QueueSpec { priority, ..QueueSpec::default() });
+        // Here they are not to run out.
+        let queue = Arc::new(QueueSpec { priority, worker_retries: 1000, ..QueueSpec::default() });
         let new = NewJob { id, spec, queue, request: None, resumed: None, trace: None, sweep: None };
         let wanted = Wanted { id, microbatches, steps: STEPS, right, kept: 0, cancelled: false };
         self.jobs.push(wanted);

@@ -11,6 +11,7 @@ mod modules;
 mod pictures;
 mod running;
 mod runs;
+mod sweeps;
 mod texts;
 mod webdriver;
 

@@ -276,6 +276,16 @@ impl Cluster {
         Some(value)
     }
 
+    /// A worker has loaded a model.
+    pub(in crate::core) fn loaded(&mut self, id: WorkerId, model: String) {
+        let Some(worker) = self.workers.get_mut(&id).map(Arc::make_mut) else { return };
+        if worker.model.as_ref() != Some(&model) {
+            self.pool.hold(worker, false);
+            worker.model = Some(model);
+            self.pool.hold(worker, true);
+        }
+    }
+
     /// Whether every index is what the jobs and workers say. For tests.
     ///
     /// # Errors

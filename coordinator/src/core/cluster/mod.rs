@@ -55,8 +55,6 @@ pub struct Options {
     pub rest: i64,
     /// Upper bound of that.
     pub longest_rest: i64,
-    /// Rings that are formed for a job at most without a new step, while they fail by faults of nodes.
-    pub tries: u64,
     /// How long the other ranks have to report that the ring broke, after the first one did.
     pub verdict: i64,
     /// How long the members of a ring wait for other workers when they are too few.
@@ -124,7 +122,6 @@ impl Default for Options {
             forget_worker: 600_000,
             rest: 10_000,
             longest_rest: 600_000,
-            tries: 3,
             verdict: 400,
             spare: 600_000,
             head: 2_000,

@@ -91,6 +91,8 @@ pub(super) struct Pool {
     /// For jobs that need more of their workers than that they are there.
     views: SharedMap<Needs, View>,
     addresses: SharedMap<String, WorkerId>,
+    /// Workers by the model that they loaded last, in rank order.
+    holders: SharedMap<String, SharedSet<(String, WorkerId)>>,
     forgettable: SharedSet<(Time, WorkerId)>,
     /// Those that rest for some owners alone.
     doubted: SharedSet<WorkerId>,
@@ -181,6 +183,7 @@ impl Pool {
         } else if availability.doubted > 0 {
             self.doubted.remove_mut(&worker.id);
         }
+        self.hold(worker, enters);
         if !availability.serves() {
             return;
         }
@@ -191,6 +194,21 @@ impl Pool {
             if let Some(view) = self.views.get_mut(&needs) {
                 view.count(worker, &abilities, availability, enters);
             }
+        }
+    }
+
+    /// A worker holds its model from now on, or no longer.
+    pub(super) fn hold(&mut self, worker: &Worker, holds: bool) {
+        let Some(model) = &worker.model else { return };
+        let mut holders = self.holders.get(model).cloned().unwrap_or_default();
+        let place = (worker.host_name.clone(), worker.id);
+        match holds {
+            true => holders.insert_mut(place),
+            false => drop(holders.remove_mut(&place)),
+        }
+        match holders.is_empty() {
+            true => drop(self.holders.remove_mut(model)),
+            false => self.holders.insert_mut(model.clone(), holders),
         }
     }
 

@@ -10,6 +10,7 @@ use crate::core::job::Job;
 use crate::core::precedence::Precedence;
 use crate::core::scheduler::{Candidate, FreeWorkers};
 use crate::core::worker::Worker;
+use crate::core::{SharedMap, SharedSet};
 
 /// Free workers that are reserved, by numerics class and by what they have, with the precedence and id of the job that reserves
 /// them.
@@ -21,6 +22,8 @@ pub(in crate::core) type Kept = BTreeMap<(String, Needs), (Precedence, JobId)>;
 pub(in crate::core) struct OpenTo<'a> {
     view: Cow<'a, View>,
     needs: Needs,
+    /// Workers that hold its model come first.
+    holders: Option<&'a SharedSet<(String, WorkerId)>>,
     refused_by: &'a BTreeSet<WorkerId>,
     /// Workers that refused the job, by class. None: they are open to it.
     left_out: Option<BTreeMap<&'a str, Counts>>,
@@ -65,7 +68,8 @@ impl<'a> OpenTo<'a> {
         };
         let left_out = !job.refused_by.is_empty() && view.classes.iter().any(enough_others);
         let left_out = left_out.then_some(by_class);
-        Self { view, needs, refused_by: &job.refused_by, left_out, resting, at_rest, reserved: None }
+        let (holders, refused_by) = (pool.holders.get(&job.model()), &job.refused_by);
+        Self { view, needs, holders, refused_by, left_out, resting, at_rest, reserved: None }
     }
 
     /// Without what jobs before it reserve. `precedence`: this job's.
@@ -126,12 +130,19 @@ impl<'a> OpenTo<'a> {
         before.map(|((_, needs), _)| needs).collect()
     }
 
-    /// The free workers of a class, those that refused the job last where it may have them. Workers that are reserved are among
-    /// them.
+    /// The free workers of a class: first those that hold the model, and last those that refused the job, where it may have them.
+    /// Workers that are reserved are among them.
     fn free_of<'o>(&'o self, class: &str) -> impl Iterator<Item = (&'o (String, WorkerId), &'o Abilities)> {
-        let free = self.view.classes.get(class).into_iter();
+        let class = self.view.classes.get(class).map(|class| &class.free).into_iter();
+        let holders = move || self.holders.into_iter().flat_map(SharedSet::iter);
         let free = move |refused: bool| {
-            let free = free.clone().flat_map(|class| class.free.iter());
+            let holding = class
+                .clone()
+                .flat_map(move |free| holders().filter_map(move |place| free.get_key_value(place)));
+            let held =
+                |place: &(String, WorkerId)| self.holders.is_some_and(|holders| holders.contains(place));
+            let others = class.clone().flat_map(SharedMap::iter).filter(move |(place, _)| !held(place));
+            let free = holding.chain(others);
             let awake = free.filter(|((_, worker), _)| !self.at_rest.contains(worker));
             awake.filter(move |((_, worker), _)| self.refused_by.contains(worker) == refused)
         };

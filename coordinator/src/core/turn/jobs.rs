@@ -102,6 +102,7 @@ impl Turn<'_> {
             artifacts: 0,
             rings: 0,
             tries: 0,
+            errors: 0,
             ring: None,
             pin,
             stop: None,

@@ -77,6 +77,7 @@ pub(crate) fn queued_job(number: u64) -> Arc<Job> {
         artifacts: 0,
         rings: 0,
         tries: 0,
+        errors: 0,
         ring: None,
         pin: None,
         stop: None,
@@ -186,7 +187,7 @@ async fn jobs_are_kept(store: &dyn Store) -> Job {
     job.failure = Some(Failure::WorkerLost);
     place.score = Some(AnyFloat(0.5));
     job.sweep = Some(Arc::new(place));
-    (job.rings, job.tries) = (3, 2);
+    (job.rings, job.tries, job.errors) = (3, 2, 1);
     let member = |gone| Member {
         worker: WorkerId::new(),
         incarnation: 4,

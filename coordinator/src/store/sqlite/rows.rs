@@ -19,7 +19,7 @@ use crate::store::Error;
 /// What a query of jobs begins with: the columns that [`job`] reads. Rows of the other two tables may be missing in a
 /// damaged database.
 pub(super) const SELECT_JOBS: &str = "SELECT jobs.job_id, jobs.number, request_id, request_fingerprint, state, \
-     reason, created, started, ended, rings, tries, ring, pin, stop, checkpoint, verification, orders, preempted, sweep, trace, resumed, queue, failure, version, spec, \
+     reason, created, started, ended, rings, tries, errors, ring, pin, stop, checkpoint, verification, orders, preempted, sweep, trace, resumed, queue, failure, version, spec, \
      step, loss, validation_step, validation_loss, last_sequence, artifacts, updated \
      FROM jobs LEFT JOIN job_specs ON job_specs.number = jobs.number \
      LEFT JOIN job_progress ON job_progress.job_id = jobs.job_id";
@@ -147,6 +147,7 @@ pub(super) fn job(row: &SqliteRow) -> Result<Job, Error> {
         // A ring of an older version was not counted yet.
         rings: counter(row, "rings")?.max(ring.as_ref().map_or(0, |ring| ring.epoch.0)),
         tries: counter(row, "tries")?,
+        errors: counter(row, "errors")?,
         ring: ring.map(Arc::new),
         pin: optional("pin")?.map(|text| from_json("jobs.pin", text)).transpose()?.map(Arc::new),
         stop: optional("stop")?.map(|text| from_json("jobs.stop", text)).transpose()?,
@@ -192,6 +193,7 @@ fn stand_in(row: &SqliteRow, error: &Error, known: &Damaged) -> Option<Job> {
         artifacts: counter(row, "artifacts").unwrap_or_default(),
         rings: 0,
         tries: 0,
+        errors: 0,
         ring: None,
         pin: None,
         stop: None,

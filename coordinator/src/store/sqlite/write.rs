@@ -172,6 +172,7 @@ fn is_new(job: &Job) -> bool {
         && job.ended.is_none()
         && job.rings == 0
         && job.tries == 0
+        && job.errors == 0
         && job.failure.is_none()
         && job.ring.is_none()
         && job.pin.is_none()
@@ -203,7 +204,7 @@ async fn refer(
 }
 
 async fn update_job(connection: &mut SqliteConnection, job: &Job) -> Result<(), Error> {
-    let query = "UPDATE jobs SET state = ?, reason = ?, started = ?, ended = ?, rings = ?, tries = ?, ring = ?, pin = ?, \
+    let query = "UPDATE jobs SET state = ?, reason = ?, started = ?, ended = ?, rings = ?, tries = ?, errors = ?, ring = ?, pin = ?, \
                  stop = ?, checkpoint = ?, failure = ?, verification = ?, orders = ?, preempted = ?, sweep = ? WHERE job_id = ?";
     sqlx::query(query)
         .bind(job.state.as_str())
@@ -212,6 +213,7 @@ async fn update_job(connection: &mut SqliteConnection, job: &Job) -> Result<(), 
         .bind(job.ended.map(|time| time.0))
         .bind(integer(job.rings))
         .bind(integer(job.tries))
+        .bind(integer(job.errors))
         .bind(job.ring.as_ref().map(|ring| to_json("jobs.ring", &**ring)).transpose()?)
         .bind(job.pin.as_ref().map(|pin| to_json("jobs.pin", &**pin)).transpose()?)
         .bind(job.stop.as_ref().map(|stop| to_json("jobs.stop", stop)).transpose()?)

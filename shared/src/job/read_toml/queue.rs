@@ -9,7 +9,8 @@ use crate::job::{
 };
 
 /// Its keys.
-pub(super) const KEYS: &[&str] = &["owner", "priority", "labels", "deadline", "max_seconds"];
+pub(super) const KEYS: &[&str] =
+    &["owner", "priority", "labels", "deadline", "max_seconds", "worker_retries", "error_retries"];
 
 impl Reader<'_> {
     pub(super) fn queue(&mut self, section: &mut Section<'_>) -> QueueDraft {
@@ -19,6 +20,8 @@ impl Reader<'_> {
             labels: self.labels(section).unwrap_or_default(),
             deadline: self.string(section, "deadline"),
             max_seconds: self.integer(section, "max_seconds"),
+            worker_retries: self.integer(section, "worker_retries"),
+            error_retries: self.integer(section, "error_retries"),
         }
     }
 

@@ -17,7 +17,8 @@ impl Turn<'_> {
     pub(super) fn lose(&mut self, id: JobId, worker: WorkerId, loss: Loss, reason: &str) {
         let Some(job) = self.cluster.jobs.get(&id).filter(|job| job.ring.is_some()) else { return };
         let (state, stopping) = (job.state, job.told_to_stop().is_some());
-        let (rings, tries) = (job.tries, self.cluster.options.tries);
+        let (rings, tries) = (job.tries, job.most_tries());
+        let may_err = job.errors < u64::from(job.queue.error_retries);
         let reforms = job.ring.as_ref().is_some_and(|ring| ring.reforms());
         let resumes = job.checkpoint.is_some();
         // Refusals before this one were no tries, but rings.
@@ -31,7 +32,7 @@ impl Turn<'_> {
             self.cluster.owner_failed(&owner, self.now, first, longest);
         }
         let others = self.cluster.jobs.get(&id).is_some_and(|job| self.cluster.open_to(job).has_others());
-        match decide(loss, Situation { state, stopping, reforms, rings, tries, others, resumes }) {
+        match decide(loss, Situation { state, stopping, reforms, rings, tries, may_err, others, resumes }) {
             Verdict::Wait if reforms && !stopping => self.away_from_ring(id, loss, reason),
             Verdict::Wait => self.wait(id, worker, loss, reason),
             Verdict::Assign => {
@@ -60,6 +61,14 @@ impl Turn<'_> {
                     job.tries = job.tries.saturating_sub(1);
                 }
                 self.reach(id, &Goal::queued(format!("{reason}; trying again elsewhere")));
+            }
+            Verdict::AfterError => {
+                let Some(job) = self.job_mut(id) else { return };
+                job.errors += 1;
+                let (errors, most) = (job.errors, job.queue.error_retries);
+                let from = self.start_of_next_ring(id);
+                let reason = format!("{reason}; trying again from {from} (error {errors} of {most})");
+                self.reach(id, &Goal::queued(reason));
             }
             Verdict::OlderCheckpoint => self.take_older_checkpoint(id, reason),
             Verdict::GiveUp(failure) => {

@@ -362,11 +362,12 @@ impl Turn<'_> {
         self.change_ring(id, |ring| ring.started = true);
         let Some(job) = self.cluster.jobs.get(&id) else { return };
         let reason = format!("{} on {} rank(s)", job.activity(), ring.members.len());
-        let owner = job.queue.clone();
+        let (owner, model) = (job.queue.clone(), job.model());
         self.set_state(id, JobState::Running, reason);
         self.cluster.owner_prepared(&owner.owner);
         for member in &ring.members {
             self.works_well(member.worker);
+            self.cluster.loaded(member.worker, model.clone());
             self.tell(member.worker, Down::StartRank(id, ring.epoch));
         }
     }

@@ -159,10 +159,10 @@ impl Turn<'_> {
     /// The job leaves its ring for the queue, unless that was to no avail too often.
     fn leave_ring(&mut self, id: JobId, what: &str, survivors: bool) {
         let Some(job) = self.cluster.jobs.get(&id) else { return };
-        let tries = job.tries;
+        let (tries, most) = (job.tries, job.most_tries());
         let failure = job.ring.as_ref().and_then(|ring| ring.last_failure.as_ref());
         let cause = failure.map_or_else(String::new, |failure| format!(": {failure}"));
-        if tries >= self.cluster.options.tries {
+        if tries >= most {
             let reason = format!("worker lost: {what} (tried {tries} times without a new step){cause}");
             self.reach(id, &Goal::Failed { failure: Failure::WorkerLost, reason });
             return;

@@ -54,6 +54,7 @@ impl Turn<'_> {
             rests_until: known.as_ref().and_then(|worker| worker.rests_until),
             doubts: known.as_ref().map(|worker| worker.doubts.clone()).unwrap_or_default(),
             suspected_by: known.as_ref().and_then(|worker| worker.suspected_by.clone()),
+            model: known.as_ref().and_then(|worker| worker.model.clone()),
         };
         let silent = self.now.plus(self.cluster.options.session_timeout);
         self.cluster.insert_worker(worker);

@@ -279,6 +279,40 @@ fn a_fault_of_the_job_or_one_that_nobody_names_ends_it_at_once_and_spares_the_wo
 }
 
 #[test]
+fn a_job_has_as_many_tries_as_it_asked_for() {
+    // 1. After errors of its own, in all.
+    let mut world = World::new(1);
+    world.cluster.apply(Input::CancelJob { job: world.job, reason: String::new() }, world.now).unwrap();
+    world.report(Phase::Stopped, Fault::Unknown);
+    let ask = |world: &mut World, worker_retries, error_retries| {
+        world.job = JobId::new();
+        let queue = Arc::new(QueueSpec { worker_retries, error_retries, ..QueueSpec::default() });
+        world.apply(Input::CreateJob(NewJob { queue, ..new_job(world.job, inversion("")) }));
+    };
+    ask(&mut world, 0, 2);
+    for error in 1..=2 {
+        world.report(Phase::Ready, Fault::Unknown);
+        world.report(Phase::Failed, Fault::Job);
+        assert_eq!(world.cluster.job(world.job).unwrap().errors, error);
+        let said =
+            format!("rank 0 on host-0: no space left; trying again from its beginning (error {error} of 2)");
+        let note = world.reason.clone();
+        assert!(note == said || note.starts_with("forming") || world.holder().is_some(), "{note}");
+    }
+    world.report(Phase::Failed, Fault::Job);
+    assert!(world.cluster.job(world.job).is_none());
+    // 2. Where the worker is to blame, in a row: none here, as many as are wanted there.
+    for (retries, ends) in [(0, true), (1, false)] {
+        let mut world = World::new(2);
+        world.cluster.apply(Input::CancelJob { job: world.job, reason: String::new() }, world.now).unwrap();
+        world.report(Phase::Stopped, Fault::Unknown);
+        ask(&mut world, retries, 9);
+        world.report(Phase::Failed, Fault::Node);
+        assert_eq!(world.cluster.job(world.job).is_none(), ends, "{retries}");
+    }
+}
+
+#[test]
 fn a_node_that_failed_later_on_costs_the_job_its_worker() {
     let mut world = World::new(2);
     world.report(Phase::Ready, Fault::Unknown);

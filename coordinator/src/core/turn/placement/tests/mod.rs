@@ -136,7 +136,7 @@ proptest! {
     fn indexes_decide_as_a_look_at_everything_does(
         bound in prop::collection::vec((0u8..3, 1u8..4), 0..6),
         owner_ranks in prop_oneof![Just(0u32), 1u32..7],
-        steps in prop::collection::vec((0u8..15, any::<u8>(), any::<u8>()), 1..100),
+        steps in prop::collection::vec((0u8..16, any::<u8>(), any::<u8>()), 1..100),
     ) {
         let recovered = going_on(&bound);
         let jobs = recovered.jobs.iter().map(|job| job.id).collect();
@@ -168,6 +168,13 @@ proptest! {
                     // It lets go of what it was told to.
                     let sender = world.workers[usize::from(one) % world.workers.len()];
                     world.apply(Input::Heartbeat(sender, Vec::new()));
+                }
+                15 if !world.workers.is_empty() => {
+                    // It holds the model of all jobs, or another one.
+                    let model = world.cluster.jobs().next().filter(|_| other < 200).map(|job| job.model());
+                    let worker = world.workers[usize::from(one) % world.workers.len()].worker;
+                    world.cluster.loaded(worker, model.unwrap_or_default());
+                    world.cluster.check_indexes().unwrap();
                 }
                 10..13 => world.fail_a_node(one, if other < 128 { Fault::Node } else { Fault::Access }),
                 _ => world.place(),

@@ -73,7 +73,9 @@ pub(super) fn open_to(cluster: &Cluster, job: &Job, workers: &[Candidate]) -> In
         });
     let refused = |one: &Candidate| job.refused_by.contains(&one.worker);
     let mut open: Vec<Candidate> = workers.iter().filter(|one| !enough || !refused(one)).cloned().collect();
-    open.sort_by_key(|one| (refused(one), one.host_name.clone(), one.worker));
+    let model = Some(job.model());
+    let holds = |one: &Candidate| cluster.worker(one.worker).is_some_and(|worker| worker.model == model);
+    open.sort_by_key(|one| (refused(one), !holds(one), one.host_name.clone(), one.worker));
     InOrder(open)
 }
 
