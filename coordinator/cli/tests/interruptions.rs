@@ -165,6 +165,15 @@ impl JobService for Flaky {
         let job = v1::Job { job_id: request.into_inner().job_id, ..v1::Job::default() };
         Ok(Response::new(v1::CancelJobResponse { job: Some(job) }))
     }
+    async fn create_sweep(&self, _: Request<v1::CreateSweepRequest>) -> Answer<v1::CreateSweepResponse> {
+        not_here()
+    }
+    async fn get_sweep(&self, _: Request<v1::GetSweepRequest>) -> Answer<v1::GetSweepResponse> {
+        not_here()
+    }
+    async fn cancel_sweep(&self, _: Request<v1::CancelSweepRequest>) -> Answer<v1::CancelSweepResponse> {
+        not_here()
+    }
     async fn pause_job(&self, _: Request<v1::PauseJobRequest>) -> Answer<v1::PauseJobResponse> {
         not_here()
     }

@@ -136,27 +136,35 @@ impl SweepTable {
         if violations.is_empty() { Ok(Self { axes, halving }) } else { Err(violations) }
     }
 
-    /// Every combination of the values, as what is put into the file for it and as what it is called; the last option's values
-    /// change first.
+    /// Every combination of the values; the last option's values change first.
     ///
     /// # Errors
     /// A name that is none.
-    pub(super) fn points(&self) -> Result<Vec<(Vec<Setting>, BTreeMap<String, String>)>, Violation> {
-        let mut points = vec![(Vec::new(), BTreeMap::new())];
+    pub(super) fn points(&self) -> Result<Vec<Combination>, Violation> {
+        let mut points = vec![Combination::default()];
         for (key, values) in &self.axes {
             let mut more = Vec::with_capacity(points.len() * values.len());
-            for (settings, names) in &points {
+            for point in &points {
                 for value in values {
-                    let (mut settings, mut names) = (settings.clone(), names.clone());
-                    settings.push(Setting::of_sweep(key, &value.text)?);
-                    names.insert(key.clone(), value.shown.clone());
-                    more.push((settings, names));
+                    let mut point = point.clone();
+                    point.settings.push(Setting::of_sweep(key, &value.text)?);
+                    point.shown.insert(key.clone(), value.shown.clone());
+                    more.push(point);
                 }
             }
             points = more;
         }
         Ok(points)
     }
+}
+
+/// One value of each option.
+#[derive(Clone, Default)]
+pub(super) struct Combination {
+    /// What is put into the file for it.
+    pub(super) settings: Vec<Setting>,
+    /// The same for people, by the options' full names.
+    pub(super) shown: BTreeMap<String, String>,
 }
 
 struct Reading<'text> {
@@ -330,7 +338,7 @@ mod tests {
             let mut jobs = jobs(8, "");
             for job in &mut jobs {
                 let crate::job::Work::Gpt2Finetune(work) = &mut job.work else { panic!("another kind") };
-                work.train.eval_interval = interval;
+                work.eval_interval = interval;
             }
             rungs_of(&jobs, 0)
         };
@@ -339,7 +347,7 @@ mod tests {
         assert!(rare(1000).unwrap_err().to_string().contains("early enough"));
         let mut others = jobs(2, "");
         let crate::job::Work::Gpt2Finetune(work) = &mut others[0].work else { panic!("another kind") };
-        work.train.max_iters = 999;
+        work.max_iters = 999;
         assert!(rungs_of(&others, 0).unwrap_err().to_string().contains("the same of all"));
     }
 }

@@ -71,7 +71,7 @@ async fn ten_thousand_idle_connections_are_closed_and_nobody_notices() -> Result
     let coordinator = Launch::coordinator().variable("RINGTUNE__LIMITS__OPENING_SECONDS", OPENING_SECONDS);
     let bystander = Bystander::start(&sandbox, coordinator, 18).await?;
     let door = bystander.cluster.coordinator.door();
-    let others = Others::start(&bystander).await?;
+    let others = Box::pin(Others::start(&bystander)).await?;
     for worker in [None, Some(0)] {
         let cluster = &bystander.cluster;
         let daemon = worker.map_or(&cluster.coordinator, |place: usize| &cluster.workers[place]);

@@ -106,7 +106,7 @@ async fn a_crowd_that_only_shakes_hands_is_closed_and_nobody_notices() -> Result
         .variable("RINGTUNE__LIMITS__CONNECTIONS", &places.to_string());
     let bystander = Bystander::start(&sandbox, coordinator, 30 + u64::from(crowd / 100)).await?;
     let door = bystander.cluster.coordinator.door();
-    let others = Others::start(&bystander).await?;
+    let others = Box::pin(Others::start(&bystander)).await?;
     let reader = reader(&bystander.cluster, &sandbox)?;
     let admin = Visitor::known(HTTP2, &sandbox.path("coordinator/admin"))?;
     let visitors = [Visitor::stranger(HTTP2)?, admin];
@@ -130,7 +130,7 @@ async fn a_crowd_that_only_shakes_hands_is_closed_and_nobody_notices() -> Result
             ensure!(at_one_time >= places as usize * 9 / 10, "only {at_one_time} stood at one time");
             ensure!(full > 0, "all had a place");
         }
-        newcomer(&door).await?;
+        Box::pin(newcomer(&door)).await?;
     }
     others.were_served(bystander).await
 }
@@ -190,7 +190,7 @@ async fn slow_handshakes_are_ended_at_every_port_and_others_get_in() -> Result<(
         Launch::coordinator().over_tls().variable("RINGTUNE__LIMITS__OPENING_SECONDS", &opening);
     let bystander = Bystander::start(&sandbox, coordinator, 15).await?;
     let door = bystander.cluster.coordinator.door();
-    let others = Others::start(&bystander).await?;
+    let others = Box::pin(Others::start(&bystander)).await?;
     let reader = reader(&bystander.cluster, &sandbox)?;
     let hellos = [Visitor::stranger(HTTP2)?.hello()?, Visitor::stranger(HTTP1)?.hello()?];
     let hellos: [Arc<[u8]>; 2] = hellos.map(Into::into);
@@ -211,7 +211,7 @@ async fn slow_handshakes_are_ended_at_every_port_and_others_get_in() -> Result<(
         }
         let crowd = all.len() as u64;
         // While all of them are there.
-        newcomer(&door).await?;
+        Box::pin(newcomer(&door)).await?;
         let (mut soonest, mut latest) = (Duration::MAX, Duration::ZERO);
         while let Some(one) = all.join_next().await {
             let took = one?.with_context(|| daemon.label.clone())?;
@@ -230,6 +230,6 @@ async fn slow_handshakes_are_ended_at_every_port_and_others_get_in() -> Result<(
         // The kernel may forget one or two.
         ensure!(counted >= crowd * 9 / 10, "{} counted {counted}", daemon.label);
     }
-    newcomer(&door).await?;
+    Box::pin(newcomer(&door)).await?;
     others.were_served(bystander).await
 }

@@ -56,6 +56,9 @@ impl JobService for History {
 
     not_needed! {
         create_job(v1::CreateJobRequest) -> v1::CreateJobResponse;
+        create_sweep(v1::CreateSweepRequest) -> v1::CreateSweepResponse;
+        get_sweep(v1::GetSweepRequest) -> v1::GetSweepResponse;
+        cancel_sweep(v1::CancelSweepRequest) -> v1::CancelSweepResponse;
         verify_job(v1::VerifyJobRequest) -> v1::VerifyJobResponse;
         get_job(v1::GetJobRequest) -> v1::GetJobResponse;
         list_jobs(v1::ListJobsRequest) -> v1::ListJobsResponse;

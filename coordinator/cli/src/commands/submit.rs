@@ -285,7 +285,8 @@ async fn send(
             ));
         }
         Asked::Sweep(sweep) => {
-            let sweep = sweeps::send(&client, sweep, output, &request_id, interrupts).await?;
+            let sending = sweeps::send(&client, sweep, output, &request_id, interrupts);
+            let sweep = Box::pin(sending).await?;
             return Ok((client, Sent::Sweep(sweep)));
         }
     };

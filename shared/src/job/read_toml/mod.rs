@@ -54,13 +54,13 @@ pub fn parse_job_file(text: &str, settings: &[Setting]) -> Result<Requested, Spe
     let points = table.points().map_err(|violation| SpecError { violations: vec![violation] })?;
     // 2. One job for each combination. What is wrong with all of them is said once.
     let (mut requests, mut violations) = (Vec::with_capacity(points.len()), Vec::new());
-    for (values, names) in points {
-        let settings = [settings, &values].concat();
+    for point in points {
+        let settings = [settings, &point.settings].concat();
         let appended = append(text, &settings)?;
         let mut document = place(&appended)?;
         document.remove(sweep::SECTION);
         match read_job(&appended, &document) {
-            Ok(request) => requests.push(PointRequest { settings: names, request }),
+            Ok(request) => requests.push(PointRequest { settings: point.shown, request }),
             Err(error) => {
                 let known = |one: &Violation| {
                     violations
