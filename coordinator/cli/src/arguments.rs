@@ -190,8 +190,8 @@ Examples:
   ringtune list --state queued --order-by 'priority desc'
   ringtune list --label project=dicoo --filter 'owner=ada AND kind=generate'
 
-Fields of --filter: state, name, owner, priority, kind, sweep, labels.KEY. Put a value in double quotes
-if it has other characters than letters, digits and . _ / : @ + -")]
+Fields of --filter: state, name, owner, priority, kind, sweep, labels.KEY. Put a value in double
+quotes if it has other characters than letters, digits and . _ / : @ + -")]
 pub struct ListArguments {
     /// Only jobs in this state (may be repeated)
     #[arg(long, value_name = "STATE", ignore_case = true, value_parser = job_states())]

@@ -91,8 +91,8 @@ A job file with [sweep] makes one job for each combination of values:
   halving = true
 
 With `halving` the jobs wait for each other at rungs, without workers; the half with the lower
-validation loss goes on, and the others end (OUT). VALIDATION is the validation loss of what the job
-leaves: of the best state with select_best, of the last one otherwise; * marks the lowest.")]
+validation loss goes on, and the others end (OUT). VALIDATION is the validation loss of what the
+job leaves: of the best state with select_best, of the last one otherwise; * marks the lowest.")]
 pub struct SweepArguments {
     /// The sweep: its id, 4 or more digits of the id's beginning or end, its name, `last`, or one of its jobs
     #[arg(value_name = "SWEEP")]

@@ -7,8 +7,8 @@ use ringtune_shared::job::{JobSpec, LiveOrder, MixedPrecision};
 use ringtune_shared::trace::TraceContext;
 use ringtune_shared::version::Agreement;
 
-use super::job::{Job, Validation};
-use super::record::{ArtifactRecord, JobEvent, Progress, StepRecord};
+use super::job::Job;
+use super::record::{ArtifactRecord, JobEvent, Progress, StepRecord, Validation};
 use super::session::SessionId;
 use super::shares::Account;
 use super::time::Time;

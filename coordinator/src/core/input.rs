@@ -14,7 +14,7 @@ use super::links::Sight;
 use super::pin::Pin;
 use super::record::{ArtifactRecord, LogLevel, Progress, StepRecord};
 use super::session::{Sender, SessionId};
-use super::sweeps::SweepPlace;
+use super::sweep_place::SweepPlace;
 use super::timing::RankTiming;
 use super::verification::Verification;
 use super::worker::Capabilities;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ringtune_shared::checkpoint::Resumed;
 use ringtune_shared::ids::{ContentHash, Epoch, JobId, WorkerId};
-use ringtune_shared::job::{JobSpec, LiveOrder, ModelSpec, QueueSpec};
+use ringtune_shared::job::{JobSpec, LiveOrder, QueueSpec};
 use ringtune_shared::trace::TraceContext;
 use serde::{Deserialize, Serialize};
 
@@ -13,10 +13,10 @@ use super::failure::Failure;
 use super::job_state::JobState;
 use super::links::Links;
 use super::pin::Pin;
-use super::record::{AnyFloat, Checkpoint, StepRecord};
+use super::record::{Checkpoint, Validation};
 use super::refusal::Refusal;
 use super::stop::Stop;
-use super::sweeps::SweepPlace;
+use super::sweep_place::SweepPlace;
 use super::time::Time;
 use super::verification::Verification;
 
@@ -128,25 +128,9 @@ impl Job {
         self.ring.as_ref().is_some_and(|ring| ring.pauses)
     }
 
-    /// A new step is done: its validation loss is that of the job's result, unless an earlier one was lower and the result is the state
-    /// with the lowest. Of a loss that is no number there is none.
-    pub(super) fn take_validation(&mut self, step: &StepRecord) {
-        let Some(AnyFloat(loss)) = step.validation_loss else { return };
-        let is_beaten = |best: &Validation| best.loss <= loss || loss.is_nan();
-        if !(self.spec.keeps_best() && self.validation.as_ref().is_some_and(is_beaten)) {
-            self.validation = (!loss.is_nan()).then_some(Validation { step: step.step, loss });
-        }
-    }
-
     /// Rings that are formed for it at most without a new step, while they fail by no fault of its own.
     pub(super) fn most_tries(&self) -> u64 {
         u64::from(self.queue.worker_retries) + 1
-    }
-
-    /// What its ranks load first: its base model, of that revision and variant.
-    pub fn model(&self) -> String {
-        let ModelSpec { base, revision, variant, .. } = &self.spec.common.model;
-        [base.as_str(), revision, variant].join("\n")
     }
 
     /// How urgent it is in the queue: its priority, or more than any.
@@ -178,15 +162,6 @@ impl Job {
         }
         job
     }
-}
-
-/// A validation loss.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Validation {
-    /// The step after which it was taken.
-    pub step: u64,
-    /// The loss, a number.
-    pub loss: f64,
 }
 
 /// An order of a job.

@@ -69,6 +69,7 @@ pub mod scheduler;
 mod session;
 mod shares;
 mod stop;
+mod sweep_place;
 mod sweeps;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -91,7 +92,7 @@ pub use fault::Fault;
 pub use input::{HeldRank, Hello, Input, NewJob, NewVerification, RankReport};
 pub use job::{
     Broken, BrokenLink, Job, Joiner, Member, Ordered, Pause, Phase, Reforming, RequestKey, Ring, Trouble,
-    TroubleKind, Validation, Wait,
+    TroubleKind, Wait,
 };
 pub use job_state::JobState;
 pub use links::{Apart, Links, Look, Sight};
@@ -100,13 +101,13 @@ pub use quota::{OverQuota, OwnerLimits, Scarce, Usage};
 pub use reason::ReasonCode;
 pub use record::{
     AnyFloat, ArtifactRecord, Checkpoint, EventBody, EventKind, JobEvent, LogLevel, Progress, ProgressStage,
-    StepRecord, Traffic,
+    StepRecord, Traffic, Validation,
 };
 pub use refusal::{REQUEST_OWNER, Refusal};
 pub use session::{Sender, SessionId};
 pub use shares::{Account, Fairness};
 pub use stop::{Goal, Stop};
-pub use sweeps::SweepPlace;
+pub use sweep_place::SweepPlace;
 pub use time::Time;
 pub use timing::{RankTiming, Straggler, Stragglers};
 pub use verification::{Difference, Verification};

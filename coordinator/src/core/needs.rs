@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use ringtune_shared::job::{Constraint, OrdersSpec};
+use ringtune_shared::job::{Constraint, ModelSpec, OrdersSpec};
 
 use super::job::Job;
 use super::worker::{Capabilities, Worker};
@@ -79,5 +79,13 @@ impl Job {
         !self.refused_by.contains(&worker.id)
             && !worker.rests_for(&self.queue.owner)
             && Needs::of(self).are_met(&Abilities::of(worker))
+    }
+}
+
+impl Job {
+    /// What its ranks load first: its base model, of that revision and variant.
+    pub fn model(&self) -> String {
+        let ModelSpec { base, revision, variant, .. } = &self.spec.common.model;
+        [base.as_str(), revision, variant].join("\n")
     }
 }

@@ -200,6 +200,28 @@ pub struct Traffic {
     pub bus_bytes_per_second: f64,
 }
 
+/// A validation loss.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Validation {
+    /// The step after which it was taken.
+    pub step: u64,
+    /// The loss, a number.
+    pub loss: f64,
+}
+
+impl StepRecord {
+    /// The validation loss of what a job leaves after this step, which was `before` before it: the lowest one where the result is the
+    /// state with that (`keeps_best`), or else the last. Of a loss that is no number there is none.
+    pub fn validation(&self, before: Option<Validation>, keeps_best: bool) -> Option<Validation> {
+        let Some(AnyFloat(loss)) = self.validation_loss else { return before };
+        let is_beaten = |best: &Validation| best.loss <= loss || loss.is_nan();
+        match before.filter(|best| keeps_best && is_beaten(best)) {
+            Some(best) => Some(best),
+            None => (!loss.is_nan()).then_some(Validation { step: self.step, loss }),
+        }
+    }
+}
+
 /// How far a rank is with its preparation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {

@@ -7,57 +7,22 @@
 //!
 //! What a job waits for follows from the jobs alone, so that nothing but jobs is stored of a sweep.
 
-use std::collections::BTreeMap;
-
-use ringtune_shared::ids::{JobId, SweepId};
+use ringtune_shared::ids::JobId;
 use ringtune_shared::job::Rung;
-use serde::{Deserialize, Serialize};
 
-use super::SharedSet;
-use super::cluster::Cluster;
 use super::job::Job;
 use super::job_state::JobState;
-use super::record::AnyFloat;
-
-/// A job's place in its sweep.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct SweepPlace {
-    /// The sweep.
-    pub sweep: SweepId,
-    /// Counts the jobs of the sweep, from 1.
-    pub point: u32,
-    /// How many it has.
-    pub points: u32,
-    /// What is this job's own: values by their options' full names.
-    pub settings: BTreeMap<String, String>,
-    /// Where jobs of the sweep end early, by their steps; of all of its jobs the same.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub rungs: Vec<Rung>,
-    /// How many of these the job has behind it.
-    #[serde(default)]
-    pub passed: u32,
-    /// Its validation loss at the next rung, infinite where that is no number: it waits there for the other jobs, or was not good
-    /// enough.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub score: Option<AnyFloat>,
-}
-
-impl SweepPlace {
-    /// The next rung, if there is one.
-    pub fn rung(&self) -> Option<Rung> {
-        self.rungs.get(self.passed as usize).copied()
-    }
-}
+use super::sweep_place::SweepPlace;
 
 impl Job {
     /// Whether it waits for the other jobs of its sweep, or was worse than these.
     pub fn is_at_rung(&self) -> bool {
-        self.sweep.as_ref().is_some_and(|place| place.score.is_some())
+        self.sweep.as_ref().is_some_and(|place| place.score().is_some())
     }
 
     /// What a pause of it is for.
     pub(super) fn why_it_pauses(&self) -> String {
-        match self.sweep.as_deref().filter(|place| place.score.is_some()).and_then(SweepPlace::rung) {
+        match self.sweep.as_deref().filter(|place| place.score().is_some()).and_then(SweepPlace::rung) {
             Some(rung) => format!("waits for the other jobs of its sweep after step {}", rung.step),
             None => "paused by request".to_owned(),
         }
@@ -90,7 +55,7 @@ pub(super) fn judge<'a>(jobs: impl Iterator<Item = &'a Job>) -> Option<Verdict> 
     let left: Vec<(&Job, &SweepPlace)> = left.filter_map(|job| Some((job, job.sweep.as_deref()?))).collect();
     let rung = left.first()?.1.rung()?;
     let mut scored: Vec<(JobId, f64, u32)> =
-        left.iter().filter_map(|(job, place)| Some((job.id, place.score.as_ref()?.0, place.point))).collect();
+        left.iter().filter_map(|(job, place)| Some((job.id, place.score()?, place.point))).collect();
     if scored.len() < left.len() {
         return Some(Verdict::Wait(scored.into_iter().map(|(job, ..)| job).collect()));
     }
@@ -98,31 +63,4 @@ pub(super) fn judge<'a>(jobs: impl Iterator<Item = &'a Job>) -> Option<Verdict> 
     let mut kept: Vec<(JobId, f64)> = scored.into_iter().map(|(job, loss, _)| (job, loss)).collect();
     let dropped = kept.split_off(kept.len().min(rung.keep as usize));
     Some(Verdict::Halve { rung, kept, dropped })
-}
-
-impl Cluster {
-    /// The jobs of a sweep that have not ended.
-    pub(super) fn jobs_of_sweep(&self, sweep: SweepId) -> impl Iterator<Item = &Job> {
-        let jobs = self.sweeps.get(&sweep).into_iter().flat_map(SharedSet::iter);
-        jobs.filter_map(|id| self.jobs.get(id)).map(|job| &**job)
-    }
-
-    /// Takes up a job of a sweep.
-    pub(super) fn enter_sweep(&mut self, job: &Job) {
-        let Some(place) = &job.sweep else { return };
-        let mut jobs = self.sweeps.get(&place.sweep).cloned().unwrap_or_default();
-        jobs.insert_mut(job.id);
-        self.sweeps.insert_mut(place.sweep, jobs);
-    }
-
-    /// A job of a sweep has ended.
-    pub(super) fn leave_sweep(&mut self, job: &Job) {
-        let Some(place) = &job.sweep else { return };
-        let Some(mut jobs) = self.sweeps.get(&place.sweep).cloned() else { return };
-        jobs.remove_mut(&job.id);
-        match jobs.is_empty() {
-            true => drop(self.sweeps.remove_mut(&place.sweep)),
-            false => self.sweeps.insert_mut(place.sweep, jobs),
-        }
-    }
 }

@@ -61,7 +61,7 @@ impl Jobs {
                 settings,
                 rungs: Vec::new(),
                 passed: 0,
-                score: None,
+                scores: Vec::new(),
             };
             news.push(NewJob {
                 id: if index == 0 { id } else { JobId::new() },

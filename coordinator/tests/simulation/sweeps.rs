@@ -36,7 +36,7 @@ impl World {
                 settings: BTreeMap::new(),
                 rungs: RUNGS.to_vec(),
                 passed: 0,
-                score: None,
+                scores: Vec::new(),
             };
             NewJob { sweep: Some(place), ..new_job(JobId(uuid_of(self.names)), spec(1, 1)) }
         });
@@ -63,7 +63,7 @@ impl World {
                     .map(|(job, _)| *job)
                     .collect();
                 let dropped = jobs.iter().filter(|(job, place)| {
-                    job.state == JobState::Cancelled && place.passed as usize == at && place.score.is_some()
+                    job.state == JobState::Cancelled && place.passed as usize == at && place.score().is_some()
                 });
                 let dropped: Vec<&Job> = dropped.map(|(job, _)| *job).collect();
                 assert!(passed.len() <= rung.keep as usize, "{jobs:?}");

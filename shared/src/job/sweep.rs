@@ -293,7 +293,7 @@ mod tests {
             ("[sweep]\nhalving = 1\ngpt2.seed = [1, 2]\n", "line 10: sweep.halving: allowed: true or false"),
             (
                 "[sweep]\n\"gpt2.seed\" = [1, 2]\ngpt2.seed = [1, 2]\n",
-                "line 11: sweep.gpt2.seed: given twice",
+                "line 10: sweep.gpt2.seed: given twice",
             ),
             ("[sweep]\n\"gpt2 seed\" = [1, 2]\n", "\"gpt2 seed=1\": allowed: KEY=VALUE, as in train.seed=7"),
             (

@@ -6,6 +6,7 @@ mod requests;
 mod rings;
 mod short;
 mod standings;
+mod sweeps;
 
 pub use standings::OwnerLoad;
 use std::cmp::Reverse;

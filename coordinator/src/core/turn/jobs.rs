@@ -169,7 +169,7 @@ impl Turn<'_> {
         let reason = self.cut(reason);
         let said = if reason.is_empty() { "cancelled by request".to_owned() } else { reason };
         // That its sweep has no place for it is not why it ends.
-        self.set_score(id, None);
+        self.forget_score(id);
         self.give_up(id, said)
     }
 

@@ -160,7 +160,7 @@ async fn jobs_are_kept(store: &dyn Store) -> Job {
         settings: [("train.seed".to_owned(), "7".to_owned())].into(),
         rungs: vec![Rung { step: 6, keep: 2 }],
         passed: 0,
-        score: None,
+        scores: Vec::new(),
     };
     job.sweep = Some(Arc::new(place.clone()));
     store.commit(&[Write::InsertJob(Arc::new(job.clone()))]).await.expect("insert");
@@ -185,7 +185,7 @@ async fn jobs_are_kept(store: &dyn Store) -> Job {
     job.checkpoint = Some(Checkpoint { step: 6, epoch: Epoch(2), hash: fingerprint, recovery: true });
     job.updated = Time(12);
     job.failure = Some(Failure::WorkerLost);
-    place.score = Some(AnyFloat(0.5));
+    place.scores = vec![AnyFloat(0.5)];
     job.sweep = Some(Arc::new(place));
     (job.rings, job.tries, job.errors) = (3, 2, 1);
     let member = |gone| Member {

@@ -40,8 +40,8 @@ async fn write_jobs(store: &dyn Store) -> Vec<Job> {
         queue.labels.insert("all/of.them".to_owned(), "x \"y\"".to_owned());
         if number % 7 == 3 {
             let (point, points, settings) = (number as u32, 30, BTreeMap::new());
-            let (rungs, passed, score) = (Vec::new(), 0, None);
-            let place = SweepPlace { sweep: SWEEP, point, points, settings, rungs, passed, score };
+            let (rungs, passed, scores) = (Vec::new(), 0, Vec::new());
+            let place = SweepPlace { sweep: SWEEP, point, points, settings, rungs, passed, scores };
             job.sweep = Some(Arc::new(place));
         }
         if number % 3 == 0 {

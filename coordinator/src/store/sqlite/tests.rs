@@ -34,7 +34,7 @@ async fn a_newer_schema_is_refused() {
     let path = folder.path().join("coordinator.db");
     sqlx::raw_sql("PRAGMA user_version = 99").execute(&store.writer).await.unwrap();
     store.close().await;
-    assert!(matches!(SqliteStore::open(&path).await, Err(Error::Newer { found: 99, known: 12 })));
+    assert!(matches!(SqliteStore::open(&path).await, Err(Error::Newer { found: 99, known: 13 })));
 }
 
 /// A database as an older version made it.

@@ -114,7 +114,7 @@ impl Turn<'_> {
         if let Some(job) = self.progress_mut(id) {
             job.step = step.step;
             job.loss = Some(step.loss);
-            job.take_validation(&step);
+            job.validation = step.validation(job.validation, job.spec.keeps_best());
         }
         self.look_at_rung(id, &step);
         if let Some(state) = step.state {

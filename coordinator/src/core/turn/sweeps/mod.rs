@@ -6,9 +6,10 @@ use ringtune_shared::ids::{JobId, SweepId};
 
 use super::Turn;
 use crate::core::input::NewJob;
-use crate::core::record::{AnyFloat, EventBody, LogLevel, StepRecord};
+use crate::core::record::{EventBody, LogLevel, StepRecord};
 use crate::core::refusal::Refusal;
-use crate::core::sweeps::{SweepPlace, Verdict, judge};
+use crate::core::sweep_place::SweepPlace;
+use crate::core::sweeps::{Verdict, judge};
 
 impl Turn<'_> {
     /// Queues all jobs of a sweep or none, unless the same request did so before. Gives the first of them. All have the same owner.
@@ -24,13 +25,10 @@ impl Turn<'_> {
 
     /// A new step of a job is stored: it may have come to a rung of its sweep.
     pub(super) fn look_at_rung(&mut self, id: JobId, step: &StepRecord) {
-        let Some(place) = self.cluster.jobs.get(&id).and_then(|job| job.sweep.clone()) else { return };
-        let arrives = place.rung().is_some_and(|rung| place.score.is_none() && step.step >= rung.step);
-        if arrives {
-            let loss = step.validation_loss.map(|AnyFloat(loss)| loss).filter(|loss| !loss.is_nan());
-            self.set_score(id, Some(AnyFloat(loss.unwrap_or(f64::INFINITY))));
-            self.sweeps.insert(place.sweep);
-        }
+        let place = self.cluster.jobs.get(&id).and_then(|job| job.sweep.as_ref()?.after(step));
+        let Some(place) = place else { return };
+        self.sweeps.insert(place.sweep);
+        self.set_place(id, place);
     }
 
     /// Decides on the sweeps of which a job came to its rung or ended.
@@ -60,25 +58,34 @@ impl Turn<'_> {
         }
     }
 
-    /// Has a job wait at its rung, or no longer.
-    pub(super) fn set_score(&mut self, id: JobId, score: Option<AnyFloat>) {
+    fn set_place(&mut self, id: JobId, place: SweepPlace) {
+        if let Some(job) = self.job_mut(id) {
+            job.sweep = Some(Arc::new(place));
+        }
+    }
+
+    /// A job that waits at its rung, or was not good enough, does so no longer.
+    pub(super) fn forget_score(&mut self, id: JobId) {
         let Some(place) = self.cluster.jobs.get(&id).and_then(|job| job.sweep.clone()) else { return };
-        if place.score != score
-            && let Some(job) = self.job_mut(id)
-        {
-            job.sweep = Some(Arc::new(SweepPlace { score, ..(*place).clone() }));
+        if place.score().is_some() {
+            let mut place = (*place).clone();
+            place.scores.truncate(place.passed as usize);
+            self.set_place(id, place);
         }
     }
 
     fn pass_rung(&mut self, id: JobId, said: &str) {
         let Some(place) = self.cluster.jobs.get(&id).and_then(|job| job.sweep.clone()) else { return };
-        if let Some(job) = self.job_mut(id) {
-            let (passed, score) = (place.passed + 1, None);
-            job.sweep = Some(Arc::new(SweepPlace { passed, score, ..(*place).clone() }));
-        }
+        let place = SweepPlace { passed: place.passed + 1, ..(*place).clone() };
+        let is_at_next = place.score().is_some();
+        // It may be at the next one already.
+        self.sweeps.insert(place.sweep);
+        self.set_place(id, place);
         self.record(id, EventBody::note(LogLevel::Info, said));
-        // It is among those that have not ended.
-        let _ = self.resume_job(id);
+        if !is_at_next {
+            // It is among those that have not ended.
+            let _ = self.resume_job(id);
+        }
     }
 }
 

@@ -27,7 +27,7 @@ fn points(count: u32, rungs: &[(u64, u32)]) -> Vec<NewJob> {
         settings: [("train.seed".to_owned(), point.to_string())].into(),
         rungs: rungs.clone(),
         passed: 0,
-        score: None,
+        scores: Vec::new(),
     };
     let spec = inversion("max_train_steps = 9\n");
     (1..=count)
@@ -146,7 +146,7 @@ fn jobs_wait_at_a_rung_without_workers_until_the_last_has_come_and_the_best_go_o
     }
     world.train(0, 4, 0.5);
     assert!(matches!(world.states()[..], [Running(_), OutOfSweep, OutOfSweep]), "{:?}", world.states());
-    assert_eq!(world.job(0).sweep.as_ref().map(|place| (place.passed, place.score)), Some((2, None)));
+    assert_eq!(world.job(0).sweep.as_ref().map(|place| (place.passed, place.score())), Some((2, None)));
 }
 
 #[test]
