@@ -29,6 +29,11 @@ impl Job {
     }
 }
 
+/// Whether a job is about to end.
+pub(super) fn ends(job: &Job) -> bool {
+    job.stop.as_ref().is_some_and(|stop| stop.goal.state() != JobState::Queued)
+}
+
 /// What becomes of the jobs of a sweep.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Verdict {
@@ -48,10 +53,7 @@ pub(super) enum Verdict {
 /// What becomes of these jobs of a sweep, which are all that are left of it. Of equal losses that of the earlier point counts as
 /// lower.
 pub(super) fn judge<'a>(jobs: impl Iterator<Item = &'a Job>) -> Option<Verdict> {
-    let left = jobs.filter(|job| {
-        let ends = job.stop.as_ref().is_some_and(|stop| stop.goal.state() != JobState::Queued);
-        !ends && !job.state.is_terminal()
-    });
+    let left = jobs.filter(|job| !ends(job) && !job.state.is_terminal());
     let left: Vec<(&Job, &SweepPlace)> = left.filter_map(|job| Some((job, job.sweep.as_deref()?))).collect();
     let rung = left.first()?.1.rung()?;
     let mut scored: Vec<(JobId, f64, u32)> =

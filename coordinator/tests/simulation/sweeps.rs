@@ -69,7 +69,11 @@ impl World {
                 assert!(passed.len() <= rung.keep as usize, "{jobs:?}");
                 assert!(dropped.is_empty() || passed.len() == rung.keep as usize, "{jobs:?}");
                 let worst = passed.iter().map(|job| loss(job)).fold(f64::NEG_INFINITY, f64::max);
-                assert!(dropped.iter().all(|job| loss(job) >= worst), "{jobs:?}");
+                let scores: Vec<_> = jobs
+                    .iter()
+                    .map(|(job, place)| (job.id, job.state, place.passed, &place.scores, loss(job)))
+                    .collect();
+                assert!(dropped.iter().all(|job| loss(job) >= worst), "rung {at}: {scores:?}");
             }
         }
     }

@@ -1,9 +1,16 @@
 //! Sweeps: several jobs that are asked for at once.
 
 use ringtune_proto::v1::{self, JobReason, JobState, create_sweep_request::PointRequest};
+use ringtune_shared::version::RE_FORM;
 use tonic::{Code, Status};
 
-use crate::{coordinator::Coordinator, jobs::spec, queue::queue, requests::fields, worker::Worker};
+use crate::{
+    coordinator::Coordinator,
+    jobs::spec,
+    queue::queue,
+    requests::fields,
+    worker::{Worker, hello},
+};
 
 async fn create(coordinator: &Coordinator, request: v1::CreateSweepRequest) -> Result<v1::Sweep, Status> {
     Ok(coordinator.jobs().create_sweep(request).await?.into_inner().sweep.unwrap())
@@ -160,7 +167,8 @@ async fn a_job_file_with_a_sweep_is_several_jobs_of_which_the_worse_half_ends() 
 
     let sweep = create(&coordinator, request).await.unwrap();
     assert_eq!(sweep.rungs, [v1::Rung { step: 2, keep: 1 }]);
-    let mut worker = Worker::start(&coordinator, "host-a").await;
+    let features = vec![RE_FORM.to_owned()];
+    let mut worker = Worker::open(&coordinator, v1::Hello { features, ..hello("host-a") }).await.unwrap();
     for (number, loss) in [0.5, 0.25].into_iter().enumerate() {
         worker.prepare().await;
         worker.step(1).await;

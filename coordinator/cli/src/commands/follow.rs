@@ -42,6 +42,33 @@ pub(super) struct Steps {
     pub(super) done_before: u64,
 }
 
+/// Follows a job on a coordinator that is not ours.
+pub(super) async fn follow(
+    client: &Client,
+    job: &v1::Job,
+    output: Output,
+    interrupts: &Interrupts,
+) -> Result<(), Error> {
+    let job_id = job_id(job)?;
+    let follow = Follow {
+        client,
+        job_id,
+        steps: steps(job),
+        output,
+        on_interrupt: OnInterrupt::Detach,
+        cluster: None,
+        keeper: None,
+    };
+    follow.until_the_end(interrupts).await?.into_result(job_id)
+}
+
+/// The steps of a job; none is negative. Before its first one a job has done only those of its checkpoint.
+pub(super) fn steps(job: &v1::Job) -> Steps {
+    let not_begun = matches!(job.state(), v1::JobState::Queued | v1::JobState::Preparing);
+    let done_before = if not_begun { u64::try_from(job.step).unwrap_or(0) } else { 0 };
+    Steps { total: u64::try_from(job.total_steps).unwrap_or(0), done_before }
+}
+
 /// What to follow, and how.
 #[derive(Debug)]
 pub(super) struct Follow<'a> {

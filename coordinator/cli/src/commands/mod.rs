@@ -2,6 +2,7 @@
 
 mod authority;
 mod certificates;
+mod checked_job;
 mod class_pictures;
 mod cloud;
 mod daemon_tools;

@@ -13,9 +13,10 @@ use ringtune_shared::{
 use uuid::Uuid;
 
 use super::{
+    checked_job::CheckedJob,
+    follow::follow,
     reach::client_of,
     resolve,
-    submit::{CheckedJob, follow},
     table::{print_table, table},
     title,
 };

@@ -7,12 +7,12 @@ use ringtune_shared::job::{JobRequest, JobSpec};
 use uuid::Uuid;
 
 use super::{
+    checked_job::CheckedJob,
     destination::{check_folder, output_folder, prepare_folder},
     fetch::{save_job, saved_text},
-    follow::{Follow, OnInterrupt, Outcome, job_id},
+    follow::{Follow, OnInterrupt, Outcome, job_id, steps},
     keep::Keeper,
     pipeline, plural,
-    submit::{CheckedJob, steps},
 };
 use crate::{
     argument_values::MOST_WORKERS,

@@ -10,9 +10,9 @@ use ringtune_shared::job::JobSpec;
 use uuid::Uuid;
 
 use super::{
+    checked_job::CheckedJob,
     reach::client_of,
     resolve,
-    submit::CheckedJob,
     table::{print_table, table},
     watch::watch_to_the_end,
 };

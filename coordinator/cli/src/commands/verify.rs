@@ -5,11 +5,9 @@ use ringtune_shared::trace::TraceContext;
 use uuid::Uuid;
 
 use super::{
-    follow::{Follow, OnInterrupt, job_id},
+    follow::{Follow, OnInterrupt, job_id, steps},
     reach::client_of,
-    resolve,
-    submit::steps,
-    title,
+    resolve, title,
 };
 use crate::{
     arguments::VerifyArguments,

@@ -8,7 +8,7 @@ use ringtune_proto::{
 };
 use uuid::Uuid;
 
-use super::{plural, reach::client_of, resolve, submit::follow, title};
+use super::{follow::follow, plural, reach::client_of, resolve, title};
 use crate::{
     arguments::WatchArguments,
     client::{Client, ManyNews},

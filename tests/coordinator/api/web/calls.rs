@@ -92,6 +92,7 @@ async fn each_call_answers_as_over_grpc() {
         "JobService/CreateJob" => create.to_owned(),
         "JobService/ListJobs" => r#"{"pageSize":1,"orderBy":"create_time"}"#.to_owned(),
         "JobService/CancelJob" => format!(r#"{{"jobId":"{other}","reason":"x"}}"#),
+        "JobService/CreateSweep" => r#"{"requestId":"web-2","halving":true}"#.to_owned(),
         _ if name.contains("Sweep") => r#"{"sweepId":"0191a2b3-0000-7000-8000-000000000000"}"#.to_owned(),
         _ if name.contains("Worker") && !name.contains("List") => of_worker.clone(),
         _ if name.starts_with("JobService") || name.starts_with("ArtifactService") => of_job.clone(),

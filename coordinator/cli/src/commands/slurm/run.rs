@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     checkpoints::Start,
-    commands::{destination::output_folder, pipeline, plural, submit::CheckedJob},
+    commands::{checked_job::CheckedJob, destination::output_folder, pipeline, plural},
     error::Error,
     interrupt::Interrupts,
     job_file::JobFile,

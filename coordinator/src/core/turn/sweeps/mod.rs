@@ -9,7 +9,7 @@ use crate::core::input::NewJob;
 use crate::core::record::{EventBody, LogLevel, StepRecord};
 use crate::core::refusal::Refusal;
 use crate::core::sweep_place::SweepPlace;
-use crate::core::sweeps::{Verdict, judge};
+use crate::core::sweeps::{Verdict, ends, judge};
 
 impl Turn<'_> {
     /// Queues all jobs of a sweep or none, unless the same request did so before. Gives the first of them. All have the same owner.
@@ -25,7 +25,9 @@ impl Turn<'_> {
 
     /// A new step of a job is stored: it may have come to a rung of its sweep.
     pub(super) fn look_at_rung(&mut self, id: JobId, step: &StepRecord) {
-        let place = self.cluster.jobs.get(&id).and_then(|job| job.sweep.as_ref()?.after(step));
+        // One that is about to end is compared with nobody.
+        let job = self.cluster.jobs.get(&id).filter(|job| !ends(job));
+        let place = job.and_then(|job| job.sweep.as_ref()?.after(step));
         let Some(place) = place else { return };
         self.sweeps.insert(place.sweep);
         self.set_place(id, place);
