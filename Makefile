@@ -39,6 +39,8 @@ nightly: build ## Run all tests, with cargo-nextest: also what takes long and fi
 	@tests/reference/ensure.sh >/dev/null
 	@RINGTUNE_SCHEDULES=40000 RINGTUNE_SIMULATIONS=3000 RINGTUNE_FUZZ_SECONDS=10 \
 		deploy/stage.sh "all tests" $(CARGO) nextest run --release --workspace --profile nightly
+	@PROPTEST_CASES=100000 deploy/stage.sh "100,000 clusters" $(CARGO) nextest run --release -p ringtune-coordinator \
+		-E 'test(indexes_decide_as_a_look_at_everything_does)'
 	@deploy/stage.sh "documentation tests" $(CARGO) test --release --workspace --doc
 	@deploy/stage.sh sanitizers worker/model/sanitize/run.sh
 	@deploy/stage.sh "filled memory" worker/model/sanitize/filled.sh

@@ -18,7 +18,7 @@ export function queueView(app) {
   const heading = element("h1", { tabindex: "-1" }, "Queue");
   const svg = drawn("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img", class: "shares" });
   const legend = element("ul", { class: "legend shares" });
-  const picture = element("div", { class: "card part", hidden: true }, svg, legend);
+  const picture = element("div", { class: "card part ranks", hidden: true }, svg, legend);
   const rows = table("Queue", [{ label: "State" }, { label: "Job" }, { label: "Owner" }, { label: "Priority", number: true }, { label: "Ranks", number: true },
     { label: "Since", number: true }, { label: "Why" }], { class: "stacked queue" });
   const frame = element("div", { class: "card scrolled", hidden: true }, rows.node);
@@ -68,7 +68,7 @@ function makeRow(job) {
   return element("tr", { role: "row", "data-job": job.jobId }, cell("", { class: "short" }, jobBadge(job)),
     rowHead({ class: "name wide" }, element("div", { class: "joined" }, jobLink(job.jobId, job.name), element("span", { class: "quiet mono" }, shortId(job.jobId)))),
     cell("owner", { class: "name" }, isolated("")), cell("priority", { class: "number" }), cell("ranks", { class: "number" }),
-    cell("since", { class: "number" }), cell("", { class: "wide why" }));
+    cell("since", { class: "number" }), cell("", { class: "wide" }));
 }
 
 function updateRow(row, job) {

@@ -13,8 +13,8 @@ pub(crate) const RANKS: usize = 4;
 /// The workers speak the real protocol and compute nothing; the coordinator is the real one, on a temporary folder.
 /// Rings of four ranks step once a second all the time. Behind them jobs are created in three stages, up to a
 /// hundredth, a tenth, and all of --jobs, of 200 owners and four priorities, the highest of which may take ranks from
-/// others, while pages of the list are read; after each stage the coordinator is killed
-/// with SIGKILL and started again. In the end the rings are cancelled and the jobs pass through.
+/// others, while pages of the list are read; after each stage the coordinator is killed with SIGKILL and started
+/// again. In the end the rings are cancelled and the jobs pass through.
 ///
 /// How fast the disk syncs is measured all the while, as CreateJob cannot be faster. Exit code 0: all bounds held;
 /// 1: one did not, or something broke; 130: interrupted.
