@@ -117,6 +117,21 @@ pub enum Write {
     SetAccount(String, Option<Account>),
 }
 
+impl Write {
+    /// Those numbers of a job that change all the time, as they are now.
+    pub fn progress_of(job: &Job) -> Self {
+        Self::UpdateProgress {
+            job: job.id,
+            step: job.step,
+            loss: job.loss,
+            validation: job.validation,
+            last_sequence: job.last_sequence,
+            artifacts: job.artifacts,
+            updated: job.updated,
+        }
+    }
+}
+
 /// Something to be done.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Action {

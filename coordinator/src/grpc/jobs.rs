@@ -62,10 +62,12 @@ impl JobService for Jobs {
         let (call, parent, id) = (call_of(&request), parent_of(&request), JobId::new());
         let making = Making::begin(&self.0.tracer, parent, id, "CreateSweep");
         match self.make_sweep(&call, request.into_inner(), id, making.trace).await {
-            Ok(sweep) => {
-                making.done(id);
-                call.about(sweep);
-                let sweep = self.sweep(&call, sweep).await?;
+            Ok(first) => {
+                making.done(first.id);
+                let id = first.sweep.as_ref().map(|place| place.sweep);
+                let id = id.ok_or_else(|| Status::internal("a sweep's job is of none"))?;
+                call.about(id);
+                let sweep = self.sweep(&call, id).await?;
                 Ok(Response::new(v1::CreateSweepResponse { sweep: Some(sweep) }))
             }
             Err(refused) => {

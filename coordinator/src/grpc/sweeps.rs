@@ -16,7 +16,7 @@ use super::lists::jobs::within_reach;
 use super::outbound;
 use super::status::{FailedRequest, bad_field, bad_job_file, bad_spec};
 use crate::access::Call;
-use crate::core::{NewJob, SweepPlace};
+use crate::core::{Job, NewJob, SweepPlace};
 use crate::references::Ties;
 use crate::service::Error;
 use crate::store::lists::{JobFilter, JobOrder, JobQuery};
@@ -25,14 +25,14 @@ use crate::store::lists::{JobFilter, JobOrder, JobQuery};
 const MOST_SETTINGS: (usize, usize) = (64, 100);
 
 impl Jobs {
-    /// Checks a request and makes all of its jobs or none. Gives the sweep. `id`: of its first job.
+    /// Checks a request and makes all of its jobs or none. Gives the first. `id`: its, if it is made now.
     pub(super) async fn make_sweep(
         &self,
         call: &Call,
         request: v1::CreateSweepRequest,
         id: JobId,
         trace: Option<TraceContext>,
-    ) -> Result<SweepId, Status> {
+    ) -> Result<Arc<Job>, Status> {
         // 1. What is asked for?
         let (wires, halving) = points(&request)?;
         let count = wires.len();
@@ -83,9 +83,9 @@ impl Jobs {
                 .for_each(|place| place.rungs.clone_from(&rungs));
         }
         // 4. All of them, or those that the same request made before.
-        news[0].request = request_key(call, request.request_id, &bytes).map_err(FailedRequest::from)?;
-        let first = self.0.references.create_sweep(news, ties).await.map_err(FailedRequest::from)?;
-        Ok(first.sweep.as_ref().map_or(sweep, |place| place.sweep))
+        let key = request_key(call, request.request_id, &bytes).map_err(FailedRequest::from)?;
+        news.iter_mut().take(1).for_each(|first| first.request.clone_from(&key));
+        Ok(self.0.references.create_sweep(news, ties).await.map_err(FailedRequest::from)?)
     }
 
     /// A sweep that a call reaches.

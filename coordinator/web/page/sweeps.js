@@ -20,7 +20,7 @@ export function ladder(point, rungs) {
 /** What is to come of a sweep's halving, in words. */
 export function rungsToCome(sweep) {
   const passed = Math.max(0, ...(sweep.points ?? []).map((point) => Number(point.passed ?? 0)));
-  return (sweep.rungs ?? []).slice(passed).map((rung) => `${rung.keep} go on after step ${rung.step}`);
+  return (sweep.rungs ?? []).slice(passed).map((rung) => `the best ${rung.keep} after step ${rung.step}`);
 }
 
 const ORDER = ["JOB_STATE_RUNNING", "JOB_STATE_PREPARING", "JOB_STATE_PAUSED", "JOB_STATE_QUEUED"];

@@ -64,7 +64,7 @@ export function sweepView(app, { id }) {
     document.title = `Sweep ${oneLine(sweep.name, 60)} · Ringtune`;
     const halving = rungsToCome(sweep);
     const going = points.filter((point) => !hasEnded(point.state)).length;
-    setText(about, [`${count(points.length)} jobs, ${count(going)} of them not ended`, ...(halving.length > 0 ? [`halving: ${halving.join(", ")}`] : [])].join("; "));
+    setText(about, [`${count(points.length)} jobs, ${count(going)} of them not ended`, ...(halving.length > 0 ? [`what goes on: ${halving.join(", ")}`] : [])].join("; "));
     show(cancel, going > 0);
     const { bestJobId, rungs } = sweep;
     keep(rows.body, points, (point) => point.jobId, () => makeRow(options), (row, point) => updateRow(row, point, { options, rungs, best: bestJobId === point.jobId }));

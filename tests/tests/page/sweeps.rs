@@ -34,7 +34,7 @@ async fn a_sweep_is_seen_in_the_queue_and_by_its_jobs_until_the_best_goes_on() -
     browser.click("td.kind a").await?;
     browser.wait("the sweep", "document.querySelectorAll('table.points [data-job]').length === 4").await?;
     let text = browser.text().await?;
-    ensure!(text.contains("train.seed") && text.contains("2 go on after step 100"), "{text}");
+    ensure!(text.contains("train.seed") && text.contains("the best 2 after step 100"), "{text}");
     ensure!(browser.run("return location.hash").await? == format!("#/sweeps/{sweep}"), "another address");
     browser
         .wait("two rungs", "document.querySelectorAll('.ladder')[0].querySelectorAll('.rung').length === 2")

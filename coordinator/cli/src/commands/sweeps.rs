@@ -150,7 +150,7 @@ fn show(sweep: &v1::Sweep, output: Output) -> Result<(), Error> {
     Ok(())
 }
 
-/// "PAUSED, at a rung", or the state alone.
+/// "PAUSED, at its rung", "OUT", or the state alone.
 fn state_of(point: &v1::SweepPoint) -> String {
     let state = job_state_name(point.state());
     match point.reason_code() {
@@ -175,9 +175,9 @@ fn summary(sweep: &v1::Sweep) -> String {
     let passed = sweep.points.iter().map(|point| point.passed).max().unwrap_or_default();
     let to_come = sweep.rungs.iter().skip(usize::try_from(passed).unwrap_or_default());
     let rungs: Vec<String> =
-        to_come.map(|rung| format!("{} go on after step {}", rung.keep, rung.step)).collect();
+        to_come.map(|rung| format!("the best {} after step {}", rung.keep, rung.step)).collect();
     if !rungs.is_empty() {
-        lines.push(format!("halving: {}", rungs.join(", ")));
+        lines.push(format!("what goes on: {}", rungs.join(", ")));
     }
     lines.join("\n")
 }
@@ -206,7 +206,7 @@ mod tests {
             ..v1::Sweep::default()
         };
         let best = "* point 3, train.seed=7: 1.2500 after step 40";
-        assert_eq!(summary(&sweep), format!("{best}\nhalving: 1 go on after step 80"));
+        assert_eq!(summary(&sweep), format!("{best}\nwhat goes on: the best 1 after step 80"));
         sweep.points[0].passed = 2;
         assert_eq!(summary(&sweep), best);
         sweep.best_job_id.clear();

@@ -152,15 +152,7 @@ impl<'a> Turn<'a> {
             let Some(job) = self.ended.get(id).or_else(|| self.cluster.jobs.get(id)) else { continue };
             self.effects.writes.push(match change {
                 Change::Row => Write::UpdateJob(job.clone()),
-                Change::Progress => Write::UpdateProgress {
-                    job: job.id,
-                    step: job.step,
-                    loss: job.loss,
-                    validation: job.validation,
-                    last_sequence: job.last_sequence,
-                    artifacts: job.artifacts,
-                    updated: job.updated,
-                },
+                Change::Progress => Write::progress_of(job),
             });
         }
         let accounts = self.cluster.shares.take_changed();

@@ -96,19 +96,6 @@ pub(crate) fn queued_job(number: u64) -> Arc<Job> {
     })
 }
 
-/// The numbers of a job that change all the time.
-pub(crate) fn progress_of(job: &Job) -> Write {
-    Write::UpdateProgress {
-        job: job.id,
-        step: job.step,
-        loss: job.loss,
-        validation: job.validation,
-        last_sequence: job.last_sequence,
-        artifacts: job.artifacts,
-        updated: job.updated,
-    }
-}
-
 /// Writes and reads everything that a store has, on an empty store.
 pub(crate) async fn run(store: &dyn Store) -> Written {
     let first = jobs_are_kept(store).await;
@@ -220,7 +207,7 @@ async fn jobs_are_kept(store: &dyn Store) -> Job {
 
     (job.step, job.loss, job.last_sequence, job.artifacts, job.updated) = (8, None, 30, 2, Time(13));
     job.validation = Some(Validation { step: 8, loss: 0.25 });
-    store.commit(&[progress_of(&job)]).await.expect("update the progress");
+    store.commit(&[Write::progress_of(&job)]).await.expect("update the progress");
     assert_eq!(store.job(job.id).await.expect("job"), Some(job.clone()));
     job
 }

@@ -135,7 +135,7 @@ async fn a_database_of_the_last_release_is_brought_forward_with_all_that_is_in_i
     let event = JobEvent { job: job.id, sequence: 3, time: job.created, body: EventBody::Step(next) };
     let mut progress = job.clone();
     (progress.step, progress.last_sequence, progress.artifacts) = (2, 3, 1);
-    let progress = conformance::progress_of(&progress);
+    let progress = Write::progress_of(&progress);
     let writes = [Write::AppendStep(job.id, next), Write::AppendEvent(event.clone()), progress];
     store.commit(&writes).await.unwrap();
     assert_eq!(store.events(job.id, 2, 9).await.unwrap(), [event]);
@@ -309,7 +309,7 @@ async fn a_step_report_writes_few_bytes_however_large_its_job_is() {
         let event =
             JobEvent { job: job.id, sequence: number, time: job.created, body: EventBody::Step(step) };
         (job.step, job.loss, job.last_sequence) = (number, Some(step.loss), number);
-        let progress = conformance::progress_of(&job);
+        let progress = Write::progress_of(&job);
         let writes = [Write::AppendStep(job.id, step), Write::AppendEvent(event), progress];
         store.commit(&writes).await.unwrap();
     }

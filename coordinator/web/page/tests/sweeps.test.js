@@ -6,7 +6,7 @@ test("a sweep says what differs, and what is to come", () => {
   const points = [{ settings: { b: "1", a: "2" }, passed: 1 }, { settings: { b: "3" } }];
   const sweep = { points, rungs: [{ step: "10", keep: 2 }, { step: "20", keep: 1 }] };
   assert.deepEqual(optionsOf(sweep), ["a", "b"]);
-  assert.deepEqual(rungsToCome(sweep), ["1 go on after step 20"]);
+  assert.deepEqual(rungsToCome(sweep), ["the best 1 after step 20"]);
   assert.deepEqual([optionsOf({}), rungsToCome({})], [[], []]);
   assert.deepEqual(ladder({ step: "10", totalSteps: "40" }, sweep.rungs), { done: 0.25, rungs: [0.25, 0.5] });
   assert.deepEqual(ladder({}, sweep.rungs), { done: 0, rungs: [0, 0] });
