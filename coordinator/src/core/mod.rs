@@ -111,5 +111,5 @@ pub use sweep_place::SweepPlace;
 pub use time::Time;
 pub use timing::{RankTiming, Straggler, Stragglers};
 pub use verification::{Difference, Verification};
-pub use waiting::{BEHIND_ANOTHER, LongestWait, Waiting};
+pub use waiting::{BEHIND_ANOTHER, LongestWait, Outlook, Waiting};
 pub use worker::{Capabilities, Doubt, RingPlace, Worker, WorkerState};

@@ -74,11 +74,11 @@ impl Needs {
 
 impl Job {
     /// Whether a worker may have a rank of it, whatever it does now: it has what the job needs, has not refused the job, and does
-    /// not rest for its owner.
-    pub(super) fn takes(&self, worker: &Worker) -> bool {
+    /// not rest for its owner. `needs`: the job's.
+    pub(super) fn takes(&self, worker: &Worker, needs: &Needs) -> bool {
         !self.refused_by.contains(&worker.id)
             && !worker.rests_for(&self.queue.owner)
-            && Needs::of(self).are_met(&Abilities::of(worker))
+            && needs.are_met(&Abilities::of(worker))
     }
 }
 

@@ -1,8 +1,7 @@
 //! Why queued jobs wait, and until when: computed when somebody asks.
 
-use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use ringtune_shared::ids::JobId;
 
@@ -30,14 +29,23 @@ pub struct LongestWait {
 }
 
 /// When workers are free, the first ones first.
-type FreeTimes = BTreeMap<(Needs, String), Rc<[Time]>>;
+type FreeTimes = BTreeMap<(Needs, String), Arc<[Time]>>;
 
 /// All jobs in the queue.
-struct Order<'a> {
-    /// In their order.
-    jobs: Vec<(Precedence, &'a Job)>,
+struct Order {
+    /// Their places, in their order.
+    jobs: Vec<Precedence>,
     /// By class: how many workers of it the jobs before each could take to start, one entry more than there are jobs.
-    needed: BTreeMap<&'a str, Vec<usize>>,
+    needed: BTreeMap<String, Vec<usize>>,
+}
+
+/// How many jobs are before one, and when workers are free, as of one state of the cluster. What it takes a look at all jobs and
+/// workers to find out is found out once it is asked for, and may serve for a moment afterwards: see `service/outlooks.rs`.
+pub struct Outlook {
+    cluster: Cluster,
+    order: OnceLock<Order>,
+    /// By what jobs need of workers, and by class.
+    free: Mutex<FreeTimes>,
 }
 
 /// The answer for any number of jobs, as of one state of the cluster.
@@ -45,19 +53,79 @@ pub struct Waiting<'a> {
     cluster: &'a Cluster,
     /// Which free workers are kept, and for which jobs.
     walk: QueueWalk,
-    /// Found out once it is asked for, like the next.
-    order: OnceCell<Order<'a>>,
-    /// By what jobs need of workers, and by class.
-    free: RefCell<FreeTimes>,
+    outlook: Arc<Outlook>,
+}
+
+impl Outlook {
+    /// As of this state.
+    pub fn of(cluster: &Cluster) -> Self {
+        Self { cluster: cluster.clone(), order: OnceLock::new(), free: Mutex::default() }
+    }
+
+    fn order(&self) -> &Order {
+        self.order.get_or_init(|| {
+            let queued = self.cluster.jobs().filter(|job| job.state == JobState::Queued);
+            let queued = queued.map(|job| (self.cluster.precedence_of(job), &**job));
+            let mut jobs: Vec<(Precedence, &Job)> = queued.collect();
+            jobs.sort_by_key(|(precedence, _)| *precedence);
+            let needed = self.cluster.pool.classes().map(|class| {
+                let of_class = jobs.iter().scan(0, |sum, (_, job)| {
+                    *sum += if may_have(job, class) { job.ranks().1 as usize } else { 0 };
+                    Some(*sum)
+                });
+                (class.to_owned(), std::iter::once(0).chain(of_class).collect())
+            });
+            let needed = needed.collect();
+            Order { jobs: jobs.into_iter().map(|(precedence, _)| precedence).collect(), needed }
+        })
+    }
+
+    /// How many jobs are before one with this place.
+    fn ahead(&self, own: Precedence) -> usize {
+        self.order().jobs.partition_point(|precedence| *precedence < own)
+    }
+
+    /// When a job with this place may start: once as many workers of a class are free as it needs, and as those before it need that
+    /// could have them. Jobs that run free theirs at their end.
+    fn start(&self, job: &Job, own: Precedence, needs: &Needs) -> Option<Time> {
+        let ahead = self.ahead(own);
+        let classes = self.order().needed.iter().filter(|(class, _)| may_have(job, class));
+        let starts = classes.filter_map(|(class, needed)| {
+            let last = needed.get(ahead)? + job.ranks().1 as usize - 1;
+            self.free_times(needs, class).get(last).copied()
+        });
+        starts.min()
+    }
+
+    /// When the workers of a class are free that have what is needed, as far as that is known: the first ones first.
+    fn free_times(&self, needs: &Needs, class: &str) -> Arc<[Time]> {
+        let key = (needs.clone(), class.to_owned());
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let times = free.entry(key).or_insert_with(|| {
+            let (cluster, now) = (&self.cluster, self.cluster.latest);
+            let usable = cluster.available().filter(|(worker, availability)| {
+                let fits = worker.capabilities.numerics_class == class;
+                availability.usable() && fits && needs.are_met(&Abilities::of(worker))
+            });
+            let times = usable.filter_map(|(worker, _)| match cluster.place_of(worker.id) {
+                None => Some(now),
+                Some(place) => cluster.job(place.job())?.end(now),
+            });
+            let mut times: Vec<Time> = times.collect();
+            times.sort_unstable();
+            times.into()
+        });
+        Arc::clone(times)
+    }
 }
 
 impl<'a> Waiting<'a> {
-    fn of(cluster: &'a Cluster) -> Self {
+    fn of(cluster: &'a Cluster, outlook: Arc<Outlook>) -> Self {
         let mut walk = QueueWalk::default();
         while let Some(job) = walk.next(cluster).and_then(|id| cluster.jobs.get(&id)) {
             walk.keep(cluster, job);
         }
-        Self { cluster, walk, order: OnceCell::new(), free: RefCell::default() }
+        Self { cluster, walk, outlook }
     }
 
     /// Tells a job, as far as it is in the queue, why it waits.
@@ -73,74 +141,16 @@ impl<'a> Waiting<'a> {
         let (_, needed) = job.ranks();
         let open = self.cluster.open_to(job);
         let free = open.classes().filter(|(class, _)| may_have(job, class)).map(|(_, free)| free).max();
+        let own = self.cluster.precedence_of(job);
         Wait {
             needed,
             free: free.unwrap_or(0),
             usable: open.usable(job),
-            ahead: self.ahead(job),
+            ahead: self.outlook.ahead(own),
             behind: self.first(job),
             since: job.waits_since,
-            start: self.start(job, open.needs()),
+            start: self.outlook.start(job, own, open.needs()),
         }
-    }
-
-    fn order(&self) -> &Order<'a> {
-        self.order.get_or_init(|| {
-            let queued = self.cluster.jobs().filter(|job| job.state == JobState::Queued);
-            let queued = queued.map(|job| (self.cluster.precedence_of(job), &**job));
-            let mut jobs: Vec<(Precedence, &Job)> = queued.collect();
-            jobs.sort_by_key(|(precedence, _)| *precedence);
-            let needed = self.cluster.pool.classes().map(|class| {
-                let of_class = jobs.iter().scan(0, |sum, (_, job)| {
-                    *sum += if may_have(job, class) { job.ranks().1 as usize } else { 0 };
-                    Some(*sum)
-                });
-                (class, std::iter::once(0).chain(of_class).collect())
-            });
-            let needed = needed.collect();
-            Order { jobs, needed }
-        })
-    }
-
-    /// How many jobs are before this one.
-    fn ahead(&self, job: &Job) -> usize {
-        let own = self.cluster.precedence_of(job);
-        self.order().jobs.partition_point(|(precedence, _)| *precedence < own)
-    }
-
-    /// When a job may start: once as many workers of a class are free as it needs, and as those before it need that could have
-    /// them. Jobs that run free theirs at their end.
-    fn start(&self, job: &Job, needs: &Needs) -> Option<Time> {
-        let ahead = self.ahead(job);
-        let classes = self.order().needed.iter().filter(|(class, _)| may_have(job, class));
-        let starts = classes.filter_map(|(class, needed)| {
-            let last = needed.get(ahead)? + job.ranks().1 as usize - 1;
-            self.free_times(needs, class).get(last).copied()
-        });
-        starts.min()
-    }
-
-    /// When the workers of a class are free that have what is needed, as far as that is known: the first ones first.
-    fn free_times(&self, needs: &Needs, class: &str) -> Rc<[Time]> {
-        let key = (needs.clone(), class.to_owned());
-        if let Some(known) = self.free.borrow().get(&key) {
-            return Rc::clone(known);
-        }
-        let (cluster, now) = (self.cluster, self.cluster.latest);
-        let usable = cluster.available().filter(|(worker, availability)| {
-            let fits = worker.capabilities.numerics_class == class;
-            availability.usable() && fits && needs.are_met(&Abilities::of(worker))
-        });
-        let mut times: Vec<Time> = usable
-            .filter_map(|(worker, _)| match cluster.place_of(worker.id) {
-                None => Some(now),
-                Some(place) => cluster.job(place.job())?.end(now),
-            })
-            .collect();
-        times.sort_unstable();
-        let times: Rc<[Time]> = times.into();
-        self.free.borrow_mut().insert(key, Rc::clone(&times));
-        times
     }
 
     /// The job that comes first where one could run, but the workers are kept for others: the first of those.
@@ -232,7 +242,17 @@ impl Cluster {
 
     /// Why queued jobs wait, as of now.
     pub fn waiting(&self) -> Waiting<'_> {
-        Waiting::of(self)
+        self.waiting_by(Arc::new(Outlook::of(self)))
+    }
+
+    /// As above, where how many are before one and when it starts may be as of a moment ago.
+    pub fn waiting_by(&self, outlook: Arc<Outlook>) -> Waiting<'_> {
+        Waiting::of(self, outlook)
+    }
+
+    /// Jobs in the queue and workers: what it costs to look at all of them.
+    pub fn size(&self) -> usize {
+        self.count_jobs(JobState::Queued) + self.workers.size()
     }
 }
 

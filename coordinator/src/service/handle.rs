@@ -10,6 +10,7 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use super::clock::Clock;
 use super::error::Error;
+use super::outlooks::Outlooks;
 use super::timings::RingTimings;
 use super::waits::Waits;
 use super::watch::Watch;
@@ -97,6 +98,7 @@ pub struct Handle {
     pub(super) deleted: Arc<Notify>,
     pub(super) clock: Clock,
     pub(super) waits: Waits,
+    pub(super) outlooks: Outlooks,
 }
 
 impl Command {
@@ -373,7 +375,7 @@ impl Handle {
             return;
         }
         let cluster = self.cluster();
-        let waiting = cluster.waiting();
+        let waiting = self.outlooks.waiting(&cluster);
         for job in jobs.iter_mut() {
             if job.state == JobState::Queued {
                 waiting.explain(job);
@@ -415,7 +417,8 @@ impl Handle {
     pub async fn watch_jobs(&self, named: &[JobId], owner: Option<&str>) -> Result<WatchMany, Error> {
         // Subscribed before the jobs are read: no event falls between.
         let feed = self.watchers.feed();
-        WatchMany::open(self.store.clone(), self.snapshot.clone(), feed, named, owner).await
+        let outlooks = self.outlooks.clone();
+        WatchMany::open(self.store.clone(), self.snapshot.clone(), outlooks, feed, named, owner).await
     }
 
     /// The store, for reading.

@@ -19,6 +19,7 @@ mod batch;
 mod clock;
 mod error;
 mod handle;
+mod outlooks;
 mod pace;
 mod progress;
 mod purge;

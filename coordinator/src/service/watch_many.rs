@@ -11,6 +11,7 @@ use tokio::sync::broadcast::{self, error::RecvError};
 use tokio::sync::watch;
 
 use super::error::Error;
+use super::outlooks::Outlooks;
 use super::watchers::Happened;
 use crate::core::{BEHIND_ANOTHER, Cluster, Job, JobEvent, JobState, Waiting};
 use crate::store::Store;
@@ -30,6 +31,7 @@ pub enum ManyNews {
 pub struct WatchMany {
     store: Arc<dyn Store>,
     cluster: watch::Receiver<Arc<Cluster>>,
+    outlooks: Outlooks,
     feed: broadcast::Receiver<Happened>,
     /// Those that were named and have not ended; none: all are watched.
     open: Option<HashSet<JobId>>,
@@ -48,6 +50,7 @@ impl WatchMany {
     pub(super) async fn open(
         store: Arc<dyn Store>,
         cluster: watch::Receiver<Arc<Cluster>>,
+        outlooks: Outlooks,
         feed: broadcast::Receiver<Happened>,
         named: &[JobId],
         owner: Option<&str>,
@@ -55,6 +58,7 @@ impl WatchMany {
         let mut watch = Self {
             store,
             cluster,
+            outlooks,
             feed,
             open: None,
             told: HashMap::new(),
@@ -64,7 +68,7 @@ impl WatchMany {
         };
         if named.is_empty() {
             let snapshot = watch.cluster.borrow().clone();
-            let waiting = snapshot.waiting();
+            let waiting = watch.outlooks.waiting(&snapshot);
             let jobs = snapshot.jobs().filter(|job| watch.sees(job));
             watch.first = jobs.map(|job| watch.explained(job, &waiting)).collect();
         } else {
@@ -172,7 +176,7 @@ impl WatchMany {
     async fn find(&self, id: JobId) -> Result<Option<Arc<Job>>, Error> {
         let snapshot = self.cluster.borrow().clone();
         let found = match snapshot.job(id) {
-            Some(job) => Some(self.explained(job, &snapshot.waiting())),
+            Some(job) => Some(self.explained(job, &self.outlooks.waiting(&snapshot))),
             None => self.store.job(id).await?.map(Arc::new),
         };
         Ok(found.filter(|job| self.sees(job)))
@@ -195,7 +199,10 @@ mod tests {
         let (_folder, store) = conformance::temporary().await;
         let store = Arc::new(store);
         let watchers = Watchers::default();
-        let open = || WatchMany::open(store.clone(), cluster.clone(), watchers.feed(), &[], None);
+        let open = || {
+            let outlooks = Outlooks::default();
+            WatchMany::open(store.clone(), cluster.clone(), outlooks, watchers.feed(), &[], None)
+        };
         let (mut quick, mut slow) = (open().await.unwrap(), open().await.unwrap());
         for watch in [&mut quick, &mut slow] {
             assert!(matches!(watch.next().await, Ok(Some(ManyNews::Job(told))) if told.id == job.id));

@@ -11,6 +11,7 @@ use crate::core::effect::Down;
 use crate::core::input::HeldRank;
 use crate::core::job::{Joiner, Member, Phase, Ring};
 use crate::core::loss::Loss;
+use crate::core::needs::Needs;
 use crate::core::pool::Availability;
 use crate::core::queue_walk::QueueWalk;
 use crate::core::record::{EventBody, LogLevel};
@@ -34,7 +35,7 @@ impl Turn<'_> {
                     self.cluster.jobs.get(id).is_some_and(|job| {
                         !job.links.keeps_apart(worker, self.now)
                             && self.cluster.room_of(&job.queue.owner) > 0
-                            && known.is_some_and(|worker| job.takes(worker))
+                            && known.is_some_and(|worker| job.takes(worker, &Needs::of(job)))
                     })
                 };
                 let mut short = self.cluster.short.of_class(&class, want).filter(may_join).peekable();
@@ -58,14 +59,14 @@ impl Turn<'_> {
             // Only then does it matter.
             self.cluster.short.of_class(class, Want::Growth).next().is_some()
         });
-        let begins = kept.filter(|((class, _), (_, id))| {
+        let begins = kept.filter(|((class, needs), (_, id))| {
             let Some(job) = self.cluster.jobs.get(id) else { return false };
             let (_, needed) = job.ranks();
             let available = self.cluster.workers().filter(|worker| {
                 worker.capabilities.numerics_class == *class
                     && Availability::of(worker, false).usable()
                     && self.cluster.place_of(worker.id).is_none()
-                    && job.takes(worker)
+                    && job.takes(worker, needs)
             });
             available.take(needed as usize).count() == needed as usize
         });

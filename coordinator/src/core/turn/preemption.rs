@@ -15,6 +15,9 @@ use crate::core::record::{EventBody, LogLevel};
 use crate::core::scheduler::FreeWorkers as _;
 use crate::core::stop::Goal;
 
+/// How many members leave their rings for a job, by that and by their class.
+type Leaving = BTreeMap<(JobId, String), usize>;
+
 /// Jobs that are looked at in one go.
 const MOST: usize = 16;
 
@@ -24,6 +27,7 @@ impl Turn<'_> {
     pub(super) fn preempt(&mut self) -> BTreeSet<String> {
         let difference = self.cluster.options.preempt_difference;
         let (mut looked_at, mut promised) = (BTreeSet::new(), BTreeMap::new());
+        let mut leaving = None;
         while looked_at.len() < MOST {
             let has_rings = |class: &str, _: &Needs| self.cluster.rings.has(class, u32::MAX);
             let room = |owner: &str| self.cluster.room_of(owner);
@@ -37,7 +41,8 @@ impl Turn<'_> {
             if most.is_none() && !job.overdue {
                 break;
             }
-            if let Some((class, given)) = self.best_class(&job, most, &promised) {
+            let leaving = leaving.get_or_insert_with(|| self.leaving());
+            if let Some((class, given)) = self.best_class(&job, most, &promised, leaving) {
                 *promised.entry(class.clone()).or_default() += job.ranks().1 as usize;
                 given.into_iter().for_each(|gift| self.take(&job, gift));
             }
@@ -52,6 +57,7 @@ impl Turn<'_> {
         job: &Job,
         most: Option<u32>,
         promised: &BTreeMap<String, usize>,
+        leaving: &Leaving,
     ) -> Option<(String, Vec<Gift>)> {
         let (_, needed) = job.ranks();
         let open = self.cluster.open_to(job);
@@ -59,11 +65,15 @@ impl Turn<'_> {
             job.bound_to().is_none_or(|bound| bound == *class) && open.usable_of(class) >= needed as usize
         });
         let answers = classes.filter_map(|class| {
-            let coming = self.coming(job, class).saturating_sub(promised.get(class).copied().unwrap_or(0));
+            let free = open.classes().find(|(name, _)| *name == class).map_or(0, |(_, free)| free);
+            let leaving = leaving.get(&(job.id, class.to_owned())).copied().unwrap_or(0);
+            // Those that it may have at once or in a moment: without a place, or on their way out of a ring for it.
+            let coming = free + self.cluster.pool.letting_go(class, open.needs()) + leaving;
+            let coming = coming.saturating_sub(promised.get(class).copied().unwrap_or(0));
             let lacking = (needed as usize).saturating_sub(coming);
             let given = match lacking {
                 0 => Some(Vec::new()),
-                _ => gifts(&self.givers(job, class, most?), lacking),
+                _ => gifts(&self.givers(job, open.needs(), class, most?), lacking),
             };
             Some((class.to_owned(), given?))
         });
@@ -74,30 +84,32 @@ impl Turn<'_> {
         })
     }
 
-    /// Workers of a class that a job may have at once or in a moment: those that have no place, and those that leave a ring
-    /// for it.
-    fn coming(&self, job: &Job, class: &str) -> usize {
-        let open = self.cluster.open_to(job);
-        let free = open.classes().find(|(name, _)| *name == class).map_or(0, |(_, free)| free);
-        let rings = self.cluster.rings.of_class(class, u32::MAX);
-        let rings = rings.filter_map(|id| self.cluster.jobs.get(&id)?.ring.as_ref());
-        let leaving = rings.flat_map(|ring| ring.present()).filter(|(_, one)| one.yields_to == Some(job.id));
-        free + self.cluster.pool.letting_go(class, open.needs()) + leaving.count()
+    fn leaving(&self) -> Leaving {
+        let mut leaving = Leaving::new();
+        for class in self.cluster.pool.classes() {
+            let rings = self.cluster.rings.of_class(class, u32::MAX);
+            let rings = rings.filter_map(|id| self.cluster.jobs.get(&id)?.ring.as_ref());
+            for (_, member) in rings.flat_map(|ring| ring.present()) {
+                if let Some(to) = member.yields_to {
+                    *leaving.entry((to, class.to_owned())).or_default() += 1;
+                }
+            }
+        }
+        leaving
     }
 
     /// The rings of a class that a job may take ranks from: of lower priorities first, and of the younger jobs.
-    fn givers(&self, job: &Job, class: &str, most: u32) -> Vec<Giver> {
+    fn givers(&self, job: &Job, needs: &Needs, class: &str, most: u32) -> Vec<Giver> {
         let jobs = self.cluster.rings.of_class(class, most).filter_map(|id| self.cluster.jobs.get(&id));
         let giver = |giving: &Arc<Job>| {
-            let ring = giving.ring.as_ref()?;
-            let usable = |worker: WorkerId| self.is_usable(worker, job);
+            let ring = giving.ring.as_ref().filter(|ring| can_stop(giving, ring))?;
+            let usable = |worker: WorkerId| self.is_usable(worker, job, needs);
             let members = ring.present().filter(|(_, member)| usable(member.worker)).count();
             let joining = ring.joining.iter().filter(|joiner| usable(joiner.member.worker)).count();
             let (_, min) = giving.ranks();
             let goes_on = giving.state == JobState::Running && ring.reforms();
             let spare = ring.present().count().saturating_sub(min as usize).min(members);
-            let gives = can_stop(giving, ring) && members > 0;
-            gives.then_some(Giver {
+            (members > 0).then_some(Giver {
                 job: giving.id,
                 members,
                 spare: if goes_on { spare } else { 0 },
@@ -107,9 +119,10 @@ impl Turn<'_> {
         jobs.filter_map(giver).collect()
     }
 
-    fn is_usable(&self, id: WorkerId, job: &Job) -> bool {
+    /// `needs`: the job's.
+    fn is_usable(&self, id: WorkerId, job: &Job, needs: &Needs) -> bool {
         let worker = self.cluster.workers.get(&id);
-        worker.is_some_and(|worker| Availability::of(worker, false).usable() && job.takes(worker))
+        worker.is_some_and(|worker| Availability::of(worker, false).usable() && job.takes(worker, needs))
     }
 
     /// A ring gives what it is to give to a job: at the end of its step, or at once where it has done none.
@@ -117,13 +130,13 @@ impl Turn<'_> {
         let Gift { job: id, joining, members, all } = gift;
         let Some(ring) = self.ring(id) else { return };
         let what = format!("job {} of priority {} needs its workers", to.id, to.queue.priority);
-        let usable = |worker: &WorkerId| self.is_usable(*worker, to);
+        let needs = Needs::of(to);
+        let usable = |worker: &WorkerId| self.is_usable(*worker, to, &needs);
         let joiners: Vec<WorkerId> =
             ring.joining.iter().map(|joiner| joiner.member.worker).filter(usable).collect();
         // The last ones, so that rank 0 stays.
         let present = ring.present().map(|(_, member)| member.worker);
-        let mut leaving: Vec<WorkerId> =
-            present.filter(|worker| all || self.is_usable(*worker, to)).collect();
+        let mut leaving: Vec<WorkerId> = present.filter(|worker| all || usable(worker)).collect();
         if !all {
             leaving.drain(..leaving.len().saturating_sub(members));
         }

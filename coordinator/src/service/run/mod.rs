@@ -21,6 +21,7 @@ use super::batch::{Batch, Session};
 use super::clock::Clock;
 use super::error::Error;
 use super::handle::{Arrived, Handle, Out};
+use super::outlooks::Outlooks;
 use super::pace::{Pace, TICK};
 use super::purge;
 use super::spans;
@@ -98,7 +99,17 @@ pub async fn start(settings: Settings) -> Result<(Handle, JoinHandle<()>), store
         _purge: over.drop_guard(),
     };
     let sessions = Arc::new(AtomicU64::new(1));
-    let handle = Handle { commands, snapshot: newest, store, watchers, sessions, deleted, clock, waits };
+    let handle = Handle {
+        commands,
+        snapshot: newest,
+        store,
+        watchers,
+        sessions,
+        deleted,
+        clock,
+        waits,
+        outlooks: Outlooks::default(),
+    };
     Ok((handle, tokio::spawn(service.run())))
 }
 

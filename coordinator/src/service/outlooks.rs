@@ -1,0 +1,29 @@
+//! How many jobs are before one, and when workers are free: for large clusters not found out anew for each question.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::core::{Cluster, Outlook, Waiting};
+
+/// Up to so many jobs in the queue and workers everything is as of the newest commit.
+const SMALL: usize = 500;
+/// Beyond that it may be so old: each answer has a job's waiting, and to look at all jobs for each costs more than all else.
+const KEPT: Duration = Duration::from_secs(1);
+
+/// Cheap to clone; all clones have the same.
+#[derive(Clone, Default)]
+pub(super) struct Outlooks(Arc<Mutex<Option<(Instant, Arc<Outlook>)>>>);
+
+impl Outlooks {
+    /// Why jobs wait in this state of the cluster.
+    pub(super) fn waiting<'a>(&self, cluster: &'a Cluster) -> Waiting<'a> {
+        if cluster.size() <= SMALL {
+            return cluster.waiting();
+        }
+        let mut newest = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let fresh = newest.take_if(|(since, _)| since.elapsed() < KEPT);
+        let (since, outlook) = fresh.unwrap_or_else(|| (Instant::now(), Arc::new(Outlook::of(cluster))));
+        *newest = Some((since, Arc::clone(&outlook)));
+        cluster.waiting_by(outlook)
+    }
+}
