@@ -8,11 +8,19 @@ use crate::core::{Cluster, Outlook, Waiting};
 /// Up to so many jobs in the queue and workers everything is as of the newest commit.
 const SMALL: usize = 500;
 /// Beyond that it may be so old: each answer has a job's waiting, and to look at all jobs for each costs more than all else.
-const KEPT: Duration = Duration::from_secs(1);
+const AGE: Duration = Duration::from_secs(1);
 
 /// Cheap to clone; all clones have the same.
 #[derive(Clone, Default)]
-pub(super) struct Outlooks(Arc<Mutex<Option<(Instant, Arc<Outlook>)>>>);
+pub(super) struct Outlooks {
+    newest: Arc<Mutex<Option<Kept>>>,
+}
+
+#[derive(Clone)]
+struct Kept {
+    since: Instant,
+    outlook: Arc<Outlook>,
+}
 
 impl Outlooks {
     /// Why jobs wait in this state of the cluster.
@@ -20,10 +28,11 @@ impl Outlooks {
         if cluster.size() <= SMALL {
             return cluster.waiting();
         }
-        let mut newest = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let fresh = newest.take_if(|(since, _)| since.elapsed() < KEPT);
-        let (since, outlook) = fresh.unwrap_or_else(|| (Instant::now(), Arc::new(Outlook::of(cluster))));
-        *newest = Some((since, Arc::clone(&outlook)));
-        cluster.waiting_by(outlook)
+        let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = newest
+            .take_if(|kept| kept.since.elapsed() < AGE)
+            .unwrap_or_else(|| Kept { since: Instant::now(), outlook: Arc::new(Outlook::of(cluster)) });
+        *newest = Some(kept.clone());
+        cluster.waiting_by(kept.outlook)
     }
 }
