@@ -10,7 +10,8 @@ use crate::{common_arguments::AskArguments, job_file::Label, references::JobRefe
 #[command(after_help = "\
 Examples:
   ringtune order last --snapshot                     keep the state and what is learned now
-  ringtune order last --prompt 'a <toy> on a beach'  pictures of it, with what is learned so far
+  ringtune order last --prompt 'a <toy> on a beach'  pictures of it, with what is learned so far;
+                                                     a language model goes on with it
   ringtune order last --learning-rate 5e-4           from the next step on
   ringtune order last --stop --after 800             step 800 is the last
 
@@ -31,7 +32,7 @@ pub struct OrderArguments {
     /// Keep the state as a checkpoint, and what is learned as its kind's files of a step
     #[arg(long)]
     pub snapshot: bool,
-    /// Draw pictures of this with what is learned so far
+    /// Draw pictures of this with what is learned so far; of a language model, a text that begins with it
     #[arg(long, value_name = "TEXT")]
     pub prompt: Option<String>,
     /// Not before this step is done [default: as soon as it may be]

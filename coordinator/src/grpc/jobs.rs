@@ -9,7 +9,7 @@ use ringtune_proto::convert::{
 use ringtune_proto::v1::{self, job_service_server::JobService};
 use ringtune_shared::checkpoint::Resumed;
 use ringtune_shared::ids::{ContentHash, JobId};
-use ringtune_shared::job::{JobRequest, JobSpec, Order, QueueSpec, parse_job_request};
+use ringtune_shared::job::{JobRequest, JobSpec, QueueSpec, parse_job_request};
 use ringtune_shared::trace::TraceContext;
 use tonic::{Request, Response, Status};
 
@@ -189,13 +189,6 @@ impl JobService for Jobs {
         self.0.check_reach(&call, id).await?;
         let (order, after_step) = order_from_wire(request.order).map_err(|error| bad_field(&error))?;
         order.check().map_err(bad_queue)?;
-        let job = self.0.job(&call, id).await?;
-        if let Order::Sample(_) = order
-            && !job.spec.draws_samples()
-        {
-            let problem = format!("a job of kind {:?} draws none", job.spec.kind().as_str());
-            return Err(bad_field(&FieldError::new("order.prompt", problem)));
-        }
         let job = self.0.handle.order_job(id, order, after_step).await.map_err(FailedRequest::from)?;
         let number = job.orders.last().map_or(0, |order| order.live.number);
         let number = i64::try_from(number).unwrap_or(i64::MAX);

@@ -19,18 +19,18 @@ export function textsPart(app) {
     const newest = texts.slice(-MOST);
     setText(said, newest.length < texts.length ? `The newest ${count(newest.length)} of ${count(texts.length)}` : `${count(texts.length)} ${texts.length === 1 ? "text" : "texts"}`);
     const atEnd = rows.scrollTop + rows.clientHeight >= rows.scrollHeight - 30;
-    keep(rows, newest, (text) => `${text.number} ${text.hash}`, (text) => makeText(app, text, () => {
+    keep(rows, newest, (text) => `${text.name} ${text.hash}`, (text) => makeText(app, text, () => {
       if (atEnd) rows.scrollTop = rows.scrollHeight;
     }));
   }
   return { node, update };
 }
 
-function makeText(app, { number, hash }, shown) {
+function makeText(app, { title, hash }, shown) {
   const about = element("span", { class: "quiet" });
   const words = element("pre", { class: "made" });
   read(app, hash, about, words).then(shown);
-  return element("article", {}, element("h3", {}, `Text ${count(number)} `, about), words);
+  return element("article", {}, element("h3", {}, `${title} `, about), words);
 }
 
 async function read(app, hash, about, words) {

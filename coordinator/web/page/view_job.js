@@ -240,7 +240,7 @@ function buttons(app, box, current) {
     title: "Order something of this job?", text: [about(), "It is carried out between two steps, on all ranks at the same one."], yes: "Order it",
     fields: [
       { label: "Keep the state and what is learned", name: "what", type: "radio", value: "snapshot", checked: "" },
-      { label: "Draw pictures of the prompt below", name: "what", type: "radio", value: "prompt" },
+      { label: "Pictures of the prompt below, or a text that begins with it", name: "what", type: "radio", value: "prompt" },
       { label: "Go on with the learning rate below", name: "what", type: "radio", value: "learningRate" },
       { label: "Make the step the last one", name: "what", type: "radio", value: "stop" },
       { label: "Prompt or learning rate", name: "given", maxlength: 1000, autocomplete: "off" },

@@ -368,11 +368,6 @@ impl JobSpec {
         self.work.facts().prompt_to_try()
     }
 
-    /// Whether its ranks can draw what it has learned, while it learns.
-    pub fn draws_samples(&self) -> bool {
-        self.work.facts().pictures().is_some()
-    }
-
     /// The activity of prepared ranks.
     pub fn activity(&self) -> Activity {
         self.work.facts().activity()

@@ -96,7 +96,7 @@ pub enum Order {
     Stop,
     /// The state, and what is learned, are kept as files.
     Snapshot,
-    /// Pictures of this prompt.
+    /// Pictures of this prompt, or a text that begins with it.
     Sample(String),
 }
 

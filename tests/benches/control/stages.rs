@@ -81,7 +81,7 @@ impl<'a> Bench<'a> {
 
     /// Runs all stages.
     pub(crate) async fn run(mut self) -> Result<Report> {
-        self.form_rings().await?;
+        Box::pin(self.form_rings()).await?;
         let mut created = 0;
         let mut limit = Duration::from_secs(self.arguments.limit);
         let mut marks = [self.arguments.jobs / 100, self.arguments.jobs / 10, self.arguments.jobs]

@@ -2,6 +2,7 @@
 
 mod buckets;
 mod deaths;
+mod orders;
 mod reference;
 mod refusals;
 mod results;

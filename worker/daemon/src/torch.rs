@@ -223,6 +223,7 @@ impl TrainLanguageModel for TorchEngine {
         batch: &TokenBatch,
         buckets: &mut dyn Buckets,
     ) -> Result<PassSummary, EngineError> {
+        self.text = None;
         self.language()?.gradient(batch, buckets).map_err(engine_error)
     }
 
@@ -319,6 +320,11 @@ impl GenerateText for TorchEngine {
         Runtime::set_threads(request.threads).map_err(engine_error)?;
         self.drop_all();
         Ok(self.text.insert(Gpt2Text::open(request).map_err(engine_error)?).info())
+    }
+
+    fn open_trained_text(&mut self) -> Result<TextModelInfo, EngineError> {
+        let text = Gpt2Text::of_trained(self.language()?).map_err(engine_error)?;
+        Ok(self.text.insert(text).info())
     }
 
     fn next_logits(&mut self, feed: &FeedTokens) -> Result<Vec<f32>, EngineError> {

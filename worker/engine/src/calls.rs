@@ -140,6 +140,11 @@ impl EngineHandle {
         self.run(move |engine, _| engine.open_text_model(&request)).await
     }
 
+    /// See [`crate::GenerateText::open_trained_text`].
+    pub async fn open_trained_text(&self) -> Result<TextModelInfo, EngineError> {
+        self.run(|engine, _| engine.open_trained_text()).await
+    }
+
     /// See [`crate::GenerateText::next_logits`].
     pub async fn next_logits(&self, feed: FeedTokens) -> Result<Vec<f32>, EngineError> {
         self.run(move |engine, _| engine.next_logits(&feed)).await

@@ -14,6 +14,13 @@ pub trait GenerateText: Engine {
     /// Files that are no such model; a field of the request beyond its limits, by its name.
     fn open_text_model(&mut self, request: &OpenTextModel) -> Result<TextModelInfo, EngineError>;
 
+    /// Makes text with a copy of the language model that is trained, with the values that its parameters have now. The training is
+    /// not touched; its next gradient lets go of the copy.
+    ///
+    /// # Errors
+    /// No language model is trained; there is no memory for a copy.
+    fn open_trained_text(&mut self) -> Result<TextModelInfo, EngineError>;
+
     /// The logits of the token that follows the text: [`TextModelInfo::vocab_size`] of them, in fp32.
     ///
     /// The text is the first [`FeedTokens::keep`] tokens of the one that was fed before, and [`FeedTokens::tokens`] behind

@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a test ends where something is missing")]
 
 use ringtune_engine::{
-    AlignedFloats, Buckets, EmbeddingRows, EngineError, EngineHandle, LanguageModelInfo, OptimizerStep,
-    TokenBatch,
+    AlignedFloats, Buckets, EmbeddingRows, EngineError, EngineHandle, FeedTokens, LanguageModelInfo,
+    OptimizerStep, TokenBatch,
 };
 use ringtune_fake_engine::{FakeEngine, FakeScript};
 
@@ -90,6 +90,20 @@ async fn buckets_come_back_in_order_and_steps_make_the_loss_smaller() {
     }
     let after = engine.language_loss(batch()).await.unwrap();
     assert!(after < before / 4.0, "{before} to {after}");
+}
+
+#[tokio::test]
+async fn a_text_is_made_with_what_is_learned_until_the_next_gradient() {
+    let (engine, info) = opened(FakeScript::default()).await;
+    let feed = || FeedTokens { keep: 0, tokens: vec![1, 5] };
+    let read = engine.open_trained_text().await.unwrap();
+    assert_eq!((read.vocab_size, read.n_positions), (info.vocab_size, info.n_positions));
+    let before = engine.next_logits(feed()).await.unwrap();
+    let (_, kept) = engine.language_gradient(batch(), Kept::new(&info)).await.unwrap();
+    assert!(matches!(engine.next_logits(feed()).await, Err(EngineError::NothingLoaded)));
+    engine.apply(STEP, batch().looked_up, kept.buckets).await.unwrap();
+    engine.open_trained_text().await.unwrap();
+    assert_ne!(engine.next_logits(feed()).await.unwrap(), before);
 }
 
 #[tokio::test]

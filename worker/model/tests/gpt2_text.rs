@@ -93,6 +93,28 @@ fn a_saved_model_makes_the_same_text() {
 }
 
 #[test]
+fn a_copy_of_a_trained_model_makes_the_text_of_the_saved_one() {
+    for precision in precisions() {
+        let mut model = trained(NEW, precision);
+        let logits = |model: &Gpt2| {
+            let mut text = Gpt2Text::of_trained(model).unwrap();
+            text.next_logits(&feed(0, &TEXT[..5])).unwrap()
+        };
+        let before = logits(&model);
+        let info = model.info();
+        let bias =
+            info.parameters.list.iter().find(|parameter| parameter.name.ends_with("ln_f.bias")).unwrap();
+        model.parameters.write_state(&format!("model.{}", bias.name), 0, &[0x3f; 4 * 12]).unwrap();
+        let after = logits(&model);
+        assert_ne!(before, after, "{precision}");
+        let folder = tempfile::tempdir().unwrap();
+        save(&model, folder.path());
+        let mut saved = open(LanguageModelSource::folder(folder.path()), precision);
+        assert_eq!(saved.next_logits(&feed(0, &TEXT[..5])).unwrap(), after, "{precision}");
+    }
+}
+
+#[test]
 fn what_does_not_fit_is_refused_by_its_field_and_changes_nothing() {
     let mut model = open(LanguageModelSource::New(NEW), Precision::Fp32);
     assert_eq!((model.info().vocab_size, model.info().n_positions), (29, 8));

@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, Args, ValueEnum};
 
-use super::{Sampling, generation::GenerationOptions};
+use super::{Sampling, TextOptions};
+
+const DEFAULT: TextOptions = TextOptions::DEFAULT;
 
 /// Text from a language model.
 #[derive(Args, Clone, Debug)]
@@ -47,19 +49,19 @@ pub struct GenerateTextArguments {
     #[arg(long, default_value_t = 1, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub num_samples: u32,
     /// Tokens of a text behind its prompt, at most
-    #[arg(long, default_value_t = 200, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(long, default_value_t = DEFAULT.max_new_tokens as u32, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub max_new_tokens: u32,
     /// Less is surer, more is bolder; 0: always the most likely token
-    #[arg(long, default_value_t = 0.8, value_name = "T", allow_negative_numbers = true)]
+    #[arg(long, default_value_t = DEFAULT.sampling.temperature, value_name = "T", allow_negative_numbers = true)]
     pub temperature: f64,
     /// Draw from this many of the most likely tokens alone; 0: from all
-    #[arg(long, default_value_t = 200, value_name = "K", allow_negative_numbers = true)]
+    #[arg(long, default_value_t = DEFAULT.sampling.top_k, value_name = "K", allow_negative_numbers = true)]
     pub top_k: u32,
     /// Of those, draw from the fewest whose probabilities make up this share; above 0, 1: from all
-    #[arg(long, default_value_t = 1.0, value_name = "P", allow_negative_numbers = true)]
+    #[arg(long, default_value_t = DEFAULT.sampling.top_p, value_name = "P", allow_negative_numbers = true)]
     pub top_p: f64,
     /// Seed: the same seed gives the same text
-    #[arg(long, default_value_t = 1337, value_name = "N", allow_negative_numbers = true)]
+    #[arg(long, default_value_t = DEFAULT.seed, value_name = "N", allow_negative_numbers = true)]
     pub seed: u64,
     /// Number format for matrix products and attention [default: bf16 where the processor has it]
     #[arg(long, value_enum, value_name = "PRECISION")]
@@ -68,7 +70,7 @@ pub struct GenerateTextArguments {
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: Option<u32>,
     /// Whether a text ends with the end-of-text token, or goes on behind it
-    #[arg(long, default_value_t = true, action = ArgAction::Set, value_name = "BOOL")]
+    #[arg(long, default_value_t = DEFAULT.stop_at_end_of_text, action = ArgAction::Set, value_name = "BOOL")]
     pub stop_at_end_of_text: bool,
     /// What to print: text as it comes, or json for an object of each text in a line
     #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
@@ -95,19 +97,10 @@ pub enum Format {
 }
 
 impl GenerateTextArguments {
-    /// Sampling of the next token.
-    pub(super) fn sampling(&self) -> Sampling {
-        Sampling { temperature: self.temperature, top_k: self.top_k, top_p: self.top_p }
-    }
-
-    /// The options that decide the texts; `tokens`: number of ids that may be drawn, `end_of_text`: that token's id.
-    pub(super) fn generation(&self, tokens: usize, end_of_text: i64) -> GenerationOptions {
-        GenerationOptions {
-            sampling: self.sampling(),
-            seed: self.seed,
-            max_new_tokens: self.max_new_tokens as usize,
-            stop_at: self.stop_at_end_of_text.then_some(end_of_text),
-            tokens,
-        }
+    /// The options that decide the texts.
+    pub(super) fn options(&self) -> TextOptions {
+        let GenerateTextArguments { temperature, top_k, top_p, seed, stop_at_end_of_text, .. } = *self;
+        let sampling = Sampling { temperature, top_k, top_p };
+        TextOptions { sampling, seed, max_new_tokens: self.max_new_tokens as usize, stop_at_end_of_text }
     }
 }

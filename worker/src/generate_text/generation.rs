@@ -1,13 +1,49 @@
 //! The making of texts behind one prompt: the engine has the model, and here is which token comes next. Whoever wants texts
 //! asks for one token after the other; the command is one of those.
 
+use ringtune_text::Tokenizer;
+
 use super::{
     Error,
     sampling::{DrawName, Sampling},
 };
-use crate::engine::{EngineHandle, TextContext};
+use crate::{
+    engine::{EngineHandle, TextContext, TextModelInfo},
+    output::texts::END_OF_TEXT,
+};
 
-/// The options that decide texts.
+/// The options that decide texts, of any model.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TextOptions {
+    /// Sampling of each token.
+    pub sampling: Sampling,
+    /// Seed of all draws.
+    pub seed: u64,
+    /// Tokens behind the prompt, at most.
+    pub max_new_tokens: usize,
+    /// Whether the end-of-text token ends a text, and is no part of it.
+    pub stop_at_end_of_text: bool,
+}
+
+impl TextOptions {
+    /// The command's, and those of texts that are ordered. Temperature, `top_k` and seed are those of nanoGPT's sample.py.
+    pub const DEFAULT: Self = Self {
+        sampling: Sampling { temperature: 0.8, top_k: 200, top_p: 1.0 },
+        seed: 1337,
+        max_new_tokens: 200,
+        stop_at_end_of_text: true,
+    };
+
+    /// For a model and its tokenizer.
+    pub fn of_model(self, model: TextModelInfo, tokenizer: &Tokenizer) -> GenerationOptions {
+        let Self { sampling, seed, max_new_tokens, stop_at_end_of_text } = self;
+        let stop_at = stop_at_end_of_text.then_some(i64::from(tokenizer.end_of_text()));
+        let tokens = model.vocab_size.min(tokenizer.vocabulary_size() as usize);
+        GenerationOptions { sampling, seed, max_new_tokens, stop_at, tokens }
+    }
+}
+
+/// The same of one model.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GenerationOptions {
     /// Sampling of each token.
@@ -47,7 +83,7 @@ impl Ended {
     pub fn name(self) -> &'static str {
         match self {
             Self::MaxNewTokens => "max_new_tokens",
-            Self::EndOfText => "end_of_text",
+            Self::EndOfText => END_OF_TEXT,
             Self::Interrupted => "interrupted",
         }
     }

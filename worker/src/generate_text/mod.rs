@@ -23,7 +23,7 @@ use ringtune_text::Tokenizer;
 
 pub use arguments::{Format, GenerateTextArguments, PrecisionName};
 pub use error::Error;
-pub use generation::{Ended, Generation, GenerationOptions, Next};
+pub use generation::{Ended, Generation, GenerationOptions, Next, TextOptions};
 pub use prompt::tokens as prompt_tokens;
 pub use sampling::{COLDEST, DrawName, HOTTEST, NotFinite, Sampling, WrongSampling};
 
@@ -85,8 +85,7 @@ async fn make(arguments: &GenerateTextArguments, machine: Machine) -> Result<(),
         return Err(Error::Vocabulary { folder, token: *token, vocabulary });
     }
     // 3. The texts.
-    let drawn = info.vocab_size.min(tokenizer.vocabulary_size() as usize);
-    let options = arguments.generation(drawn, i64::from(tokenizer.end_of_text()));
+    let options = arguments.options().of_model(info, &tokenizer);
     let context = TextContext::new(tokens, info.n_positions);
     let mut generation = Generation::new(engine, options, context);
     let mut output = Output::new(arguments.output, prompt);
@@ -102,7 +101,7 @@ async fn make(arguments: &GenerateTextArguments, machine: Machine) -> Result<(),
 
 /// Checks the options alone; returns the precision.
 fn check(arguments: &GenerateTextArguments, machine: Machine) -> Result<Precision, Error> {
-    arguments.sampling().check().map_err(|WrongSampling { field, given, allowed }| {
+    arguments.options().sampling.check().map_err(|WrongSampling { field, given, allowed }| {
         let option = if field == "top_p" { "--top-p" } else { "--temperature" };
         Error::Option { option, problem: format!("is {given}; allowed: {allowed}") }
     })?;

@@ -8,6 +8,7 @@ mod lora;
 mod pictures;
 mod rehearsal;
 mod shared_out;
+mod texts;
 mod textual_inversion;
 mod unet_finetune;
 

@@ -29,6 +29,29 @@ pub struct MadeText {
     pub ended: String,
 }
 
+/// Characters of a text that the log shows; the file has all.
+const SHOWN: usize = 4000;
+/// Of [`MadeText::ended`].
+pub const END_OF_TEXT: &str = "end_of_text";
+
+impl MadeText {
+    /// What the log says of it: it is a model's, and is shown in terminals.
+    pub fn said(&self) -> String {
+        let whole = format!("{}{}", self.prompt, self.text);
+        let clean =
+            |letter: char| if letter.is_control() && !"\n\t".contains(letter) { '\u{fffd}' } else { letter };
+        let shown: String = whole.chars().take(SHOWN).map(clean).collect();
+        let rest = if whole.chars().nth(SHOWN).is_some() { " …" } else { "" };
+        let end = if self.ended == END_OF_TEXT { ", ended by the model" } else { "" };
+        format!("({} tokens{end}):\n{shown}{rest}", self.tokens.len())
+    }
+}
+
+/// That of the text which order `order` had made after `step`.
+pub fn file_name_of_order(order: u64, step: u64) -> String {
+    format!("sample-{order}-{step}.json")
+}
+
 /// `text-0001.json`: counted over all prompts, those of the first prompt first.
 pub fn text_name(prompt: u32, sample: u32, samples: u32) -> String {
     format!("text-{:04}.json", u64::from(prompt) * u64::from(samples) + u64::from(sample) + 1)
@@ -76,6 +99,18 @@ mod tests {
             prompt_tokens: vec![1],
             ended: "end_of_text".to_owned(),
         }
+    }
+
+    #[test]
+    fn the_log_shows_a_text_without_what_steers_a_terminal() {
+        let said_of =
+            |words: &str| MadeText { text: words.to_owned(), prompt: "Dear".to_owned(), ..text() }.said();
+        assert_eq!(
+            said_of(" \u{1b}[2J\r\nfriend\t"),
+            "(2 tokens, ended by the model):\nDear \u{fffd}[2J\u{fffd}\nfriend\t"
+        );
+        let long = said_of(&"é".repeat(SHOWN));
+        assert!(long.ends_with("éé …") && long.chars().filter(|letter| *letter == 'é').count() == SHOWN - 4);
     }
 
     #[test]

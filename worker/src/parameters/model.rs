@@ -8,7 +8,7 @@ use crate::{
     rank::{Error, Rank},
     ring::RankRing,
     session::Assignment,
-    training::{Previews, StepJudged},
+    training::{Previews, Sampled, StepJudged},
 };
 
 /// A model whose parameters the engine holds, and what it learns from.
@@ -114,18 +114,16 @@ pub(crate) trait Model: fmt::Debug + Send + Sync + 'static {
         async { Ok(None) }
     }
 
-    /// Draws pictures of a prompt with what the engine shows. None where it draws none.
+    /// Shows with a prompt what the model that the engine shows has learned. None: another rank has it.
     ///
     /// # Errors
-    /// The ring's; a prompt that no rank can draw.
+    /// The ring's; a prompt of which nothing can be made.
     fn sample(
         &mut self,
-        _prompt: &str,
-        _engine: &EngineHandle,
-        _ring: &mut RankRing,
-    ) -> impl Future<Output = Result<Option<Previews>, Error>> + Send {
-        async { Ok(None) }
-    }
+        prompt: &str,
+        engine: &EngineHandle,
+        ring: &mut RankRing,
+    ) -> impl Future<Output = Result<Option<Sampled>, Error>> + Send;
 
     /// Goes on by the orders that the job has now.
     ///

@@ -31,7 +31,9 @@ use crate::{
     ring::{self, RankRing},
     session::{Assignment, StepSummary},
     train::{self, AdamWOptions, Selection, mean_loss},
-    training::{Course, Origin, Previews, Recovered, Shown, StepJudged, Trainee, measure, step_summary},
+    training::{
+        Course, Origin, Previews, Recovered, Sampled, Shown, StepJudged, Trainee, measure, step_summary,
+    },
 };
 
 /// What is learned by one rank. The parameters are the engine's.
@@ -386,7 +388,7 @@ impl<M: Model> Trainee for ParameterTrainee<M> {
         self.model.draw(&self.engine, ring).await
     }
 
-    async fn sample(&mut self, prompt: &str, ring: &mut RankRing) -> Result<Option<Previews>, Error> {
+    async fn sample(&mut self, prompt: &str, ring: &mut RankRing) -> Result<Option<Sampled>, Error> {
         self.show_result().await?;
         self.model.sample(prompt, &self.engine, ring).await
     }

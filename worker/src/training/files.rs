@@ -21,14 +21,14 @@ use super::{
     checkpoints::Checkpoints,
     history::{self, History, KeptPicture},
     recovery::Recovery,
-    trainee::{Shown, StepJudged, Trainee},
+    trainee::{Sampled, Shown, StepJudged, Trainee},
 };
 use crate::{
     contents::Uploads,
     engine::RgbImage,
     fault::Refusal,
     journal::LOG_FILE,
-    output::{EventFile, MetricsCsv, metrics_csv, picture, tensorboard::EventPicture},
+    output::{self, EventFile, MetricsCsv, metrics_csv, picture, tensorboard::EventPicture, texts},
     rank::{Error, JOB_FILE, Rank, write_job_file},
     rank_state::RankState,
     session::{Assignment, StepSummary},
@@ -207,18 +207,35 @@ impl TrainingFiles {
         }
     }
 
-    /// Writes pictures that were ordered and sends them on their way.
-    pub(super) async fn save_samples(
+    /// Writes what was ordered after a step and sends it on its way.
+    pub(super) async fn save_sample(
         &mut self,
         (order, step): (u64, u64),
-        pictures: Vec<Option<RgbImage>>,
+        sampled: Sampled,
     ) -> Result<(), Error> {
-        for (number, picture) in pictures.into_iter().enumerate() {
-            let Some(picture) = picture else { continue };
-            let file = self.folder.join(picture::file_name_of_order(order, step, number));
-            let path = file.clone();
-            ringtune_shared::tasks::spawn_blocking(move || picture::write(&path, &picture)).await??;
-            if let Some(uploads) = &mut self.uploads {
+        let folder = self.folder.clone();
+        let write = move || -> Result<Vec<PathBuf>, output::Error> {
+            match sampled {
+                Sampled::Text(text) => {
+                    let file = folder.join(texts::file_name_of_order(order, step));
+                    texts::write_text(&file, &text)?;
+                    Ok(vec![file])
+                }
+                Sampled::Pictures(drawn) => {
+                    let mut files = Vec::new();
+                    for (number, picture) in drawn.pictures.iter().enumerate() {
+                        let Some(picture) = picture else { continue };
+                        let file = folder.join(picture::file_name_of_order(order, step, number));
+                        picture::write(&file, picture)?;
+                        files.push(file);
+                    }
+                    Ok(files)
+                }
+            }
+        };
+        let written = ringtune_shared::tasks::spawn_blocking(write).await??;
+        if let Some(uploads) = &mut self.uploads {
+            for file in written {
                 uploads.queue.push(file).await;
             }
         }

@@ -32,5 +32,6 @@ pub(crate) use previews::{Expanded, PreviewPlan, WantedPreviews};
 pub(crate) use resume::{Start, fetch, read, unreadable};
 pub(crate) use steps::Training;
 pub(crate) use trainee::{
-    Collect, Course, Named, Origin, Previews, Recovered, Shown, StateTogether, StepJudged, Trainee, Wish,
+    Collect, Course, Named, Origin, Previews, Recovered, Sampled, Shown, StateTogether, StepJudged, Trainee,
+    Wish,
 };

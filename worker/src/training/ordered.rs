@@ -4,7 +4,10 @@ use std::future::Future;
 
 use ringtune_shared::{job::Order, ring::RingError};
 
-use super::{steps::Training, trainee::Trainee};
+use super::{
+    steps::Training,
+    trainee::{Sampled, Trainee},
+};
 use crate::{
     rank::{Error, GivenUp, Rank},
     ring::RankRing,
@@ -59,7 +62,7 @@ impl<T: Trainee> Training<T> {
         }
     }
 
-    /// The ranks draw pictures of a prompt. A prompt that cannot be drawn is told, and left out by all of them.
+    /// Shows with a prompt what is learned so far. Where that cannot be, it is told, and training goes on.
     async fn draw_sample(
         &mut self,
         rank: &Rank,
@@ -67,8 +70,8 @@ impl<T: Trainee> Training<T> {
         ring: &mut RankRing,
     ) -> Result<(), Error> {
         let step = self.step();
-        let drawn = match self.trainee.sample(prompt, ring).await {
-            Ok(Some(drawn)) => drawn,
+        let sampled = match self.trainee.sample(prompt, ring).await {
+            Ok(Some(sampled)) => sampled,
             Ok(None) => return Ok(()),
             Err(error @ Error::Ring(_)) => return Err(error),
             Err(error) => {
@@ -76,11 +79,16 @@ impl<T: Trainee> Training<T> {
                 return Ok(());
             }
         };
-        for failure in &drawn.failures {
-            rank.journal.warn(format!("order {order}: {failure}")).await;
+        match &sampled {
+            Sampled::Pictures(drawn) => {
+                for failure in &drawn.failures {
+                    rank.journal.warn(format!("order {order}: {failure}")).await;
+                }
+            }
+            Sampled::Text(text) => rank.journal.info(format!("order {order}: text {}", text.said())).await,
         }
         match &mut self.files {
-            Some(files) => files.save_samples((order, step), drawn.pictures).await,
+            Some(files) => files.save_sample((order, step), sampled).await,
             None => Ok(()),
         }
     }

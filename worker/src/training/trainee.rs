@@ -6,6 +6,7 @@ use ringtune_shared::{ids::ContentHash, job::ReportTo};
 
 use crate::{
     engine::RgbImage,
+    output::texts::MadeText,
     rank::{Error, Rank},
     rank_state::{RankState, TakenState},
     ring::RankRing,
@@ -114,6 +115,15 @@ pub(crate) struct Previews {
     pub(crate) seconds: f64,
 }
 
+/// What was made of a prompt that somebody ordered.
+#[derive(Debug)]
+pub(crate) enum Sampled {
+    /// By all ranks together.
+    Pictures(Previews),
+    /// By rank 0.
+    Text(MadeText),
+}
+
 /// What a call that was dropped half-way came to all the same.
 #[derive(Debug)]
 pub(crate) enum Recovered {
@@ -179,17 +189,15 @@ pub(crate) trait Trainee: StateTogether {
         ring: &mut RankRing,
     ) -> impl Future<Output = Result<Option<Previews>, Error>> + Send;
 
-    /// Draws pictures of a prompt with the last step's state. None where it draws none.
+    /// Shows with a prompt what the last step's state has learned. None: another rank has it.
     ///
     /// # Errors
-    /// The ring's; a prompt that no rank can draw.
+    /// The ring's; a prompt of which nothing can be made.
     fn sample(
         &mut self,
-        _prompt: &str,
-        _ring: &mut RankRing,
-    ) -> impl Future<Output = Result<Option<Previews>, Error>> + Send {
-        async { Ok(None) }
-    }
+        prompt: &str,
+        ring: &mut RankRing,
+    ) -> impl Future<Output = Result<Option<Sampled>, Error>> + Send;
 
     /// Goes on by the orders that the job has now: with other learning rates, or to another last step.
     ///

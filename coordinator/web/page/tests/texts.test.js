@@ -7,7 +7,9 @@ const hash = (letter) => letter.repeat(64);
 test("texts are found by their names, in their order", () => {
   const names = ["text-0010.json", "texts.jsonl", "text-0002.json", "job.toml", "text-0001.png", "text-a.json"];
   const found = textsOf(names.map((name) => ({ name, sha256: hash("a") })));
-  assert.deepEqual(found.map(({ number, name }) => [number, name]), [[2, "text-0002.json"], [10, "text-0010.json"]]);
+  assert.deepEqual(found.map(({ title, name }) => [title, name]), [["Text 2", "text-0002.json"], ["Text 10", "text-0010.json"]]);
+  const ordered = textsOf(["sample-12-150.json", "sample-3-40.json", "sample-3-40-0.png"].map((name) => ({ name, sha256: hash("b") })));
+  assert.deepEqual(ordered.map(({ title }) => title), ["Order 3, step 40", "Order 12, step 150"]);
   assert.deepEqual(textsOf([{ name: "text-0001.json", sha256: "../x" }, { name: "text-0002.json" }]), []);
 });
 

@@ -10,6 +10,7 @@ mod language_model;
 mod parameters;
 mod script;
 mod text;
+mod wants;
 
 use std::{
     path::{Path, PathBuf},
@@ -32,6 +33,7 @@ use language_model::FakeLanguageModel;
 use parameters::{FakeParameters, wrong};
 pub use script::{FakeMachine, FakeScript, HeldCalls, HeldReads, SharesScript};
 use text::FakeTextModel;
+use wants::{pulls, squares, wanted};
 
 /// Deterministic and fast; see the module.
 #[derive(Debug)]
@@ -357,6 +359,7 @@ impl TrainLanguageModel for FakeEngine {
         buckets: &mut dyn Buckets,
     ) -> Result<PassSummary, EngineError> {
         self.language()?;
+        self.text = None;
         let finite = self.next_gradient()?;
         self.language()?.gradient(batch, finite, buckets)
     }
@@ -472,25 +475,12 @@ impl GenerateText for FakeEngine {
         Ok(self.text.insert(FakeTextModel::open(request)).info())
     }
 
+    fn open_trained_text(&mut self) -> Result<TextModelInfo, EngineError> {
+        let text = FakeTextModel::of_trained(self.language()?);
+        Ok(self.text.insert(text).info())
+    }
+
     fn next_logits(&mut self, feed: &FeedTokens) -> Result<Vec<f32>, EngineError> {
         self.text.as_mut().ok_or(EngineError::NothingLoaded)?.next(feed)
     }
-}
-
-/// Where a microbatch wants what is learned to be.
-fn wanted(microbatch: &Microbatch) -> f32 {
-    let inputs: f32 = microbatch.latents.iter().zip(&microbatch.noise).map(|(x, e)| x * 0.7 + e * 0.3).sum();
-    let times: f32 = microbatch.timesteps.iter().map(|&t| t as f32 / 1000.0).sum();
-    let words: f32 = microbatch.input_ids.iter().map(|&id| (id % 13) as f32 / 13.0).sum();
-    (inputs + times + words) / (microbatch.batch * 8) as f32
-}
-
-/// How far each number of the rows is from where the microbatch wants it.
-fn pulls(microbatch: &Microbatch) -> Vec<f32> {
-    let pull = wanted(microbatch);
-    microbatch.rows.iter().enumerate().map(|(i, row)| row - pull * (1.0 + i as f32 / 16.0)).collect()
-}
-
-fn squares(numbers: &[f32]) -> f32 {
-    numbers.iter().map(|number| number * number).sum()
 }

@@ -1,8 +1,12 @@
 //! A language model that makes text, of a few lines: which token comes next depends on all that come before, and on their
 //! places.
 
-use ringtune_engine::{EngineError, FeedTokens, LanguageModelSource, OpenTextModel, TextModelInfo};
+use ringtune_engine::{
+    EngineError, FeedTokens, LanguageModelInfo, LanguageModelSource, OpenTextModel, TextModelInfo,
+};
 use ringtune_random::philox4x32;
+
+use crate::language_model::FakeLanguageModel;
 
 /// What a folder's model has: GPT-2's own numbers, so that real tokenizers fit.
 const FOLDER: TextModelInfo = TextModelInfo { vocab_size: 50_257, n_positions: 1024 };
@@ -24,6 +28,14 @@ impl FakeTextModel {
             }
         };
         Self { info, seed, text: Vec::new() }
+    }
+
+    /// Which token comes next depends on what was learned, too.
+    pub(crate) fn of_trained(model: &FakeLanguageModel) -> Self {
+        let LanguageModelInfo { vocab_size, n_positions, .. } = model.info();
+        let learned = model.held.parameter(1).iter().map(|value| u64::from(value.to_bits()));
+        let seed = learned.fold(0, |seed: u64, bits| seed.rotate_left(7) ^ bits);
+        Self { info: TextModelInfo { vocab_size, n_positions }, seed, text: Vec::new() }
     }
 
     pub(crate) fn info(&self) -> TextModelInfo {

@@ -25,6 +25,6 @@ impl Task for GenerateText {
 
     async fn prepare(self, rank: &Rank) -> Result<SharedOut<Writer>, Error> {
         let prepared = prepare::prepare(rank, &self.spec).await?;
-        Ok(SharedOut::new(Writer::new(self.spec, prepared)))
+        Ok(SharedOut::new(Writer { spec: self.spec, prepared }))
     }
 }

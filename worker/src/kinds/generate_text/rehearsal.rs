@@ -2,9 +2,11 @@
 
 use ringtune_shared::job::{JobSpec, kinds::generate_text::GenerateTextSpec};
 
-use super::prepare::read_prompts;
 use crate::{
-    kinds::rehearsal::{Alone, As, Found, TextsReport, alone},
+    kinds::{
+        rehearsal::{Alone, As, Found, TextsReport, alone},
+        texts::Prompts,
+    },
     rank::{Context, Error},
 };
 
@@ -20,7 +22,7 @@ pub(in crate::kinds) async fn rehearse(
 ) -> Result<Found, Error> {
     let Alone { prepared: (model, prompts), warnings, .. } = alone(spec, with, context, async |rank| {
         let model = rank.bring_language_model(true).await?;
-        let (_, prompts) = read_prompts(&model, job).await?;
+        let prompts = Prompts::read(&model.folder, job.prompts.clone()).await?;
         Ok((model, prompts))
     })
     .await?;
@@ -28,7 +30,7 @@ pub(in crate::kinds) async fn rehearse(
         base: spec.common.model.base.clone(),
         sha256: model.hash.to_string(),
         files: model.files,
-        prompt_tokens: prompts.iter().map(Vec::len).collect(),
+        prompt_tokens: prompts.tokens.iter().map(Vec::len).collect(),
         texts: job.texts(),
         max_new_tokens: job.max_new_tokens,
     };

@@ -6,6 +6,7 @@ use ringtune_shared::job::{OrdersSpec, kinds::gpt2_finetune::Gpt2Spec};
 use ringtune_text::Error as TextError;
 
 use super::{
+    super::texts::{Prompts, TextNumber, TextOptions, Texts},
     ahead::Ahead,
     batches::Batches,
     results::Results,
@@ -19,7 +20,7 @@ use crate::{
     ring::RankRing,
     session::Assignment,
     train::AdamWOptions,
-    training::{StepJudged, say_orders},
+    training::{Sampled, StepJudged, say_orders},
 };
 
 /// Added to the root of AdamW's second moment, as torch has it.
@@ -106,6 +107,23 @@ impl Model for Gpt2Model {
             || learning_rate(&self.job, step),
             |(_, rate)| learning_rate(&with_rate(&self.job, rate), step),
         )
+    }
+
+    async fn sample(
+        &mut self,
+        prompt: &str,
+        engine: &EngineHandle,
+        ring: &mut RankRing,
+    ) -> Result<Option<Sampled>, Error> {
+        if ring.rank() != 0 {
+            return Ok(None);
+        }
+        let prompts = Prompts::read(&self.results.tokenizer, vec![prompt.to_owned()]).await?;
+        let info = engine.open_trained_text().await.map_err(Error::of_engine)?;
+        let options = TextOptions { seed: self.job.seed, ..TextOptions::DEFAULT };
+        let only = TextNumber { prompt: 0, sample: 0 };
+        let made = Texts::new(prompts, options, info)?.make(engine, only).await?;
+        Ok(Some(Sampled::Text(made)))
     }
 
     fn amend(&mut self, job: &Assignment) -> Result<(), Error> {

@@ -18,7 +18,7 @@ use crate::{
     ring::RankRing,
     session::Assignment,
     train::LrSchedule,
-    training::{PreviewPlan, Previews, StepJudged},
+    training::{PreviewPlan, Previews, Sampled, StepJudged},
 };
 
 /// What a rank learns, and from what. `R`: what it leaves.
@@ -158,9 +158,10 @@ impl<R: NetworkResults> Model for NetworkModel<R> {
         prompt: &str,
         engine: &EngineHandle,
         ring: &mut RankRing,
-    ) -> Result<Option<Previews>, Error> {
+    ) -> Result<Option<Sampled>, Error> {
         let Some(plan) = &self.previews else { return Ok(None) };
-        plan.of("order.prompt", prompt)?.draw(engine, ring, &[]).await
+        let drawn = plan.of("order.prompt", prompt)?.draw(engine, ring, &[]).await?;
+        Ok(drawn.map(Sampled::Pictures))
     }
 
     fn amend(&mut self, job: &Assignment) -> Result<(), Error> {

@@ -23,8 +23,8 @@ use crate::{
         reduce_rows,
     },
     training::{
-        Course, Origin, PreviewPlan, Previews, Recovered, Shown, StateTogether, StepJudged, Trainee, measure,
-        step_summary,
+        Course, Origin, PreviewPlan, Previews, Recovered, Sampled, Shown, StateTogether, StepJudged, Trainee,
+        measure, step_summary,
     },
 };
 
@@ -220,9 +220,10 @@ impl Trainee for Inverter {
         plan.draw(&self.engine, ring, rows).await
     }
 
-    async fn sample(&mut self, prompt: &str, ring: &mut RankRing) -> Result<Option<Previews>, Error> {
+    async fn sample(&mut self, prompt: &str, ring: &mut RankRing) -> Result<Option<Sampled>, Error> {
         let Some(plan) = &self.previews else { return Ok(None) };
-        plan.of("order.prompt", prompt)?.draw(&self.engine, ring, &self.rows()).await
+        let drawn = plan.of("order.prompt", prompt)?.draw(&self.engine, ring, &self.rows()).await?;
+        Ok(drawn.map(Sampled::Pictures))
     }
 
     fn amend(&mut self, job: &Assignment) -> Result<(), Error> {

@@ -17,7 +17,7 @@ use tch::{Device, Tensor};
 use super::config::Gpt2Config;
 use super::layout::{Block, Layout, Pair};
 use super::native::{self as language, Affine};
-use super::{Configs, initial, opened_rows, read_configs, weights};
+use super::{Configs, Gpt2, initial, opened_rows, read_configs, weights};
 use crate::attention::AttentionKernel;
 use crate::error::{Error, Result};
 use crate::runtime;
@@ -63,7 +63,24 @@ impl Gpt2Text {
                 intake
             }
         };
-        Ok(Gpt2Text { parameters: intake.finish(), caches: Vec::new(), fed: 0 })
+        Ok(Self::with(intake))
+    }
+
+    /// A copy of a model that is trained, with the values that its parameters have now.
+    ///
+    /// # Errors
+    /// There is no memory for it.
+    pub fn of_trained(model: &Gpt2) -> Result<Self> {
+        let _no_gradient = tch::no_grad_guard();
+        let mut intake = Intake::new(model.config.clone(), model.precision);
+        for number in 0..intake.layout.parameters.len() {
+            intake.take(model.parameters.master(number))?;
+        }
+        Ok(Self::with(intake))
+    }
+
+    fn with(intake: Intake) -> Self {
+        Gpt2Text { parameters: intake.finish(), caches: Vec::new(), fed: 0 }
     }
 
     /// What whoever feeds it has to know.
