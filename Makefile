@@ -35,7 +35,7 @@ endif
 
 # What make test leaves out (.config/nextest.toml says why), more random schedules and broken inputs, the one example that is
 # a documentation test, and the model in memory that is never zero by chance.
-nightly: build ## Run all tests, with cargo-nextest: also what takes long and finds little (an hour and a half on two cores)
+nightly: build ## Run all tests, with cargo-nextest: also what takes long and finds little (two hours on two cores)
 	@tests/reference/ensure.sh >/dev/null
 	@RINGTUNE_SCHEDULES=40000 RINGTUNE_SIMULATIONS=3000 RINGTUNE_FUZZ_SECONDS=10 \
 		deploy/stage.sh "all tests" $(CARGO) nextest run --release --workspace --profile nightly
