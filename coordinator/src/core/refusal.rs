@@ -28,9 +28,7 @@ pub enum Refusal {
         limit: usize,
     },
     /// The job needs more ranks than one owner may have.
-    #[error(
-        "min_world_size is {needed}; allowed: at most {limit}, which is what one owner may have (limits.owner_ranks)"
-    )]
+    #[error("got {needed}; allowed: at most {limit}, which is what one owner may have (limits.owner_ranks)")]
     TooManyRanks {
         /// Ranks that it needs to start.
         needed: u32,
@@ -78,7 +76,7 @@ pub enum Refusal {
     )]
     CannotOrder(JobId),
     /// The step that an order waits for is over, or behind the job's end.
-    #[error("order.after_step is {given}, and step {done} is done; allowed: {}", steps_to_come(*first, *last))]
+    #[error("got {given}, but step {done} is done; allowed: {}", steps_to_come(*first, *last))]
     StepIsOver {
         /// As given.
         given: u64,

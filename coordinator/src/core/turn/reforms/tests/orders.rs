@@ -129,10 +129,7 @@ fn what_cannot_be_ordered_is_refused_and_changes_nothing() {
     (1..=3).for_each(|step| world.step(0, 1, step, "a"));
     let said = |refused: Result<(), Refusal>| refused.unwrap_err().to_string();
     let over = said(world.order(Order::Snapshot, 3));
-    assert_eq!(
-        over,
-        "order.after_step is 3, and step 3 is done; allowed: 0, for as soon as it may be, or 4 to 9"
-    );
+    assert_eq!(over, "got 3, but step 3 is done; allowed: 0, for as soon as it may be, or 4 to 9");
     assert!(said(world.order(Order::LearningRate(0.5), 9)).contains("or 4 to 8"));
     assert!(world.order(Order::Snapshot, 9).is_ok());
     (4..=9).for_each(|step| world.step(0, 1, step, "a"));
