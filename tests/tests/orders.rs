@@ -109,7 +109,7 @@ async fn every_order_is_carried_out_once_whoever_dies() -> Result<()> {
     let refused = orders.cluster.finish(&["fork", &job, "--set", "train.seed=8"]).await?;
     refused.expect_code(2)?.expect_said(&["train.seed was 7, now it is 8"])?;
     let late = orders.cluster.finish(&["order", &job, "--snapshot"]).await?;
-    late.expect_code(1)?.expect_said(&["already succeeded"])?;
+    late.expect_code(1)?.expect_said(&["has ended (succeeded)"])?;
     Ok(())
 }
 

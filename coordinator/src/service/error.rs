@@ -34,7 +34,7 @@ pub enum Error {
         name: String,
     },
     /// The job has ended: nothing about it changes any more.
-    #[error("job {job} has already {state}")]
+    #[error("job {job} has ended ({state})")]
     AlreadyEnded {
         /// The job.
         job: JobId,
