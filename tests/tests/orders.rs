@@ -81,6 +81,7 @@ async fn every_order_is_carried_out_once_whoever_dies() -> Result<()> {
     }
     let last = (orders.step(&job).await? + 10).to_string();
     orders.order(&job, &["--stop", "--after", &last]).await?;
+    orders.kill("worker-2").await?;
     // 2. Each was carried out, and no step is lost.
     let ended = orders.cluster.wait_for_success(&job).await?;
     ensure!(ended.reason_code() == JobReason::StoppedByOrder, "{ended:?}");
@@ -103,6 +104,9 @@ async fn every_order_is_carried_out_once_whoever_dies() -> Result<()> {
     let step = settled[1].to_string();
     let fork = ["fork", &job, "--step", &step, "--learning-rate", "0.03"];
     let fork = orders.job_of(&fork).await?;
+    orders.cluster.wait_for_step(&fork, settled[1] + 2).await?;
+    orders.kill("coordinator").await?;
+    orders.kill("worker-1").await?;
     let forked = orders.cluster.wait_for_success(&fork).await?;
     ensure!(forked.step == STEPS, "{forked:?}");
     orders.expect_same_from_the_start(&fork, &files[..2], nowhere).await?;
